@@ -1,0 +1,142 @@
+"""Django settings. The environment is decoded here and nowhere else.
+
+Embedded (the default): SQLite and the in-memory channel layer, web and scheduler in one process (`make up`).
+Production: DATABASE_URL=postgres://… and REDIS_URL=redis://…, web and scheduler as two services.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import dj_database_url
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+HOME = Path(os.environ.get("GPUSHARE_HOME", BASE_DIR / "var")).resolve()
+HOME.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def _secret_key() -> str:
+    """The key given, or one made once and kept where only its owner can read it."""
+    if key := os.environ.get("GPUSHARE_SECRET_KEY"):
+        return key
+    path = HOME / "secret-key"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(50))
+    except FileExistsError:
+        pass
+    return path.read_text()
+
+
+def _words(name: str, default: str = "") -> list[str]:
+    return [word for word in os.environ.get(name, default).replace(",", " ").split() if word]
+
+
+SECRET_KEY = _secret_key()
+DEBUG = os.environ.get("GPUSHARE_DEBUG") == "1"
+ALLOWED_HOSTS = _words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1 [::1]")
+CSRF_TRUSTED_ORIGINS = _words("GPUSHARE_TRUSTED_ORIGINS")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "web",
+    "scheduler",
+    "appliance",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "appliance.urls"
+ASGI_APPLICATION = "appliance.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {
+    "default": dj_database_url.config(default=f"sqlite:///{HOME / 'gpushare.sqlite3'}", conn_health_checks=True)
+}
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    # IMMEDIATE takes the write lock at the start of a transaction, so that it can wait for it: a transaction that
+    # upgrades half-way fails at once with "database is locked" instead.
+    DATABASES["default"]["OPTIONS"] = {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    }
+
+REDIS_URL = os.environ.get("REDIS_URL", "")
+CHANNEL_LAYERS = {
+    "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+    if REDIS_URL
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+}
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "dashboard"
+LOGOUT_REDIRECT_URL = "login"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATICFILES_DIRS = [BASE_DIR / "static", *([vendor] if (vendor := BASE_DIR / ".build" / "vendor").is_dir() else [])]
+STATIC_ROOT = HOME / "static"
+WHITENOISE_USE_FINDERS = True
+
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_COOKIE_HTTPONLY = True
+X_FRAME_OPTIONS = "DENY"
+
+REST_FRAMEWORK: dict[str, object] = {}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": os.environ.get("GPUSHARE_LOG", "INFO")},
+}
+
+# ---- the appliance's own ---------------------------------------------------------------------------------------
+
+GPUSHARE_HOME = HOME
+GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto | nvidia[:cap=SIZE] | sim:NxSIZE
+GPUSHARE_ENGINE = os.environ.get("GPUSHARE_ENGINE", "auto")  # auto | docker | process
+GPUSHARE_POLICY = os.environ.get("GPUSHARE_POLICY", "fair")
+GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
+GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload

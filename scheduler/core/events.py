@@ -1,0 +1,266 @@
+"""What can happen, and what is then to be done. The vocabulary between the arbiter and the shell around it.
+
+Events go in, effects come out; the shell carries effects out in order, without delay. All sizes are bytes, all times
+are seconds on one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .state import NOTHING
+
+# ---- events: what happened -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """A GPU appeared, or its capacity changed (foreign memory came or went)."""
+
+    now: float
+    gpu: str
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAdded:
+    """A container is about to start. Answered by `Admitted` or `Refused`."""
+
+    now: float
+    container: str
+    quota: Mapping[str, int]
+    owner: str = ""
+    priority: int = 0
+    guaranteed: bool = False
+    fail_fast: bool = False
+    max_wait: float | None = None
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChanged:
+    """An admin asks for another quota. Answered by `Admitted` or `Refused`; refused changes nothing."""
+
+    now: float
+    container: str
+    quota: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    now: float
+    container: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPaused:
+    """It will not end, free or allocate until it is resumed; what it holds stays held."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResumed:
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerKilled:
+    """It is being ended: its waiting calls are rejected at once; its memory returns as its sessions end."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnded:
+    """It is gone, and every session with it."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A process said HELLO. `leased` is not empty when a restarted scheduler takes a lease page over."""
+
+    now: float
+    session: int
+    container: str
+    leased: Mapping[str, int] = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """A process is gone and the card no longer shows it: its whole lease returns."""
+
+    now: float
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A process asks for `bytes` that its lease does not hold (NEED). The bytes come on top of its lease."""
+
+    now: float
+    session: int
+    serial: int
+    gpu: str
+    bytes: int
+    since: float | None = None  # when the wait began, if a restarted scheduler takes a waiting call over
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Headroom taken back from leases: session → bytes (those with nothing left out).
+
+    `all` is true when it answers `TakeBack`: every idle byte on that GPU has now been collected.
+    """
+
+    now: float
+    gpu: str
+    taken: Mapping[int, int]
+    all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadMeasured:
+    """The card shows `change` bytes more (or less) for a process than it was charged. A fact, not a request."""
+
+    now: float
+    session: int
+    gpu: str
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    now: float
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """An admin put the queue into another order; containers left out keep their order behind those named."""
+
+    now: float
+    containers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed. Needed for `max_wait` and for policies that count waited time."""
+
+    now: float
+
+
+Event = (
+    GpuSeen
+    | ContainerAdded
+    | QuotaChanged
+    | PriorityChanged
+    | ContainerPaused
+    | ContainerResumed
+    | ContainerKilled
+    | ContainerEnded
+    | SessionOpened
+    | SessionEnded
+    | Needed
+    | Returned
+    | OverheadMeasured
+    | PolicyChanged
+    | Reordered
+    | Ticked
+)
+
+
+# ---- effects: what is to be done -------------------------------------------------------------------------------
+
+
+class Reason(StrEnum):
+    """Why something was refused or rejected."""
+
+    OVER_QUOTA = "over_quota"  # used + bytes would pass the quota
+    OVER_CAPACITY = "over_capacity"  # the quota is more than its GPU can ever give
+    SHORTAGE = "shortage"  # on_shortage: fail
+    WAITED_TOO_LONG = "waited_too_long"  # max_wait_seconds have passed
+    KILLED = "killed"
+    UNKNOWN = "unknown"  # no such session, container, GPU or policy
+    UNSAFE = "unsafe"  # granting it could leave others waiting for ever
+    INVALID = "invalid"  # a size, priority or order that makes no sense
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What an event asked for was not done. `explanation` is one sentence with the numbers, for people."""
+
+    reason: Reason
+    explanation: str
+    container: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Hand `bytes` to the waiting call, and `extra` more to the session's headroom. `waited` is in seconds."""
+
+    session: int
+    serial: int
+    container: str
+    gpu: str
+    bytes: int
+    extra: int
+    waited: float
+    was_suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Answer the waiting call with CUDA's out-of-memory error."""
+
+    session: int
+    serial: int
+    container: str
+    gpu: str
+    bytes: int
+    reason: Reason
+    waited: float
+    was_suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The call goes on waiting: for the record and the screen; nothing is sent to the process."""
+
+    session: int
+    serial: int
+    container: str
+    gpu: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Set or clear the pressure flag in every lease page of this GPU."""
+
+    gpu: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Take back all idle headroom on this GPU, from every session; answer with `Returned(all=True)` at once."""
+
+    gpu: str
+
+
+Effect = Admitted | Refused | Granted | Rejected | Suspended | Pressure | TakeBack

@@ -1,0 +1,104 @@
+"""What an engine is: the small interface behind which Docker and plain local processes look alike.
+
+An engine starts, freezes and ends containers and tells what it sees. It decides nothing and stores nothing: labels
+(Docker) or a folder a container (processes) tell it after a restart which containers are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything an engine needs to start one container; already validated.
+
+    `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
+    `memory` is host RAM in bytes, `cpus` a number of cores; None sets no limit.
+    """
+
+    id: str
+    name: str
+    image: str
+    command: Sequence[str]
+    gpus: Sequence[str]
+    socket_dir: Path
+    log_path: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    memory: int | None = None
+    cpus: float | None = None
+    volumes: Sequence[str] = ()
+    ports: Sequence[str] = ()
+    owner: str = ""
+
+
+class Condition(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What the engine sees of one container now. `exit_code` is set once it has ended, where it can be known."""
+
+    id: str  # ours
+    engine_id: str
+    condition: Condition
+    exit_code: int | None = None
+    started_at: float | None = None  # seconds since the epoch
+    finished_at: float | None = None
+    reason: str = ""
+
+
+class EngineError(Exception):
+    """The engine said no. `code` and `status` go into the answer by the REST contract; `str()` is for people."""
+
+    def __init__(self, message: str, *, code: str = "engine_error", status: int = 409, field: str = "") -> None:
+        super().__init__(message)
+        self.code, self.status, self.field = code, status, field
+
+
+class EngineAway(EngineError):
+    """The engine does not answer; the same call may succeed later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="engine_away", status=503)
+
+
+class Engine(Protocol):
+    """All calls are idempotent where that makes sense: what is already so is success."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Connects. Raises EngineAway."""
+
+    async def close(self) -> None: ...
+
+    async def launch(self, launch: Launch) -> Sighting:
+        """Creates and starts a container. Raises EngineError, leaving nothing behind."""
+
+    async def pause(self, engine_id: str) -> None: ...
+
+    async def resume(self, engine_id: str) -> None: ...
+
+    async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
+        """Ends it: SIGTERM and up to `grace` seconds first if grace is not 0, then SIGKILL. Paused ones too."""
+
+    async def remove(self, engine_id: str) -> None:
+        """Forgets an ended container."""
+
+    async def sightings(self) -> list[Sighting]:
+        """Every container of ours that the engine knows."""
+
+    def changes(self) -> AsyncIterator[Sighting]:
+        """What happens from now on, until `close`. May repeat itself; never silent for good while connected."""
+
+    def owns(self, engine_id: str, pid: int) -> bool:
+        """Whether the process with this host pid runs inside that container."""

@@ -1,0 +1,260 @@
+"""The records: nodes, GPUs, containers, their claims, commands, and what happened.
+
+Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services.py` alone;
+observed state (every field below a line "observed") by `scheduler/store.py` alone. A container's `state` is never
+stored: it is a function of stored facts, so the two sides cannot disagree about it.
+
+Sizes are bytes. Times are aware UTC datetimes.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+
+class Node(models.Model):
+    """One host that runs a scheduler."""
+
+    name = models.CharField(max_length=255, unique=True)
+    # observed
+    engine = models.CharField(max_length=16, blank=True)
+    policy = models.CharField(max_length=32, blank=True)
+    driver = models.CharField(max_length=64, blank=True)
+    simulated = models.BooleanField(default=False)
+    started_at = models.DateTimeField(null=True, blank=True)
+    seen_at = models.DateTimeField(null=True, blank=True, help_text="The scheduler's last sign of life.")
+    engine_error = models.CharField(max_length=500, blank=True, help_text="Why the engine is away; empty if it is not.")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Gpu(models.Model):
+    """One GPU, as last seen. All of it is observed."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
+    uuid = models.CharField(max_length=64, unique=True)
+    index = models.PositiveIntegerField()
+    name = models.CharField(max_length=255)
+    present = models.BooleanField(default=True)
+    simulated = models.BooleanField(default=False)
+    total = models.BigIntegerField(help_text="What the card has, or the cap set by configuration.")
+    capacity = models.BigIntegerField(help_text="What containers may hold together: total − reserve − foreign.")
+    foreign = models.BigIntegerField(default=0, help_text="In use, but by no session.")
+    real = models.BigIntegerField(default=0, help_text="In use, by NVML.")
+    context = models.BigIntegerField(default=0, help_text="What one CUDA context takes, measured.")
+    utilisation = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Percent.")
+    temperature = models.SmallIntegerField(null=True, blank=True, help_text="Degrees Celsius.")
+    power = models.FloatField(null=True, blank=True, help_text="Watts.")
+
+    class Meta:
+        ordering = ["node_id", "index"]
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.name}"
+
+
+class State(models.TextChoices):
+    CREATED = "created"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    PAUSED = "paused"
+    EXITED = "exited"
+    FAILED = "failed"
+    KILLED = "killed"
+
+
+class Shortage(models.TextChoices):
+    WAIT = "wait"
+    FAIL = "fail"
+
+
+class ContainerQuerySet(models.QuerySet["Container"]):
+    def live(self) -> ContainerQuerySet:
+        """Those that have not ended."""
+        return self.filter(finished_at=None)
+
+
+class Container(models.Model):
+    """A container that somebody launched: what was asked for, and what became of it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=63)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="containers")
+    image = models.CharField(max_length=255)
+    command = models.JSONField(default=list, help_text="A list of words; empty takes the image's own.")
+    environment = models.JSONField(default=dict)
+    gpu_memory = models.BigIntegerField(null=True, help_text="The quota asked for; empty takes the image's label.")
+    gpu_count = models.PositiveSmallIntegerField(default=1)
+    gpu_uuids = models.JSONField(default=list, help_text="GPUs asked for by UUID; empty lets the scheduler choose.")
+    priority = models.SmallIntegerField(default=0)
+    on_shortage = models.CharField(max_length=4, choices=Shortage, default=Shortage.WAIT)
+    max_wait_seconds = models.FloatField(null=True, blank=True)
+    ttl_seconds = models.FloatField(null=True, blank=True)
+    guaranteed = models.BooleanField(default=False)
+    remove_when_done = models.BooleanField(default=False)
+    memory = models.BigIntegerField(null=True, blank=True, help_text="Host RAM.")
+    cpus = models.FloatField(null=True, blank=True)
+    volumes = models.JSONField(default=list)
+    ports = models.JSONField(default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+    # observed
+    node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
+    engine = models.CharField(max_length=16, blank=True)
+    engine_id = models.CharField(max_length=128, blank=True, db_index=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    suspended_since = models.DateTimeField(null=True, blank=True)
+    suspended_seconds = models.FloatField(default=0.0, help_text="Ended waits only.")
+    kill_requested_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    reason = models.CharField(max_length=500, blank=True, help_text="Why it ended, or did not start.")
+    queue_position = models.PositiveIntegerField(null=True, blank=True)
+    queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
+
+    objects = ContainerQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            # A name is taken while its container lives; the history may hold it many times.
+            models.UniqueConstraint(fields=["name"], condition=Q(finished_at=None), name="one_live_container_a_name"),
+        ]
+        indexes = [models.Index(fields=["finished_at", "created_at"])]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def state(self) -> State:
+        """The one word for where this container stands (DESIGN.md, part 8)."""
+        if self.finished_at is not None:
+            if self.kill_requested_at is not None:
+                return State.KILLED
+            return State.EXITED if self.exit_code == 0 else State.FAILED
+        if self.started_at is None:
+            return State.CREATED
+        if self.paused_at is not None:
+            return State.PAUSED
+        return State.SUSPENDED if self.suspended_since is not None else State.RUNNING
+
+
+class Claim(models.Model):
+    """A container's hold on one GPU. `quota` is what was promised; the rest is observed."""
+
+    container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="claims")
+    gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="claims")
+    quota = models.BigIntegerField()
+    granted = models.BigIntegerField(default=0)
+    used = models.BigIntegerField(default=0)
+    peak = models.BigIntegerField(default=0)
+    overhead = models.BigIntegerField(default=0)
+    unexplained = models.BigIntegerField(default=0, help_text="Shown by the card beyond what was charged.")
+    processes = models.JSONField(default=list, help_text="[{pid, used, real, uncapped}] as last sampled.")
+
+    class Meta:
+        ordering = ["gpu__index"]
+        constraints = [models.UniqueConstraint(fields=["container", "gpu"], name="one_claim_a_gpu")]
+
+
+class Command(models.Model):
+    """Something a person wants done. Taken by the scheduler once; `outcome` says what really happened.
+
+    `arguments` by kind: launch {}; pause {}; resume {}; kill {"grace": seconds}; remove {};
+    change {"gpu_memory"?: bytes, "priority"?: int}; policy {"policy": name}; reorder {"containers": [ids]}.
+    """
+
+    class Kind(models.TextChoices):
+        LAUNCH = "launch"
+        PAUSE = "pause"
+        RESUME = "resume"
+        KILL = "kill"
+        REMOVE = "remove"
+        CHANGE = "change"
+        POLICY = "policy"
+        REORDER = "reorder"
+
+    class Outcome(models.TextChoices):
+        DONE = "done"
+        REFUSED = "refused"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    kind = models.CharField(max_length=16, choices=Kind)
+    container = models.ForeignKey(Container, null=True, blank=True, on_delete=models.CASCADE, related_name="commands")
+    issued_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
+    arguments = models.JSONField(default=dict)
+    note = models.CharField(max_length=500, blank=True, help_text="The reason a person gave.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    # observed
+    taken_at = models.DateTimeField(null=True, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=8, choices=Outcome, blank=True)
+    code = models.CharField(max_length=64, blank=True, help_text="Error code of a refusal, by the REST contract.")
+    status = models.PositiveSmallIntegerField(null=True, blank=True, help_text="HTTP status of a refusal.")
+    field = models.CharField(max_length=64, blank=True, help_text="The field at fault, if one is.")
+    message = models.CharField(max_length=1000, blank=True)
+
+    class Meta:
+        ordering = ["created_at"]
+        indexes = [models.Index(fields=["done_at", "created_at"])]
+
+
+class AllocationEvent(models.Model):
+    """One thing that happened to a container's memory or to the container itself. Observed, append-only."""
+
+    class Kind(models.TextChoices):
+        ACCEPTED = "accepted"
+        SUSPENDED = "suspended"
+        RESUMED = "resumed"
+        REJECTED = "rejected"
+        FREED = "freed"
+        STARTED = "started"
+        ENDED = "ended"
+        PAUSED = "paused"
+        UNPAUSED = "unpaused"
+        KILLED = "killed"
+        QUOTA = "quota"
+
+    at = models.DateTimeField(db_index=True)
+    kind = models.CharField(max_length=16, choices=Kind)
+    container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="events")
+    gpu = models.ForeignKey(Gpu, null=True, blank=True, on_delete=models.SET_NULL)
+    pid = models.PositiveIntegerField(null=True, blank=True, help_text="On the host.")
+    bytes = models.BigIntegerField(default=0)
+    used_after = models.BigIntegerField(null=True, blank=True)
+    waited = models.FloatField(default=0.0, help_text="Seconds.")
+    policy = models.CharField(max_length=32, blank=True)
+    detail = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ["at", "id"]
+        indexes = [models.Index(fields=["container", "at"])]
+
+
+class UsageSample(models.Model):
+    """What a container held on one GPU at one time, or, rolled up, over a span of time. Observed."""
+
+    class Span(models.IntegerChoices):
+        SECOND = 1
+        MINUTE = 60
+        HOUR = 3600
+
+    at = models.DateTimeField(help_text="The beginning of the span.")
+    span = models.PositiveIntegerField(choices=Span, default=Span.SECOND, help_text="Seconds.")
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="samples")
+    container = models.ForeignKey(Container, null=True, on_delete=models.CASCADE, related_name="samples",
+                                  help_text="Empty: the whole card.")  # fmt: skip
+    used = models.BigIntegerField(help_text="Mean over the span.")
+    peak = models.BigIntegerField(help_text="Highest within the span.")
+    granted = models.BigIntegerField(default=0)
+    utilisation = models.FloatField(null=True, help_text="Percent, mean over the span.")
+    suspended = models.FloatField(default=0.0, help_text="Seconds of the span spent suspended.")
+
+    class Meta:
+        ordering = ["at"]
+        indexes = [models.Index(fields=["gpu", "span", "at"]), models.Index(fields=["container", "span", "at"])]
