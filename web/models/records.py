@@ -78,6 +78,10 @@ class ContainerQuerySet(models.QuerySet["Container"]):
         """Those that have not ended."""
         return self.filter(finished_at=None)
 
+    def listed(self) -> ContainerQuerySet:
+        """Those that the engine still knows or will know: neither removed nor refused at launch."""
+        return self.filter(removed_at=None)
+
 
 class Container(models.Model):
     """A container that somebody launched: what was asked for, and what became of it."""
@@ -101,6 +105,10 @@ class Container(models.Model):
     cpus = models.FloatField(null=True, blank=True)
     volumes = models.JSONField(default=list)
     ports = models.JSONField(default=list)
+    launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
+    launch_digest = models.CharField(
+        max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     # observed
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
@@ -114,6 +122,7 @@ class Container(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     exit_code = models.IntegerField(null=True, blank=True)
     reason = models.CharField(max_length=500, blank=True, help_text="Why it ended, or did not start.")
+    removed_at = models.DateTimeField(null=True, blank=True, help_text="Forgotten by the engine, or never started.")
     queue_position = models.PositiveIntegerField(null=True, blank=True)
     queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
 
@@ -124,6 +133,7 @@ class Container(models.Model):
         constraints = [
             # A name is taken while its container lives; the history may hold it many times.
             models.UniqueConstraint(fields=["name"], condition=Q(finished_at=None), name="one_live_container_a_name"),
+            models.UniqueConstraint(fields=["owner", "launch_key"], name="one_container_a_launch_key"),
         ]
         indexes = [models.Index(fields=["finished_at", "created_at"])]
 
@@ -166,7 +176,8 @@ class Command(models.Model):
     """Something a person wants done. Taken by the scheduler once; `outcome` says what really happened.
 
     `arguments` by kind: launch {}; pause {}; resume {}; kill {"grace": seconds}; remove {};
-    change {"gpu_memory"?: bytes, "priority"?: int}; policy {"policy": name}; reorder {"containers": [ids]}.
+    change {"gpu_memory"?: bytes, "priority"?: int}; policy {"policy": name}; reorder {"containers": [ids]};
+    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name}, answered in `result`.
     """
 
     class Kind(models.TextChoices):
@@ -178,6 +189,7 @@ class Command(models.Model):
         CHANGE = "change"
         POLICY = "policy"
         REORDER = "reorder"
+        FORECAST = "forecast"
 
     class Outcome(models.TextChoices):
         DONE = "done"
@@ -198,6 +210,7 @@ class Command(models.Model):
     status = models.PositiveSmallIntegerField(null=True, blank=True, help_text="HTTP status of a refusal.")
     field = models.CharField(max_length=64, blank=True, help_text="The field at fault, if one is.")
     message = models.CharField(max_length=1000, blank=True)
+    result = models.JSONField(null=True, blank=True, help_text="What a question (forecast) was answered with.")
 
     class Meta:
         ordering = ["created_at"]
@@ -205,7 +218,10 @@ class Command(models.Model):
 
 
 class AllocationEvent(models.Model):
-    """One thing that happened to a container's memory or to the container itself. Observed, append-only."""
+    """One thing that happened to a container's memory or to the container itself. Observed, append-only.
+
+    Written through `web.audit.append` alone, which seals each batch into the hash chain.
+    """
 
     class Kind(models.TextChoices):
         ACCEPTED = "accepted"
@@ -222,14 +238,15 @@ class AllocationEvent(models.Model):
 
     at = models.DateTimeField(db_index=True)
     kind = models.CharField(max_length=16, choices=Kind)
-    container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="events")
-    gpu = models.ForeignKey(Gpu, null=True, blank=True, on_delete=models.SET_NULL)
+    container = models.ForeignKey(Container, on_delete=models.PROTECT, related_name="events")
+    gpu = models.ForeignKey(Gpu, null=True, blank=True, on_delete=models.PROTECT)
     pid = models.PositiveIntegerField(null=True, blank=True, help_text="On the host.")
     bytes = models.BigIntegerField(default=0)
-    used_after = models.BigIntegerField(null=True, blank=True)
+    used_after = models.BigIntegerField(null=True, blank=True, help_text="What the container then held on this GPU.")
     waited = models.FloatField(default=0.0, help_text="Seconds.")
     policy = models.CharField(max_length=32, blank=True)
     detail = models.CharField(max_length=500, blank=True)
+    seal = models.ForeignKey("web.Seal", on_delete=models.PROTECT, related_name="events")
 
     class Meta:
         ordering = ["at", "id"]

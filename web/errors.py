@@ -1,0 +1,33 @@
+"""What goes wrong, in one shape for REST, pages and the scheduler's answers (DESIGN.md, part 8)."""
+
+from __future__ import annotations
+
+
+class Problem(Exception):
+    """Something was refused. `code` is for programs, `message` for people, `status` is HTTP's, `field` is the culprit."""
+
+    def __init__(self, code: str, message: str, status: int = 400, field: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.status, self.field = code, message, status, field
+
+    def as_dict(self) -> dict[str, dict[str, str]]:
+        error = {"code": self.code, "message": self.message}
+        if self.field:
+            error["field"] = self.field
+        return {"error": error}
+
+
+def invalid(message: str, field: str = "", code: str = "invalid") -> Problem:
+    return Problem(code, message, 400, field)
+
+
+def forbidden(message: str, field: str = "") -> Problem:
+    return Problem("forbidden", message, 403, field)
+
+
+def not_found(message: str, field: str = "") -> Problem:
+    return Problem("not_found", message, 404, field)
+
+
+def conflict(message: str, field: str = "", code: str = "conflict") -> Problem:
+    return Problem(code, message, 409, field)

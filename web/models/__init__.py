@@ -1,0 +1,36 @@
+"""All records of the appliance. What the scheduler shares in records.py, who may do what in people.py, the hash
+chain in chain.py."""
+
+from .chain import AuditEntry, Chain, Seal
+from .people import Allowance, Scope, Token
+from .records import (
+    AllocationEvent,
+    Claim,
+    Command,
+    Container,
+    ContainerQuerySet,
+    Gpu,
+    Node,
+    Shortage,
+    State,
+    UsageSample,
+)
+
+__all__ = [
+    "AllocationEvent",
+    "Allowance",
+    "AuditEntry",
+    "Chain",
+    "Claim",
+    "Command",
+    "Container",
+    "ContainerQuerySet",
+    "Gpu",
+    "Node",
+    "Scope",
+    "Seal",
+    "Shortage",
+    "State",
+    "Token",
+    "UsageSample",
+]

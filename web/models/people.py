@@ -1,0 +1,66 @@
+"""Tokens, and what people may use. Users and groups are Django's; roles are groups (`web/roles.py`)."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.auth.models import Group
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+
+class Scope(models.TextChoices):
+    READ = "read"
+    WRITE = "write"
+
+
+class Token(models.Model):
+    """A key to the REST API. Only its hash is kept: the key itself is shown once, when it is made."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=100, blank=True, help_text="What it is for.")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scope = models.CharField(max_length=5, choices=Scope, default=Scope.WRITE)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="To the minute.")
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.name or 'token'}"
+
+
+class Allowance(models.Model):
+    """What one user, or each member of a group, may use. An empty field sets no limit.
+
+    A user's own row goes before the groups', field by field; of several groups the most generous counts.
+    """
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="allowance"
+    )
+    group = models.OneToOneField(Group, null=True, blank=True, on_delete=models.CASCADE, related_name="allowance")
+    gpu_memory = models.BigIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(0)], help_text="Bytes of quota at once, over all GPUs."
+    )
+    containers = models.PositiveIntegerField(null=True, blank=True, help_text="Containers at once.")
+    gib_hours = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(0.0)], help_text="VRAM held, GiB × hours in seven days."
+    )
+    priority_lowest = models.SmallIntegerField(null=True, blank=True)
+    priority_highest = models.SmallIntegerField(null=True, blank=True)
+    images = models.JSONField(null=True, blank=True, help_text='Patterns, such as ["pytorch/*", "local"].')
+    gpus = models.JSONField(null=True, blank=True, help_text="UUIDs of the GPUs that may be used.")
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(user=None, group__isnull=False) | Q(user__isnull=False, group=None),
+                name="allowance_of_a_user_or_a_group",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return str(self.user or self.group)

@@ -1,0 +1,41 @@
+"""Sizes as people write them. Bytes inside; "2GiB", "512m", "1.5g" outside. A decimal unit means what Docker means: 1024s."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+_SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE | re.ASCII)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+LARGEST = 2**63 - 1
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes. Raises ValueError with a sentence for people. Zero is a size here: whether it makes sense is for others."""
+    if isinstance(text, bool) or not isinstance(text, str | int):
+        raise ValueError('A size is a number of bytes, or text such as "2GiB" or "512m".')
+    if isinstance(text, int):
+        size = text
+    else:
+        match = _SIZE.fullmatch(text)
+        if match is None or (match[3] and match[3][0] in "iI" and not match[2]):
+            raise ValueError(f'"{text[:40]}" is not a size. Write bytes, or for example "2GiB" or "512m".')
+        exact = Decimal(match[1]) * 1024 ** _POWER[match[2].lower()]
+        if exact != int(exact):
+            raise ValueError(f'"{text[:40]}" is not a whole number of bytes.')
+        size = int(exact)
+    if size < 0:
+        raise ValueError("A size cannot be negative.")
+    if size > LARGEST:
+        raise ValueError("That is more bytes than any machine has.")
+    return size
+
+
+def format_size(size: int) -> str:
+    """The shortest text with at most two decimals: 2 GiB, 1.5 MiB, 512 bytes."""
+    value, unit = float(size), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    number = f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{number} {_UNITS[unit]}"
