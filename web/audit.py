@@ -61,8 +61,10 @@ def append(events: Sequence[AllocationEvent] = (), entries: Sequence[AuditEntry]
         seal = Seal(number=chain.number + 1, at=timezone.now(), rows=len(events) + len(entries), previous=chain.hash)
         seal.hash = _hash(_keys()[0], seal, events, entries)
         seal.save(force_insert=True)
-        for row in (*events, *entries):
-            row.seal = seal
+        for event in events:
+            event.seal = seal
+        for entry in entries:
+            entry.seal = seal
         AllocationEvent.objects.bulk_create(events)
         AuditEntry.objects.bulk_create(entries)
         Chain.objects.filter(id=1).update(number=seal.number, hash=seal.hash)

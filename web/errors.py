@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Problem(Exception):
-    """Something was refused. `code` is for programs, `message` for people, `status` is HTTP's, `field` is the culprit."""
+    """Something was refused. `code` is for programs, `message` for people, `field` is the culprit."""
 
     def __init__(self, code: str, message: str, status: int = 400, field: str = "") -> None:
         super().__init__(message)

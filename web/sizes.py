@@ -1,4 +1,4 @@
-"""Sizes as people write them. Bytes inside; "2GiB", "512m", "1.5g" outside. A decimal unit means what Docker means: 1024s."""
+"""Sizes as people write them: bytes inside; "2GiB", "512m", "1.5g" outside. Units count in 1024s, as Docker's do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST = 2**63 - 1
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes. Raises ValueError with a sentence for people. Zero is a size here: whether it makes sense is for others."""
+    """Bytes. Raises ValueError with a sentence for people. Zero is a size: whether it makes sense is for others."""
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise ValueError('A size is a number of bytes, or text such as "2GiB" or "512m".')
     if isinstance(text, int):
