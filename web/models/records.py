@@ -10,6 +10,8 @@ Sizes are bytes. Times are aware UTC datetimes.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -58,6 +60,9 @@ class Gpu(models.Model):
         return f"{self.index}: {self.name}"
 
 
+COLOURS = 10  # as many as a colour-blind reader can tell apart
+
+
 class State(models.TextChoices):
     CREATED = "created"
     RUNNING = "running"
@@ -81,6 +86,11 @@ class ContainerQuerySet(models.QuerySet["Container"]):
     def listed(self) -> ContainerQuerySet:
         """Those that the engine still knows or will know: neither removed nor refused at launch."""
         return self.filter(removed_at=None)
+
+    def freest_colour(self) -> int:
+        """The colour that the fewest live containers have."""
+        taken = Counter(self.live().values_list("colour", flat=True))
+        return min(range(COLOURS), key=lambda colour: taken[colour])
 
 
 class Container(models.Model):
@@ -109,6 +119,7 @@ class Container(models.Model):
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
     )
+    colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 9.")
     created_at = models.DateTimeField(auto_now_add=True)
     # observed
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
@@ -139,6 +150,11 @@ class Container(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if self._state.adding and self.colour is None:
+            self.colour = Container.objects.freest_colour()
+        super().save(*args, **kwargs)
 
     @property
     def state(self) -> State:
