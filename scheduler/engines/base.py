@@ -6,7 +6,7 @@ An engine starts, freezes and ends containers and tells what it sees. It decides
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,8 @@ class Launch:
     """Everything an engine needs to start one container; already validated.
 
     `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
-    `memory` is host RAM in bytes, `cpus` a number of cores; None sets no limit.
+    `memory` is host RAM in bytes, `cpus` a number of cores; None takes the engine's own limit. `volumes` are
+    "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are "[ADDRESS:]HOST:CONTAINER[/udp]".
     """
 
     id: str
@@ -56,6 +57,10 @@ class Sighting:
     reason: str = ""
 
 
+Progress = Callable[[str], None]
+"""Told, in words for people, how far the fetching of an image is. Called from any thread."""
+
+
 class EngineError(Exception):
     """The engine said no. `code` and `status` go into the answer by the REST contract; `str()` is for people."""
 
@@ -75,13 +80,19 @@ class Engine(Protocol):
     """All calls are idempotent where that makes sense: what is already so is success."""
 
     name: str
+    away: str
+    """Why the engine does not answer at present, for people; empty while it does."""
 
     async def start(self) -> None:
         """Connects. Raises EngineAway."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Lets go of everything; containers run on."""
 
-    async def launch(self, launch: Launch) -> Sighting:
+    async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
+        """The labels baked into an image, which is fetched if it is not there. EngineError `unknown_image` if not."""
+
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         """Creates and starts a container. Raises EngineError, leaving nothing behind."""
 
     async def pause(self, engine_id: str) -> None: ...

@@ -1,0 +1,45 @@
+"""What an engine has seen, as a stream in which nothing is said twice in a row.
+
+Engines look again far more often than things change (events, a regular reconciliation, our own calls), so what they
+see goes through here: a sighting equal to the last one of its container is dropped. That makes duplicate and
+out-of-order events harmless, because every sighting is what the engine *looks like now*, never what an event says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from .base import Condition, Sighting
+
+
+class Changes:
+    def __init__(self) -> None:
+        self._last: dict[str, Sighting] = {}
+        self._queue: asyncio.Queue[Sighting | None] = asyncio.Queue()
+
+    def see(self, sighting: Sighting) -> None:
+        if self._last.get(sighting.id) == sighting:
+            return
+        if sighting.condition is Condition.GONE:
+            if self._last.pop(sighting.id, None) is None:
+                return  # never seen, or already told
+        else:
+            self._last[sighting.id] = sighting
+        self._queue.put_nowait(sighting)
+
+    def gone(self, known: set[str]) -> None:
+        """Tells that every container seen before and not in `known` is gone."""
+        for id_ in self._last.keys() - known:
+            self.see(replace(self._last[id_], condition=Condition.GONE))
+
+    def last(self, id_: str) -> Sighting | None:
+        return self._last.get(id_)
+
+    def close(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def stream(self) -> AsyncIterator[Sighting]:
+        while (sighting := await self._queue.get()) is not None:
+            yield sighting

@@ -1,0 +1,71 @@
+"""What every container is equipped with: the shim, the simulated card if there is one, and the environment for both.
+
+The environment is the same for every engine; only the paths differ (a container sees them where they are mounted).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# What decides which GPUs a program sees and which libraries it is made of. Ours to set, or to be absent: neither a
+# user nor an image has a say in them. NVIDIA_REQUIRE_* stays: it states what the image needs and undoes nothing.
+_RESERVED = re.compile(
+    r"LD_(PRELOAD|LIBRARY_PATH|AUDIT)|GPUSHARE_.*|NVIDIA_(?!REQUIRE_).*|CUDA_(VISIBLE_DEVICES|MPS_.*|INJECTION.*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The simulated card: the folder of its libcuda.so.1 and libnvidia-ml.so.1, and its shared state file.
+
+    The file lies in a folder of its own, which containers get read-write.
+    """
+
+    libraries: Path
+    state: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Outfit:
+    shim: Path
+    simulation: Simulation | None = None
+
+
+def reserved(name: str) -> bool:
+    """Whether an environment variable is the engine's own (see above)."""
+    return _RESERVED.fullmatch(name) is not None
+
+
+def environment(
+    given: Mapping[str, str], *, gpus: Sequence[str], shim: str, libraries: Iterable[str], state: str | None
+) -> dict[str, str]:
+    """`given` with everything that decides about GPUs overridden.
+
+    `given` comes from the scheduler and may hold GPUSHARE_*; other reserved names in it are dropped.
+    """
+    result = {name: value for name, value in given.items() if name.startswith("GPUSHARE_") or not reserved(name)}
+    result["LD_PRELOAD"] = shim
+    result["CUDA_VISIBLE_DEVICES"] = result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
+    if path := ":".join(libraries):
+        result["LD_LIBRARY_PATH"] = path
+    if state is not None:
+        result["GPUSHARE_SIM"] = state
+    return result
+
+
+def keep_copy(library: Path, folder: Path) -> Path:
+    """A copy of `library` in `folder`, named by its content, so that a rebuild never changes it under a program."""
+    digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    kept = folder / f"{library.stem}-{digest}{library.suffix}"
+    if not kept.exists():
+        partial = kept.with_suffix(".partial")
+        shutil.copyfile(library, partial)
+        partial.chmod(0o755)
+        partial.replace(kept)
+    return kept

@@ -1,0 +1,108 @@
+"""Processes and their descendants, read from /proc. Standard library only: the keeper runs on nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A line of /proc/<pid>/stat. `started` is in clock ticks since boot: with the pid it names a process for good."""
+
+    pid: int
+    state: str
+    parent: int
+    started: int
+    threads: int
+
+    @property
+    def living(self) -> bool:
+        """A program whose first thread has ended shows as a zombie while its other threads run on."""
+        return self.state not in "ZX" or self.threads > 1
+
+
+def stat(pid: int | str) -> Stat | None:
+    """None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold anything, spaces and brackets too
+    return Stat(int(text[: text.index(" ")]), fields[0], int(fields[1]), int(fields[19]), int(fields[17]))
+
+
+def is_alive(pid: int, started: int) -> bool:
+    found = stat(pid)
+    return found is not None and found.started == started and found.living
+
+
+Children = dict[int, list[Stat]]
+
+
+def look() -> Children:
+    """Every process of the host, zombies too, by its parent's pid. Takes a few milliseconds: look once for many."""
+    children: Children = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (found := stat(name)) is not None:
+            children.setdefault(found.parent, []).append(found)
+    return children
+
+
+def descendants(root: int, children: Children | None = None) -> list[Stat]:
+    """Every living process below `root`, without it."""
+    children = look() if children is None else children
+    result: list[Stat] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        queue += [each.pid for each in below]
+        result += [each for each in below if each.living]
+    return result
+
+
+def is_below(pid: int, root: int) -> bool:
+    """Whether `pid` descends from `root`."""
+    while pid > 1:
+        found = stat(pid)
+        if found is None:
+            return False
+        if found.parent == root:
+            return True
+        pid = found.parent
+    return False
+
+
+def signal_each(processes: list[Stat], number: int) -> None:
+    for each in processes:
+        # Between the look and the signal one may have ended and its pid gone to another: start times tell them apart.
+        if is_alive(each.pid, each.started):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each.pid, number)
+
+
+def freeze(root: int, patience: float = 2.0) -> None:
+    """Stops everything below `root`: looks again until no process that could fork is left running.
+
+    One that is inside a system call that cannot be interrupted is waited for, `patience` seconds at most; it stops as
+    soon as it leaves that call.
+    """
+    deadline = time.monotonic() + patience
+    while running := [each for each in descendants(root) if each.state not in "Tt"]:
+        signal_each(running, signal.SIGSTOP)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.001)
+
+
+def thaw(root: int) -> None:
+    signal_each(descendants(root), signal.SIGCONT)
+
+
+def is_frozen(root: int, children: Children | None = None) -> bool:
+    below = descendants(root, children)
+    return bool(below) and all(each.state in "Tt" for each in below)
