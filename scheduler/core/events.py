@@ -7,26 +7,31 @@ are seconds on one monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from .state import NOTHING
 
 # ---- events: what happened -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSeen:
-    """A GPU appeared, or its capacity changed (foreign memory came or went)."""
+    """A GPU appeared, or its capacity changed (foreign memory came or went).
+
+    `most` is the capacity that it has when nothing foreign is on it; left out, it is the capacity seen now.
+    """
 
     now: float
     gpu: str
     capacity: int
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerAdded:
-    """A container is about to start. Answered by `Admitted` or `Refused`."""
+    """A container is about to start. Answered by `Admitted` or `Refused`, for some only after a `TakeBack`.
+
+    `running`: a restarted scheduler takes it over. That is a fact, and never refused for want of memory.
+    """
 
     now: float
     container: str
@@ -37,11 +42,12 @@ class ContainerAdded:
     fail_fast: bool = False
     max_wait: float | None = None
     paused: bool = False
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaChanged:
-    """An admin asks for another quota. Answered by `Admitted` or `Refused`; refused changes nothing."""
+    """An admin asks for another quota. Answered like a launch; refused changes nothing."""
 
     now: float
     container: str
@@ -92,7 +98,7 @@ class SessionOpened:
     now: float
     session: int
     container: str
-    leased: Mapping[str, int] = NOTHING
+    leased: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +256,7 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Set or clear the pressure flag in every lease page of this GPU."""
+    """Set or clear the pressure flag in every lease page of this GPU. May repeat what is already so."""
 
     gpu: str
     on: bool

@@ -10,25 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`capacity`: what containers may hold together: NVML's total, less the reserve, less foreign memory."""
+    """One card.
+
+    `capacity` is what containers may hold together now: NVML's total, less the reserve, less foreign memory. `most` is
+    what that would be without foreign memory. `members` are the containers that have a quota here.
+    """
 
     uuid: str
     capacity: int
+    most: int = 0
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container and what it was promised.
+    """One container: what it was promised, and what its sessions were handed.
 
     `quota` maps each of its GPUs to the most it may hold there. `guaranteed` containers have that reserved from the
-    start. `max_wait` limits each single wait; None waits for ever. `fail_fast` is `on_shortage: fail`.
+    start. `max_wait` limits each single wait; None waits for ever. `fail_fast` is `on_shortage: fail`. `leased` is the
+    sum over `sessions`, kept so that a decision need not walk them.
     """
 
     id: str
@@ -40,8 +46,11 @@ class Container:
     fail_fast: bool = False
     max_wait: float | None = None
     paused: bool = False
+    killed: bool = False  # it is being ended: nothing more is granted
     last_used: float = 0.0  # when it was last granted anything (for recent-use)
     waited: float = 0.0  # seconds suspended so far, ended waits only
+    leased: Mapping[str, int] = field(default_factory=dict)
+    sessions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +59,16 @@ class Session:
 
     id: int
     container: str
-    leased: Mapping[str, int] = NOTHING
+    leased: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call that asks for memory. `suspended` becomes true once taking back idle headroom did not help it."""
+    """One call that asks for memory.
+
+    `suspended` becomes true once taking back idle headroom did not help it; `awaiting` are the GPUs whose headroom is
+    being taken back for it. `placed`: an admin has put it where it is in the queue; the policy has no say over it.
+    """
 
     session: int
     serial: int
@@ -64,16 +77,37 @@ class Request:
     bytes: int
     since: float
     suspended: bool = False
+    placed: bool = False
+    awaiting: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A launch or a change of quota that idle headroom is in the way of: `container` is as it would become.
+
+    It is decided once the headroom of every GPU in `awaiting` has been taken back.
+    """
+
+    container: Container
+    awaiting: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything a decision rests on. `waiting` is in order of arrival, or as an admin has put it."""
+    """Everything a decision rests on.
+
+    `waiting` is in order of arrival, those that an admin has placed first. `pressed` are the GPUs whose pressure flag
+    is up; `spanning` are the containers with several GPUs.
+    """
 
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     containers: Mapping[str, Container] = field(default_factory=dict)
     sessions: Mapping[int, Session] = field(default_factory=dict)
     waiting: tuple[Request, ...] = ()
+    asking: tuple[Asking, ...] = ()
+    pressed: frozenset[str] = frozenset()
+    spanning: tuple[str, ...] = ()
     policy: str = "fair"
     seed: int = 0
+    grants: int = 0  # so far; with the seed, what `random` draws from
     now: float = 0.0

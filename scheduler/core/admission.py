@@ -1,0 +1,79 @@
+"""May this container start, or have this quota? Answers are `Refused` with the numbers, or None for yes."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from . import safety
+from .changes import put_container
+from .events import Reason, Refused
+from .state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, State
+
+
+def size(amount: int) -> str:
+    """Bytes for people: "1.5 GiB"."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(amount) >= unit:
+            return f"{amount / unit:.4g} {name}"
+    return f"{amount} bytes"
+
+
+def impossible(state: State, wanted: Container, *, running: bool = False) -> Refused | None:
+    """What no waiting and no freeing can make possible. What is already running is taken even beyond capacity."""
+    if not wanted.quota:
+        return Refused(Reason.INVALID, "A container needs a quota on at least one GPU.", wanted.id)
+    for gpu, quota in wanted.quota.items():
+        if gpu not in state.gpus:
+            return Refused(Reason.UNKNOWN, f"There is no GPU {gpu}.", wanted.id)
+        if quota <= 0:
+            return Refused(Reason.INVALID, f"A quota must be more than 0 bytes, not {quota}.", wanted.id)
+        most = state.gpus[gpu].most
+        if quota > most and not running:
+            text = f"The quota of {size(quota)} is more than GPU {gpu} can ever give: {size(most)}."
+            return Refused(Reason.OVER_CAPACITY, text, wanted.id)
+    if not LOWEST_PRIORITY <= wanted.priority <= HIGHEST_PRIORITY:
+        return bad_priority(wanted.id, wanted.priority)
+    if wanted.max_wait is not None and (isnan(wanted.max_wait) or wanted.max_wait < 0):
+        return Refused(Reason.INVALID, f"A longest wait of {wanted.max_wait} seconds makes no sense.", wanted.id)
+    return None
+
+
+def bad_priority(container: str, priority: int) -> Refused:
+    text = f"A priority is from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, not {priority}."
+    return Refused(Reason.INVALID, text, container)
+
+
+def blocked(state: State, wanted: Container) -> Refused | None:
+    """What speaks against it as things are now: idle headroom that is taken back may make it possible."""
+    known = state.containers.get(wanted.id)
+    for gpu, quota in wanted.quota.items():
+        leased = wanted.leased.get(gpu, 0)
+        if leased > quota:
+            text = f"It holds {size(leased)} of GPU {gpu}, more than the new quota of {size(quota)}."
+            return Refused(Reason.INVALID, text, wanted.id)
+        reserving = safety.held(wanted, gpu) - (safety.held(known, gpu) if known else 0)
+        if reserving > 0 and (shortage := _shortage(state, gpu, reserving)):
+            return Refused(Reason.SHORTAGE, shortage, wanted.id)
+    if known and not safety.harmless(state, put_container(state, wanted), wanted.id):
+        return Refused(Reason.UNSAFE, _unsafe(state, known, wanted), wanted.id)
+    return None
+
+
+def _shortage(state: State, gpu: str, reserving: int) -> str:
+    """Why so much cannot be reserved: it is not there, or others already wait for it."""
+    free = safety.free(state, gpu)
+    if reserving > free:
+        return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {size(max(0, free))} are free."
+    waiting = sum(request.gpu == gpu for request in state.waiting)
+    if waiting:
+        return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {waiting} already wait for memory there."
+    return ""
+
+
+def _unsafe(state: State, known: Container, wanted: Container) -> str:
+    parts = [
+        f"{size(known.quota[gpu])} to {size(quota)} on GPU {gpu} ({size(max(0, safety.free(state, gpu)))} free)"
+        for gpu, quota in wanted.quota.items()
+        if quota > known.quota[gpu]
+    ]
+    return f"Raising the quota from {' and '.join(parts)} could leave containers waiting for each other for ever."

@@ -1,0 +1,113 @@
+"""Is this step safe? The banker's check, over leases, for several GPUs, and for states that were disturbed.
+
+A lease is used without asking, so every container is judged as if it used all of its lease, and as if it would ask for
+its whole quota before it ends. A container is *completable* if, in some order, all containers before it can get their
+whole quota and end, each giving back what it holds, and then it can get its own. The greedy order finds all of them:
+what is free only grows as containers end, so a container that fits now fits later as well.
+
+The rule: **a step is harmless if nobody who was completable before it is no longer completable after it.** As long as
+nothing disturbs the state, everybody is completable, and this is exactly the banker's check. But memory can also vanish
+(a foreign process takes it, a context is larger than thought, an admin pauses a container that holds some), and then
+some containers are not completable any more. The rule does not freeze the rest: it forbids making things worse, and
+nothing else, so nobody is held up by a container that waiting cannot help.
+
+A paused container gives nothing back until it is resumed, and nobody knows when that is. So there are two sets, and a
+step must harm neither: those who can end while the paused stay paused, and those who can end once they are resumed.
+
+Only one container changes in a step. If that one is completable afterwards, the step is harmless: when it has ended,
+what is free and who else holds what are the same as if the step had never been, so everybody's old order still works.
+That is the short way out which makes a decision cheap: a container with a small claim is found early.
+
+Cost: O(n log n) in the containers of one GPU. GPUs that share a container are looked at together; each has its queue by
+claim, and a container ends when it has come up in all of its queues, so vectors need no repeated passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from .state import Container, State
+
+
+def held(container: Container, gpu: str) -> int:
+    """Bytes that nobody else can have: what was leased, or all of the quota if that is guaranteed."""
+    leased = container.leased.get(gpu, 0)
+    return max(leased, container.quota.get(gpu, 0)) if container.guaranteed else leased
+
+
+def free(state: State, gpu: str) -> int:
+    """Bytes of a GPU that nobody holds. Below zero when foreign memory has taken what was already leased."""
+    seen = state.gpus[gpu]
+    return seen.capacity - sum(held(state.containers[name], gpu) for name in seen.members)
+
+
+def linked(state: State, gpus: Collection[str]) -> list[str]:
+    """These GPUs, and those that share a container with them, directly or through others."""
+    found = [gpu for gpu in gpus if gpu in state.gpus]
+    apart = [state.containers[name].quota.keys() for name in state.spanning]
+    for gpu in found:  # grows while it is walked
+        for quota in [each for each in apart if gpu in each]:
+            apart.remove(quota)
+            found.extend(sorted(quota - set(found)))
+    return found
+
+
+def completable(state: State, gpus: Collection[str], *, resumed: bool = False, until: str = "") -> set[str]:
+    """The containers on these GPUs that can end in some order; stops early once `until` is among them.
+
+    `resumed`: as if every paused container were resumed.
+    """
+    room: dict[str, int] = {}
+    queues: dict[str, list[tuple[int, str, int]]] = {}
+    for gpu in gpus:
+        queue = []
+        room[gpu] = state.gpus[gpu].capacity
+        for name in state.gpus[gpu].members:
+            container = state.containers[name]
+            holds = held(container, gpu)
+            room[gpu] -= holds
+            if resumed or not container.paused:
+                queue.append((max(0, container.quota[gpu] - holds), name, holds))
+        queue.sort(reverse=True)  # the smallest claim is at the end
+        queues[gpu] = queue
+    ended: set[str] = set()
+    for name in _endings(state, room, queues):
+        ended.add(name)
+        if name == until:
+            break
+    return ended
+
+
+def _endings(state: State, room: dict[str, int], queues: dict[str, list[tuple[int, str, int]]]) -> Iterator[str]:
+    lacking: dict[str, int] = {}  # containers with several GPUs → on how many of them their claim does not fit yet
+    holding: dict[tuple[str, str], int] = {}
+    ready = list(queues)
+    while ready:
+        gpu = ready.pop()
+        queue = queues[gpu]
+        # A claim of nothing always fits, even where foreign memory has left less than nothing.
+        while queue and queue[-1][0] <= max(0, room[gpu]):
+            _, name, holds = queue.pop()
+            quota = state.containers[name].quota
+            if len(quota) == 1:
+                room[gpu] += holds
+                yield name
+                continue
+            holding[name, gpu] = holds
+            lacking[name] = lacking.get(name, len(quota)) - 1
+            if lacking[name] == 0:
+                for each in quota:
+                    room[each] += holding[name, each]
+                ready.extend(quota)
+                yield name
+
+
+def harmless(before: State, after: State, mover: str) -> bool:
+    """Whether a step that changes one container, `mover`, takes from nobody the certainty that it can end."""
+    gpus = linked(after, after.containers[mover].quota)
+    paused = any(before.containers[name].paused for gpu in gpus for name in before.gpus[gpu].members)
+    for resumed in (False, True) if paused else (False,):
+        then = completable(after, gpus, resumed=resumed, until=mover)
+        if mover not in then and not completable(before, gpus, resumed=resumed) <= then:
+            return False
+    return True
