@@ -218,13 +218,16 @@ class LeasePage:
         self._count = 0
 
     @classmethod
-    def create(cls, uuids: Sequence[bytes]) -> Self:
-        """A new page with one slot per GPU. Raises ValueError for too many GPUs or a UUID that is not 16 bytes."""
+    def create(cls, uuids: Sequence[bytes], name: str = PAGE_NAME) -> Self:
+        """A new page with one slot per GPU; `name` shows in /proc.
+
+        Raises ValueError for too many GPUs or a UUID that is not 16 bytes.
+        """
         if len(uuids) > PAGE_SLOTS:
             raise ValueError(f"a lease page holds {PAGE_SLOTS} GPUs, not {len(uuids)}")
         if any(len(uuid) != UUID_SIZE for uuid in uuids):
             raise ValueError(f"a GPU's UUID has {UUID_SIZE} bytes")
-        fd = os.memfd_create(PAGE_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, PAGE_SIZE)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         page = cls(fd)
