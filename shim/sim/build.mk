@@ -1,0 +1,17 @@
+# The simulated card: libcuda.so.1 and libnvidia-ml.so.1 in $(BUILD)/sim. Included by ../Makefile.
+# Runs against glibc 2.17 and newer, whatever this machine has.
+PORTABLE_CC ?= $(PY) -m ziglang cc -target x86_64-linux-gnu.2.17
+SIM := $(BUILD)/sim
+SIM_DRIVER := $(filter-out sim/nvml.c,$(wildcard sim/*.c))
+SIM_NVML := sim/nvml.c sim/card.c
+SIM_FLAGS = -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -shared -pthread
+
+all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1
+
+$(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h) sim/build.mk
+	mkdir -p $(@D)
+	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libcuda.so.1 -o $@ $(SIM_DRIVER)
+
+$(SIM)/libnvidia-ml.so.1: $(SIM_NVML) $(wildcard sim/*.h) sim/build.mk
+	mkdir -p $(@D)
+	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(SIM_NVML)

@@ -1,0 +1,76 @@
+/* The simulated card: one file, mapped by every process of the host that loads the simulated driver or NVML.
+ *
+ * The GPU's memory is a table of 2 MiB units, one word each: 0, or the id of the process that owns it. Taking memory
+ * is a compare-and-swap for each unit, so a card cannot be overcommitted, and there is no lock: a process that is
+ * killed or frozen at any instruction holds up nobody. What a dead process held is found by its id and dropped whole.
+ *
+ * A process is one entry of the process table. It is alive as long as it holds a POSIX record lock on its entry's
+ * byte of the file; the kernel drops that lock when the process ends or execs, and fork does not pass it on. Asking for the
+ * lock also translates the process's id into the asker's PID namespace, which a number in shared memory could not.
+ * Lookers ask with F_OFD_GETLK because that sees the asker's own process too. Nobody may close a file descriptor of
+ * the card: that would drop its process's lock.
+ *
+ * A real card frees memory a little after a process's death. So here: who first sees that a process is dead notes the
+ * time, and whoever looks after `free_delay_us` drops what it held.
+ *
+ * Copied into both libraries; none of it is exported. Sizes are in units unless named bytes. */
+#ifndef SIM_CARD_H
+#define SIM_CARD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define CARD_UNIT (2ull << 20)
+#define CARD_GPUS 16
+#define CARD_PROCESSES 1024
+#define CARD_NAME "Simulated GPU"
+#define CARD_UUID_TEXT 41 /* "GPU-" and 36 characters, and the end */
+
+struct card_gpu {
+    uint8_t uuid[16];
+    uint64_t units;
+    uint64_t owners; /* offset in the file of this GPU's unit table */
+};
+
+struct card_process {
+    _Atomic uint64_t state;    /* phase, generation and time of death; see card.c */
+    _Atomic int32_t home_pid;  /* its id in the PID namespace that the card was made in; 0: nobody there has looked yet */
+    _Atomic uint32_t taking;   /* threads half-way through card_take */
+    _Atomic uint64_t held[CARD_GPUS]; /* display only: the unit table decides */
+};
+
+struct card {
+    uint32_t magic;
+    uint32_t gpus;
+    uint64_t home_namespace; /* inode of the PID namespace that the card was made in: the host's */
+    uint64_t free_delay_us;
+    _Atomic uint64_t looked_us; /* when the dead were last looked for */
+    _Atomic uint32_t entries;   /* entries below this have been used */
+    struct card_gpu gpu[CARD_GPUS];
+    struct card_process process[CARD_PROCESSES];
+};
+
+/* Makes a new card file with `gpus` GPUs of `bytes` each. 0, or an errno. */
+int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_delay_us);
+
+/* The card that $GPUSHARE_SIM names; NULL if there is none. Opened once per process. */
+struct card *card_open(void);
+
+void card_uuid_text(const uint8_t *uuid, char *text);
+
+/* Gives this process an entry. False: the table is full. */
+bool card_join(void);
+
+/* Takes units for this process, all or none. False: the card has fewer. `taken` receives their numbers. */
+bool card_take(unsigned gpu, uint64_t units, uint32_t *taken);
+void card_give(unsigned gpu, uint64_t units, const uint32_t *taken);
+
+/* Free units, after those of processes long dead have been dropped. */
+uint64_t card_free(unsigned gpu);
+
+/* Who holds memory of a GPU: ids in the caller's PID namespace (those it cannot see are left out), and units. */
+unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units);
+
+#endif

@@ -1,0 +1,285 @@
+/* The simulated libnvidia-ml.so.1: what nvidia-ml-py, nvidia-smi-like tools and the scheduler ask of a card. */
+#include "card.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_UNKNOWN = 999,
+};
+typedef int nvmlReturn_t;
+typedef const struct card_gpu *nvmlDevice_t;
+
+#define DRIVER "580.00-simulated"
+#define CUDA_VERSION 13000
+
+static struct card *card;
+static _Atomic int users;
+
+#define CHECK(condition)                                         \
+    do {                                                         \
+        if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED; \
+        if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;    \
+    } while (0)
+
+static bool valid(nvmlDevice_t device) { return device >= card->gpu && device < card->gpu + card->gpus; }
+static unsigned index_of(nvmlDevice_t device) { return (unsigned)(device - card->gpu); }
+
+static nvmlReturn_t put(char *text, unsigned room, const char *value) {
+    if (strlen(value) >= room) return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(text, value);
+    return NVML_SUCCESS;
+}
+
+/* ---- the library and the system ---- */
+
+EXPORT nvmlReturn_t nvmlInit_v2(void) {
+    card = card_open();
+    if (card == NULL) return NVML_ERROR_DRIVER_NOT_LOADED;
+    atomic_fetch_add(&users, 1);
+    return NVML_SUCCESS;
+}
+EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
+EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    return nvmlInit_v2();
+}
+
+EXPORT nvmlReturn_t nvmlShutdown(void) {
+    CHECK(true);
+    atomic_fetch_sub(&users, 1);
+    return NVML_SUCCESS;
+}
+
+EXPORT const char *nvmlErrorString(nvmlReturn_t error) {
+    switch (error) {
+    case NVML_SUCCESS: return "The operation was successful";
+    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    default: return "Unknown Error";
+    }
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    CHECK(version != NULL);
+    return put(version, length, DRIVER);
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length) {
+    CHECK(version != NULL);
+    return put(version, length, "13." DRIVER);
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    CHECK(version != NULL);
+    *version = CUDA_VERSION;
+    return NVML_SUCCESS;
+}
+EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+
+/* ---- devices ---- */
+
+EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
+    CHECK(count != NULL);
+    *count = card->gpus;
+    return NVML_SUCCESS;
+}
+EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+    CHECK(device != NULL && index < card->gpus);
+    *device = &card->gpu[index];
+    return NVML_SUCCESS;
+}
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
+    CHECK(valid(device) && index != NULL);
+    *index = index_of(device);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor) {
+    return nvmlDeviceGetIndex(device, minor);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
+    CHECK(valid(device) && uuid != NULL);
+    char text[CARD_UUID_TEXT];
+    card_uuid_text(device->uuid, text);
+    return put(uuid, length, text);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    CHECK(uuid != NULL && device != NULL);
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
+        char text[CARD_UUID_TEXT];
+        card_uuid_text(card->gpu[gpu].uuid, text);
+        if (strcmp(text, uuid) != 0) continue;
+        *device = &card->gpu[gpu];
+        return NVML_SUCCESS;
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length) {
+    CHECK(valid(device) && name != NULL);
+    return put(name, length, CARD_NAME);
+}
+
+struct pci_info {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+};
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, struct pci_info *pci) {
+    CHECK(valid(device) && pci != NULL);
+    memset(pci, 0, sizeof *pci);
+    pci->bus = index_of(device) + 1;
+    snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "0000:%02X:00.0", pci->bus);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+    return NVML_SUCCESS;
+}
+
+/* ---- what it does now ---- */
+
+struct memory {
+    uint64_t total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    uint64_t total, reserved, free, used;
+};
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct memory *memory) {
+    CHECK(valid(device) && memory != NULL);
+    memory->total = device->units * CARD_UNIT;
+    memory->free = card_free(index_of(device)) * CARD_UNIT;
+    memory->used = memory->total - memory->free;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memory_v2 *memory) {
+    struct memory plain;
+    nvmlReturn_t result = nvmlDeviceGetMemoryInfo(device, memory == NULL ? NULL : &plain);
+    if (result != NVML_SUCCESS) return result;
+    memory->total = plain.total;
+    memory->reserved = 0;
+    memory->free = plain.free;
+    memory->used = plain.used;
+    return NVML_SUCCESS;
+}
+
+struct utilization {
+    unsigned gpu, memory;
+};
+
+/* The simulated card works in no time at all: it is never busy, and stays cool. */
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct utilization *utilization) {
+    CHECK(valid(device) && utilization != NULL);
+    *utilization = (struct utilization){0, 0};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
+    CHECK(valid(device) && sensor == 0 && celsius != NULL);
+    *celsius = 30;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) {
+    CHECK(valid(device) && milliwatts != NULL);
+    *milliwatts = 25000;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned *milliwatts) {
+    CHECK(valid(device) && milliwatts != NULL);
+    *milliwatts = 250000;
+    return NVML_SUCCESS;
+}
+
+/* ---- processes ---- */
+
+struct process_v1 {
+    unsigned pid;
+    uint64_t bytes;
+};
+
+struct process_v2 {
+    unsigned pid;
+    uint64_t bytes;
+    unsigned gpu_instance, compute_instance;
+};
+
+#define NO_INSTANCE 0xffffffffu
+
+/* Fills either layout: `write` stores the i-th entry. */
+static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *infos,
+                              void (*write)(void *infos, unsigned i, pid_t pid, uint64_t bytes)) {
+    CHECK(valid(device) && count != NULL);
+    pid_t pids[CARD_PROCESSES];
+    uint64_t units[CARD_PROCESSES];
+    unsigned found = card_holders(index_of(device), CARD_PROCESSES, pids, units), room = *count;
+    *count = found;
+    if (found == 0) return NVML_SUCCESS;
+    if (found > room || infos == NULL) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < found; i++) write(infos, i, pids[i], units[i] * CARD_UNIT);
+    return NVML_SUCCESS;
+}
+
+static void write_v1(void *infos, unsigned i, pid_t pid, uint64_t bytes) {
+    ((struct process_v1 *)infos)[i] = (struct process_v1){(unsigned)pid, bytes};
+}
+
+static void write_v2(void *infos, unsigned i, pid_t pid, uint64_t bytes) {
+    ((struct process_v2 *)infos)[i] = (struct process_v2){(unsigned)pid, bytes, NO_INSTANCE, NO_INSTANCE};
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, struct process_v1 *infos) {
+    return processes(device, count, infos, write_v1);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                            struct process_v2 *infos) {
+    return processes(device, count, infos, write_v2);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                            struct process_v2 *infos) {
+    return processes(device, count, infos, write_v2);
+}
+
+/* Nobody draws on the simulated card. */
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos) {
+    (void)infos;
+    CHECK(valid(device) && count != NULL);
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+/* ---- not NVML's: how shim.sim makes a card ---- */
+
+EXPORT int sim_card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_delay_us) {
+    return card_create(path, gpus, bytes, free_delay_us);
+}

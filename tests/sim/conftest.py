@@ -1,0 +1,3 @@
+from tests.support.card import card
+
+__all__ = ["card"]

@@ -1,0 +1,51 @@
+"""The demo's program on the simulated card."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.card import CONTEXT, MIB, Card, read_until
+
+
+def test_every_byte_is_right(card: Card) -> None:
+    result = card.run("--bytes", "48MiB", "--chunks", "3")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "checked 48 MiB: every byte is right" in result.stdout
+
+
+def test_it_takes_all_that_is_free_by_default(card: Card) -> None:
+    process = card.start("--check", "1m", "--hold", "60")
+    read_until(process, "holding")
+    assert card.gpus()[0]["held"] == {process.pid: 5120 * MIB}
+
+
+def test_out_of_memory_is_exit_status_2(card: Card) -> None:
+    result = card.run("--bytes", "6GiB", "--chunks", "2")
+    assert result.returncode == 2
+    assert "out of memory: chunk 2 of 2, 3072 MiB" in result.stdout
+
+
+def test_it_can_go_on_with_what_there_is(card: Card) -> None:
+    result = card.run("--bytes", "6GiB", "--chunks", "2", "--go-on", "--check", "1m")
+    assert result.returncode == 0
+    assert "every byte is right" in result.stdout
+
+
+@pytest.mark.parametrize("words", [["--bytes", "0"], ["--bytes", "-1"], ["--chunks", "x"], ["--hold", "nan"], ["more"]])
+def test_wrong_usage_says_what_is_wrong(card: Card, words: list[str]) -> None:
+    result = card.run(*words)
+    assert result.returncode == 64
+    assert words[-1] in result.stderr
+    assert "usage: workload" in result.stderr
+
+
+def test_without_a_card_it_says_so(card: Card) -> None:
+    result = card.run(GPUSHARE_SIM="/nonexistent")
+    assert result.returncode == 1
+    assert "CUDA_ERROR_NO_DEVICE" in result.stdout
+
+
+def test_its_context_takes_66_mib(card: Card) -> None:
+    process = card.start("--bytes", "2m", "--chunks", "1", "--hold", "60")
+    read_until(process, "holding")
+    assert card.used() == CONTEXT + 2 * MIB
