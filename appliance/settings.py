@@ -34,7 +34,13 @@ def _words(name: str, default: str = "") -> list[str]:
     return [word for word in os.environ.get(name, default).replace(",", " ").split() if word]
 
 
+def _port_range(text: str) -> tuple[int, int]:
+    lowest, _, highest = text.partition("-")
+    return int(lowest), int(highest or lowest)
+
+
 SECRET_KEY = _secret_key()
+SECRET_KEY_FALLBACKS = _words("GPUSHARE_OLD_SECRET_KEYS")  # of before a change of key; still verify sessions and audit
 DEBUG = os.environ.get("GPUSHARE_DEBUG") == "1"
 ALLOWED_HOSTS = _words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1 [::1]")
 CSRF_TRUSTED_ORIGINS = _words("GPUSHARE_TRUSTED_ORIGINS")
@@ -57,6 +63,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "web.middleware.remember_origin",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -89,7 +96,9 @@ DATABASES = {
 }
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE takes the write lock at the start of a transaction, so that it can wait for it: a transaction that
-    # upgrades half-way fails at once with "database is locked" instead.
+    # upgrades half-way fails at once with "database is locked" instead. Tests use a file too: in memory, SQLite's
+    # shared cache locks tables against other threads without waiting.
+    DATABASES["default"]["TEST"] = {"NAME": str(HOME / f"test-{os.getpid()}.sqlite3")}
     DATABASES["default"]["OPTIONS"] = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
@@ -116,13 +125,27 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATICFILES_DIRS = [BASE_DIR / "static", *([vendor] if (vendor := BASE_DIR / ".build" / "vendor").is_dir() else [])]
 STATIC_ROOT = HOME / "static"
+STATIC_ROOT.mkdir(exist_ok=True)  # WhiteNoise warns about a folder that is not there
 WHITENOISE_USE_FINDERS = True
 
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
 
-REST_FRAMEWORK: dict[str, object] = {}
+REST_FRAMEWORK: dict[str, object] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "web.api.access.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["web.api.access.IsSignedIn", "web.api.access.TokenAllows"],
+    "DEFAULT_PARSER_CLASSES": ["web.api.body.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "web.api.body.OnlyJson",
+    "DEFAULT_PAGINATION_CLASS": "web.api.paging.Pages",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "web.api.errors.handle",
+    "URL_FORMAT_OVERRIDE": None,
+}
 
 LOGGING = {
     "version": 1,
@@ -140,3 +163,6 @@ GPUSHARE_ENGINE = os.environ.get("GPUSHARE_ENGINE", "auto")  # auto | docker | p
 GPUSHARE_POLICY = os.environ.get("GPUSHARE_POLICY", "fair")
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
+GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
+GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches
+GPUSHARE_PORTS = _port_range(os.environ.get("GPUSHARE_PORTS", "20000-29999"))  # host ports that may be published

@@ -1,6 +1,13 @@
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path, re_path
+
+from web import health
+from web.api.errors import unknown_path
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("api/v1/", include("web.api.urls")),
+    re_path(r"^api/", unknown_path),
 ]

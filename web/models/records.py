@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
+
+SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
 
 
 class Node(models.Model):
@@ -33,6 +37,9 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def is_alive(self) -> bool:
+        return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
 
 
 class Gpu(models.Model):
@@ -135,6 +142,7 @@ class Container(models.Model):
     reason = models.CharField(max_length=500, blank=True, help_text="Why it ended, or did not start.")
     removed_at = models.DateTimeField(null=True, blank=True, help_text="Forgotten by the engine, or never started.")
     queue_position = models.PositiveIntegerField(null=True, blank=True)
+    queue_bytes = models.BigIntegerField(default=0, help_text="What its waiting calls ask for, together.")
     queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
 
     objects = ContainerQuerySet.as_manager()

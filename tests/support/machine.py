@@ -1,0 +1,66 @@
+"""Rows as a scheduler that lives would have written them: for tests of what happens before and after the scheduler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import connections
+from django.utils import timezone
+
+from web.models import Claim, Command, Container, Gpu, Node
+
+GIB = 2**30
+
+
+def make_node(**fields: Any) -> Node:
+    now = timezone.now()
+    return Node.objects.create(
+        **{"name": "host", "engine": "process", "policy": "fair", "started_at": now, "seen_at": now, **fields}
+    )
+
+
+def make_gpu(node: Node, index: int = 0, capacity: int = 5 * GIB, **fields: Any) -> Gpu:
+    return Gpu.objects.create(
+        node=node, uuid=f"GPU-{index}", index=index, name="Card", total=capacity, capacity=capacity, **fields
+    )
+
+
+def make_container(owner: User, name: str = "a", gpu: Gpu | None = None, quota: int = GIB, **fields: Any) -> Container:
+    """A running one, unless `fields` say otherwise."""
+    container = Container.objects.create(
+        **{"owner": owner, "name": name, "image": "local", "engine": "process", "started_at": timezone.now(), **fields}
+    )
+    if gpu is not None:
+        Claim.objects.create(container=container, gpu=gpu, quota=quota)
+    return container
+
+
+@contextmanager
+def commands_answered(**outcome: Any) -> Iterator[None]:
+    """While inside, every command is finished with this outcome shortly after it was written.
+
+    From a thread of its own with its own connection, as the scheduler does it: the test needs a real transaction
+    (`transaction=True`) for its commands to be seen.
+    """
+    stop = threading.Event()
+    fields = {"outcome": Command.Outcome.DONE, **outcome}
+
+    def answer() -> None:
+        try:
+            while not stop.wait(0.005):
+                now = timezone.now()
+                Command.objects.filter(done_at=None).update(taken_at=now, done_at=now, **fields)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

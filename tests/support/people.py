@@ -1,0 +1,27 @@
+"""Users of each role, their tokens, and clients that speak for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from rest_framework.test import APIClient
+
+from web import tokens
+from web.models import Scope
+from web.roles import Role
+
+
+def make_user(name: str = "ada", role: Role = Role.USER, **fields: Any) -> User:
+    user = User.objects.create_user(username=name, **fields)
+    user.groups.add(Group.objects.get_or_create(name=role.group)[0])
+    return user
+
+
+def client_for(user: User, scope: str = Scope.WRITE) -> APIClient:
+    """A REST client that carries a fresh token of this user."""
+    _, key = tokens.make(user, scope=scope)
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Token {key}")
+    client.default_format = "json"
+    return client

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from rest_framework.test import APIClient
+
+from tests.support.machine import make_gpu, make_node
+from tests.support.people import client_for, make_user
+from web.models import Gpu, Node
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache() -> None:
+    cache.clear()  # throttles count in it
+
+
+@pytest.fixture(autouse=True)
+def _quick_hashes(settings) -> None:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def node(db) -> Node:
+    return make_node()
+
+
+@pytest.fixture
+def gpu(node: Node) -> Gpu:
+    return make_gpu(node)
+
+
+@pytest.fixture
+def ada(db) -> User:
+    return make_user("ada")
+
+
+@pytest.fixture
+def client(ada: User) -> APIClient:
+    """A REST client that speaks for ada."""
+    return client_for(ada)

@@ -1,0 +1,38 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from web.sizes import format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (4096, 4096), ("4096", 4096), ("2GiB", 2**31), ("512m", 2**29), ("1.5g", 3 * 2**29), ("1 KiB", 1024),
+        ("10B", 10), ("3kb", 3072), ("1T", 2**40), (" 7 MB ", 7 * 2**20), (0, 0), ("0.5k", 512),
+    ],
+)  # fmt: skip
+def test_a_size_is_read_as_docker_reads_it(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "much", "-1", -1, "1.1", "1,5g", "0x10", "1e9", "2 Gi B", "5iB", "NaN", "inf", "1PiB", True, 1.5, None, [], {},
+     2**63, "9" * 20 + "t", "٣"],
+)  # fmt: skip
+def test_what_is_not_a_size_is_refused_with_a_sentence(text):
+    with pytest.raises(ValueError, match=r"\.$"):
+        parse_size(text)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_bytes_are_read_back_exactly(size):
+    assert parse_size(str(size)) == parse_size(size) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (2**31, "2 GiB"), (3 * 2**19, "1.5 MiB"), (5 * 2**40 * 1024, "5120 TiB")]
+)
+def test_a_size_is_written_for_people(size, text):
+    assert format_size(size) == text

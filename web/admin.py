@@ -1,0 +1,101 @@
+"""The admin site: people, groups, allowances and tokens are edited here; what was observed is only shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from web import audit
+from web.models import AllocationEvent, Allowance, AuditEntry, Claim, Command, Container, Gpu, Node, Token
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+    TabularInline = admin.TabularInline[Any, Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+    TabularInline = admin.TabularInline
+
+admin.site.site_header = admin.site.site_title = "gpushare"
+
+
+class ShownOnly:
+    """Nothing can be added, changed or deleted: desired state goes through the services, the rest is observed."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ClaimInline(ShownOnly, TabularInline):
+    model = Claim
+
+
+@admin.register(Node)
+class NodeAdmin(ShownOnly, ModelAdmin):
+    list_display = ["name", "engine", "policy", "driver", "seen_at"]
+
+
+@admin.register(Gpu)
+class GpuAdmin(ShownOnly, ModelAdmin):
+    list_display = ["index", "name", "uuid", "present", "capacity", "real", "foreign"]
+
+
+@admin.register(Container)
+class ContainerAdmin(ShownOnly, ModelAdmin):
+    list_display = ["name", "state", "owner", "image", "created_at", "finished_at"]
+    list_select_related = ["owner"]
+    list_filter = ["engine", "created_at"]
+    search_fields = ["name", "image", "owner__username"]
+    exclude = ["environment"]  # its values may be secrets
+    inlines = [ClaimInline]
+
+
+@admin.register(Command)
+class CommandAdmin(ShownOnly, ModelAdmin):
+    list_display = ["created_at", "kind", "container", "issued_by", "outcome", "message"]
+    list_select_related = ["container", "issued_by"]
+    list_filter = ["kind", "outcome"]
+
+
+@admin.register(AllocationEvent)
+class AllocationEventAdmin(ShownOnly, ModelAdmin):
+    list_display = ["at", "kind", "container", "gpu", "bytes", "used_after", "waited", "detail"]
+    list_select_related = ["container", "gpu"]
+    list_filter = ["kind"]
+    show_full_result_count = False
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ShownOnly, ModelAdmin):
+    list_display = ["at", "actor", "action", "subject", "address"]
+    list_filter = ["action"]
+    search_fields = ["actor", "subject"]
+
+
+@admin.register(Token)
+class TokenAdmin(ModelAdmin):
+    """Tokens can be ended here; they are made by their owners, who alone see the key."""
+
+    list_display = ["user", "name", "scope", "created_at", "expires_at", "last_used_at"]
+    list_select_related = ["user"]
+    readonly_fields = ["user", "created_at", "last_used_at"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+@admin.register(Allowance)
+class AllowanceAdmin(ModelAdmin):
+    list_display = ["__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest"]
+
+    def save_model(self, request: HttpRequest, obj: Allowance, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        changed = {name: form.cleaned_data[name] for name in form.changed_data if name not in ("user", "group")}
+        audit.record(request.user.get_username(), "allowance", obj, **changed)

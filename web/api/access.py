@@ -1,0 +1,75 @@
+"""Who is asking, and may this key do that at all. What a person may do to what is the services' question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from web import tokens
+from web.errors import Problem, forbidden
+from web.models import Scope, Token
+from web.roles import Role, require
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+    from rest_framework.views import APIView  # it reads the settings that name this module
+
+
+class TokenAuthentication(BaseAuthentication):
+    """`Authorization: Token …`"""
+
+    def authenticate(self, request: Request) -> tuple[User, Token] | None:
+        words = get_authorization_header(request).split()
+        if not words or words[0].lower() != b"token":
+            return None
+        if len(words) != 2:
+            raise Problem("bad_token", 'The header has to be "Authorization: Token" and the token.', 401)
+        token = tokens.find(words[1].decode("latin-1"))
+        return token.user, token
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Token"
+
+
+class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = TokenAuthentication
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`Token` and the token"}
+
+
+class IsSignedIn(BasePermission):
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return bool(request.user and request.user.is_authenticated)
+
+
+class TokenAllows(BasePermission):
+    """A token for reading cannot change anything."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if isinstance(request.auth, Token) and request.auth.scope == Scope.READ and request.method not in SAFE_METHODS:
+            raise forbidden("This token is for reading only.")
+        return True
+
+
+class IsAdmin(BasePermission):
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        require(person(request), Role.ADMIN, "see this")
+        return True
+
+
+def person(request: Request) -> User:
+    """The signed-in user. Only for views behind IsSignedIn."""
+    user: User = request.user  # type: ignore[assignment]
+    return user
+
+
+def body(request: Request) -> dict[str, Any]:
+    """The JSON object that was sent; StrictJSONParser lets nothing else through."""
+    data: dict[str, Any] = request.data  # type: ignore[assignment]
+    return data

@@ -1,0 +1,133 @@
+"""What records look like from outside (DESIGN.md, part 8). All of it is read-only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from web.models import Claim, Command, Container, Gpu, Node, State
+
+
+class ClaimAnswer(serializers.ModelSerializer[Claim]):
+    uuid = serializers.CharField(source="gpu.uuid")
+
+    class Meta:
+        model = Claim
+        fields = ["uuid", "quota", "granted", "used", "peak", "overhead", "unexplained"]
+        read_only_fields = fields
+
+
+class ContainerAnswer(serializers.ModelSerializer[Container]):
+    owner = serializers.CharField(source="owner.username")
+    state = serializers.ChoiceField(choices=State.choices)
+    gpus = ClaimAnswer(source="claims", many=True)
+    env = serializers.SerializerMethodField(help_text="The names only: values may be secrets.")
+
+    class Meta:
+        model = Container
+        fields = [
+            "id", "name", "owner", "image", "command", "state", "engine", "engine_id", "gpus", "gpu_memory",
+            "gpu_count", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "created_at",
+            "started_at", "finished_at", "exit_code", "reason", "priority", "on_shortage", "max_wait_seconds",
+            "ttl_seconds", "guaranteed", "remove_when_done", "memory", "cpus", "volumes", "ports", "env",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_env(self, container: Container) -> list[str]:
+        return sorted(container.environment)
+
+
+class SteeredAnswer(ContainerAnswer):
+    """A container after something was done to it, and what really happened."""
+
+    message = serializers.CharField(allow_blank=True)
+
+    class Meta(ContainerAnswer.Meta):
+        fields = [*ContainerAnswer.Meta.fields, "message"]
+        read_only_fields = fields
+
+
+class PendingAnswer(serializers.Serializer[Any]):
+    """A command that the scheduler has not finished yet."""
+
+    command = serializers.UUIDField()
+    url = serializers.CharField()
+    message = serializers.CharField()
+
+
+class ErrorDetail(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    field = serializers.CharField(required=False)
+
+
+class ErrorAnswer(serializers.Serializer[Any]):
+    error = ErrorDetail()
+
+
+class CommandAnswer(serializers.ModelSerializer[Command]):
+    issued_by = serializers.CharField(source="issued_by.username", default=None)
+    done = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Command
+        fields = [
+            "id", "kind", "container", "issued_by", "arguments", "note", "created_at", "done", "done_at", "outcome",
+            "code", "status", "field", "message",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_done(self, command: Command) -> bool:
+        return command.done_at is not None
+
+
+class GpuAnswer(serializers.ModelSerializer[Gpu]):
+    """`charged`: what containers hold by our account; `granted`: with the headroom of their leases."""
+
+    node = serializers.CharField(source="node.name")
+    charged = serializers.IntegerField()
+    granted = serializers.IntegerField()
+    promised = serializers.IntegerField(help_text="The sum of the quotas of live containers.")
+
+    class Meta:
+        model = Gpu
+        fields = [
+            "uuid", "index", "name", "node", "present", "simulated", "total", "capacity", "charged", "granted",
+            "promised", "real", "foreign", "context", "utilisation", "temperature", "power",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class NodeAnswer(serializers.ModelSerializer[Node]):
+    alive = serializers.SerializerMethodField(help_text="The scheduler gave a sign of life in the last 5 seconds.")
+
+    class Meta:
+        model = Node
+        fields = ["name", "engine", "engine_error", "policy", "driver", "simulated", "started_at", "seen_at", "alive"]
+        read_only_fields = fields
+
+    def get_alive(self, node: Node) -> bool:
+        return node.is_alive()
+
+
+class WaitingGpuAnswer(serializers.Serializer[Any]):
+    uuid = serializers.CharField(source="gpu.uuid")
+    quota = serializers.IntegerField()
+    used = serializers.IntegerField()
+
+
+class WaitingAnswer(serializers.ModelSerializer[Container]):
+    """One suspended container: its place, for how much, since when, and why it waits."""
+
+    owner = serializers.CharField(source="owner.username")
+    position = serializers.IntegerField(source="queue_position", allow_null=True)
+    since = serializers.DateTimeField(source="suspended_since")
+    reason = serializers.CharField(source="queue_reason")
+    bytes = serializers.IntegerField(source="queue_bytes", help_text="What its waiting calls ask for.")
+    gpus = WaitingGpuAnswer(source="claims", many=True)
+
+    class Meta:
+        model = Container
+        fields = ["id", "name", "owner", "position", "bytes", "since", "reason", "priority", "gpus"]
+        read_only_fields = fields

@@ -1,0 +1,76 @@
+"""Request bodies are JSON objects and answers are JSON, whatever the headers say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rest_framework.exceptions import ParseError
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+
+
+class StrictJSONParser(BaseParser):
+    """One JSON object. Names that come twice, NaN, and text that no database can store are refused."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        body: bytes = stream.read()
+        if not body.strip():
+            return {}
+        try:
+            data = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_refuse_constant)
+            _check_text(data)
+        except RecursionError:
+            raise ParseError("The body is nested too deeply.") from None
+        except ValueError as error:
+            raise ParseError(f"The body is not JSON: {error}.") from None
+        if not isinstance(data, dict):
+            raise ParseError("The body has to be a JSON object.")
+        return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f'"{name[:64]}" is there twice')
+        found[name] = value
+    return found
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+def _check_text(data: Any) -> None:
+    if isinstance(data, str):
+        if "\0" in data:
+            raise ValueError("text may not hold a NUL character")
+        data.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
+    elif isinstance(data, dict):
+        for name, value in data.items():
+            _check_text(name)
+            _check_text(value)
+    elif isinstance(data, list):
+        for value in data:
+            _check_text(value)
+
+
+class OnlyJson(BaseContentNegotiation):
+    """The first parser and renderer always: `Accept` and `Content-Type` of careless clients change nothing."""
+
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
+        return next(iter(parsers))
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        renderer = next(iter(renderers))
+        return renderer, renderer.media_type

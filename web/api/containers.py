@@ -1,0 +1,143 @@
+"""containers/: launch, look, steer."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.decorators import action
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from web import logs, services
+from web.api.access import body, person
+from web.api.answers import CommandAnswer, ContainerAnswer, PendingAnswer, SteeredAnswer
+from web.api.outcome import ERRORS, finished
+from web.api.queries import ContainerQuery, PageQuery, Query, containers_matching
+from web.errors import invalid
+from web.models import Command, Container
+from web.roles import Role, require_steering, role_of
+from web.spec import ChangeSpec, KillSpec, LaunchSpec, NoteSpec
+
+STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
+LAUNCHED = {201: SteeredAnswer, 202: PendingAnswer, **ERRORS}
+
+
+class LogsQuery(Query):
+    follow = serializers.BooleanField(required=False, default=False)
+    tail = serializers.IntegerField(required=False, min_value=0, max_value=1_000_000, help_text="The last lines only.")
+
+
+class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
+    """What people launched."""
+
+    queryset = Container.objects.all()
+    serializer_class = ContainerAnswer
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Container]:
+        return Container.objects.select_related("owner").prefetch_related("claims__gpu")
+
+    @extend_schema(parameters=[ContainerQuery], responses={200: ContainerAnswer(many=True), **ERRORS})
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        query = ContainerQuery.of(request)
+        rows = self.get_queryset().filter(removed_at=None).filter(containers_matching(query))
+        # The id last, so that pages never overlap where the rest is equal.
+        page = self.paginate_queryset(rows.order_by(query.get("ordering", "-created_at"), "pk"))
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+
+    @extend_schema(responses={200: ContainerAnswer, **ERRORS})
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        Query.of(request)
+        return super().retrieve(request, *args, **kwargs)
+
+    @extend_schema(
+        request=LaunchSpec,
+        responses=LAUNCHED,
+        parameters=[
+            OpenApiParameter(
+                "Idempotency-Key", str, OpenApiParameter.HEADER,
+                description="With the same key, the same request launches nothing a second time.",
+            )
+        ],
+    )  # fmt: skip
+    def create(self, request: Request) -> Response:
+        key = request.headers.get("Idempotency-Key", "")
+        if len(key) > 128 or not key.isascii() or not key.isprintable():
+            raise invalid("The Idempotency-Key has to be at most 128 printable characters.")
+        container = services.launch(person(request), body(request), key)
+        command = container.commands.get(kind=Command.Kind.LAUNCH)
+        return self._outcome(command, status.HTTP_201_CREATED)
+
+    @extend_schema(request=ChangeSpec, responses=STEERED)
+    def partial_update(self, request: Request, pk: UUID) -> Response:
+        return self._outcome(services.change(person(request), self.get_object(), **body(request)))
+
+    @extend_schema(request=None, responses=STEERED)
+    def destroy(self, request: Request, pk: UUID) -> Response:
+        return self._outcome(services.remove(person(request), self.get_object()))
+
+    @extend_schema(request=NoteSpec, responses=STEERED)
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, pk: UUID) -> Response:
+        given = NoteSpec.parse(request.data)
+        return self._outcome(services.pause(person(request), self.get_object(), **given))
+
+    @extend_schema(request=NoteSpec, responses=STEERED)
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, pk: UUID) -> Response:
+        given = NoteSpec.parse(request.data)
+        return self._outcome(services.resume(person(request), self.get_object(), **given))
+
+    @extend_schema(request=KillSpec, responses=STEERED)
+    @action(detail=True, methods=["post"])
+    def kill(self, request: Request, pk: UUID) -> Response:
+        given = KillSpec.parse(request.data)
+        return self._outcome(services.kill(person(request), self.get_object(), **given))
+
+    @extend_schema(parameters=[LogsQuery], responses={(200, "text/plain"): OpenApiTypes.STR, **ERRORS})
+    @action(detail=True)
+    def logs(self, request: Request, pk: UUID) -> StreamingHttpResponse:
+        query = LogsQuery.of(request)
+        container = self.get_object()
+        require_steering(person(request), container, "read the output of")
+        lines = logs.stream(container.pk, follow=query["follow"], tail=query.get("tail"))
+        return StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8")
+
+    def _outcome(self, command: Command, done: int = status.HTTP_200_OK) -> Response:
+        result = finished(command)
+        if isinstance(result, Response):
+            return result
+        container = self.get_queryset().get(commands=result)
+        return Response({**self.get_serializer(container).data, "message": result.message}, done)
+
+
+class Commands(ListModelMixin, RetrieveModelMixin, GenericViewSet[Command]):
+    """What became of a wish. People see their own and those about what they may steer."""
+
+    queryset = Command.objects.all()
+    serializer_class = CommandAnswer
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Command]:
+        rows = Command.objects.select_related("issued_by").exclude(kind=Command.Kind.FORECAST)
+        if role_of(person(self.request)) < Role.OPERATOR:
+            rows = rows.filter(issued_by=person(self.request))
+        return rows.order_by("-created_at", "pk")
+
+    @extend_schema(parameters=[PageQuery], responses={200: CommandAnswer(many=True), **ERRORS})
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return super().list(request, *args, **kwargs)
+
+    @extend_schema(responses={200: CommandAnswer, **ERRORS})
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        Query.of(request)
+        return super().retrieve(request, *args, **kwargs)

@@ -1,0 +1,84 @@
+"""gpus/, nodes/, queue/, policy/: the machine and who waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models.functions import Coalesce
+from drf_spectacular.utils import extend_schema
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from web import services
+from web.api.access import person
+from web.api.answers import CommandAnswer, GpuAnswer, NodeAnswer, WaitingAnswer
+from web.api.outcome import ERRORS, decided
+from web.api.queries import PageQuery
+from web.models import Claim, Container, Gpu, Node
+from web.spec import OrderSpec, PolicySpec
+
+
+def _sum_of_claims(field: str) -> Coalesce:
+    live = Claim.objects.filter(gpu=OuterRef("pk"), container__finished_at=None).order_by()
+    total = live.values("gpu").annotate(total=Sum(field)).values("total")
+    return Coalesce(Subquery(total), Value(0), output_field=BigIntegerField())
+
+
+class Gpus(ListAPIView[Gpu]):
+    """Every GPU, with what it has, what is charged on it, and what the card itself shows."""
+
+    serializer_class = GpuAnswer
+
+    def get_queryset(self) -> QuerySet[Gpu]:
+        return Gpu.objects.select_related("node").annotate(
+            charged=_sum_of_claims("used"), granted=_sum_of_claims("granted"), promised=_sum_of_claims("quota")
+        )
+
+    @extend_schema(parameters=[PageQuery], responses={200: GpuAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return self.list(request, *args, **kwargs)
+
+
+class Nodes(ListAPIView[Node]):
+    """The hosts that run a scheduler."""
+
+    queryset = Node.objects.order_by("name")
+    serializer_class = NodeAnswer
+
+    @extend_schema(parameters=[PageQuery], responses={200: NodeAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return self.list(request, *args, **kwargs)
+
+
+class Queue(ListAPIView[Container]):
+    """Who waits, in order, for how much, since when, and why."""
+
+    serializer_class = WaitingAnswer
+
+    def get_queryset(self) -> QuerySet[Container]:
+        waiting = Container.objects.live().exclude(suspended_since=None)
+        ordered = waiting.order_by("queue_position", "suspended_since", "pk")
+        return ordered.select_related("owner").prefetch_related("claims__gpu")
+
+    @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return self.list(request, *args, **kwargs)
+
+    @extend_schema(request=OrderSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def put(self, request: Request) -> Response:
+        """Puts the queue into another order; containers left out keep theirs, behind those named."""
+        order = OrderSpec.parse(request.data)["containers"]
+        return decided(services.reorder(person(request), order))
+
+
+class Policy(APIView):
+    @extend_schema(request=PolicySpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def put(self, request: Request) -> Response:
+        """Which suspended container is tried first when memory comes back, from now on."""
+        return decided(services.set_policy(person(request), PolicySpec.parse(request.data)["policy"]))

@@ -1,0 +1,81 @@
+"""The one function from exception to response, and the answer to a path that is not there."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.signals import got_request_exception
+from django.db import DatabaseError
+from django.http import Http404, HttpRequest, JsonResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from web.errors import Problem
+from web.fields import problem_from
+
+logger = logging.getLogger(__name__)
+
+_CODES: dict[type[exceptions.APIException], str] = {
+    exceptions.ParseError: "not_json",
+    exceptions.NotAuthenticated: "not_authenticated",
+    exceptions.AuthenticationFailed: "bad_token",
+    exceptions.PermissionDenied: "forbidden",
+    exceptions.NotFound: "not_found",
+    exceptions.MethodNotAllowed: "method_not_allowed",
+    exceptions.Throttled: "too_many_requests",
+}
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response:
+    """Any exception out of a view → the error contract."""
+    set_rollback()
+    problem = problem_of(error)
+    if problem.status >= 500 and problem.code == "internal_error":
+        logger.error("A request failed", exc_info=error)
+        got_request_exception.send(sender=None, request=context.get("request"))
+    response = Response(problem.as_dict(), status=problem.status)
+    if isinstance(error, exceptions.APIException):
+        if header := getattr(error, "auth_header", None):
+            response["WWW-Authenticate"] = header
+        if wait := getattr(error, "wait", None):
+            response["Retry-After"] = str(int(wait) + 1)
+    elif problem.status == 401:
+        response["WWW-Authenticate"] = "Token"
+    elif problem.status == 503:
+        response["Retry-After"] = "2"
+    return response
+
+
+def problem_of(error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case exceptions.ValidationError():
+            return problem_from(error.detail)
+        case exceptions.APIException():
+            code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
+            return Problem(code, str(error.detail), error.status_code)
+        case Http404():
+            return Problem("not_found", "There is nothing of this kind and name.", 404)
+        case PermissionDenied():
+            return Problem("forbidden", str(error) or "You may not do this.", 403)
+        case RequestDataTooBig():
+            return Problem("too_large", "The body of the request is too large.", 413)
+        case SuspiciousOperation():
+            return Problem("invalid", "This request is not one that a client would send.", 400)
+        case DatabaseError():
+            logger.error("The database refused", exc_info=error)
+            return Problem(
+                "database_away", "The database is busy, full or away. Nothing was done; try again shortly.", 503
+            )
+    return Problem("internal_error", "Something went wrong here; it has been logged.", 500)
+
+
+def unknown_path(request: HttpRequest, *args: Any, **kwargs: Any) -> JsonResponse:
+    """Answers every path under /api/ that leads nowhere."""
+    hint = "" if request.path.endswith("/") else " Paths end with a slash."
+    problem = Problem("not_found", f"There is nothing at {request.path[:200]}.{hint}", 404)
+    return JsonResponse(problem.as_dict(), status=problem.status)

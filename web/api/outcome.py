@@ -1,0 +1,33 @@
+"""From a command to an answer that says what really happened: done, refused, or not known yet."""
+
+from __future__ import annotations
+
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework import status
+from rest_framework.response import Response
+
+from web import services
+from web.api.answers import CommandAnswer, ErrorAnswer, PendingAnswer
+from web.errors import Problem
+from web.models import Command
+
+ERRORS = {code: OpenApiResponse(ErrorAnswer) for code in (400, 401, 403, 404, 409, 429, 503)}
+
+
+def finished(command: Command) -> Command | Response:
+    """The command once it is done, or the 202 if that takes longer. Raises the scheduler's refusal as a Problem."""
+    command = services.wait_for(command)
+    if command.done_at is None:
+        url = reverse("command-detail", args=[command.pk])
+        answer = {"command": command.pk, "url": url, "message": "The scheduler has not finished this yet."}
+        return Response(PendingAnswer(answer).data, status.HTTP_202_ACCEPTED, headers={"Location": url})
+    if command.outcome == Command.Outcome.REFUSED:
+        raise Problem(command.code or "refused", command.message, command.status or 409, command.field)
+    return command
+
+
+def decided(command: Command) -> Response:
+    """The answer for a command about no single container."""
+    result = finished(command)
+    return result if isinstance(result, Response) else Response(CommandAnswer(result).data)

@@ -1,0 +1,21 @@
+"""/api/v1/ (DESIGN.md, part 8)."""
+
+from django.urls import include, path, re_path
+from rest_framework.routers import SimpleRouter
+
+from web.api import containers, devices, errors, people
+
+router = SimpleRouter(use_regex_path=False)
+router.register("containers", containers.Containers, basename="container")
+router.register("commands", containers.Commands, basename="command")
+router.register("tokens", people.Tokens, basename="token")
+
+urlpatterns = [
+    path("", include(router.urls)),
+    path("gpus/", devices.Gpus.as_view(), name="gpus"),
+    path("nodes/", devices.Nodes.as_view(), name="nodes"),
+    path("queue/", devices.Queue.as_view(), name="queue"),
+    path("policy/", devices.Policy.as_view(), name="policy"),
+    path("sign-in/", people.SignIn.as_view(), name="sign-in"),
+    re_path(r"^.*", errors.unknown_path),
+]

@@ -1,0 +1,70 @@
+"""How a wish reaches the scheduler: a row, a hint to look at it, and a wait for the outcome."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
+from django.db import transaction
+from django.utils import timezone
+
+from web.errors import Problem
+from web.models import Command, Container, Node
+from web.models.records import SIGN_OF_LIFE
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+logger = logging.getLogger(__name__)
+
+
+def issue(
+    user: User, kind: Command.Kind, container: Container | None = None, note: str = "", **arguments: Any
+) -> Command:
+    """Writes a command and, once it is committed, tells the scheduler to look."""
+    command = Command.objects.create(
+        kind=kind, container=container, issued_by=user, arguments=arguments, note=note[:500]
+    )
+    transaction.on_commit(hint)
+    return command
+
+
+def hint() -> None:
+    """Wakes the scheduler. Only a hint: it looks by itself as well, so a lost one costs a moment and nothing else."""
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    try:
+        async_to_sync(layer.send)("scheduler", {"type": "wake"})
+    except Exception:  # a full channel, Redis away: whatever it is, the row is there
+        logger.warning("The scheduler could not be woken; it will look by itself.", exc_info=True)
+
+
+def require_scheduler() -> None:
+    """Refuses while no scheduler gives signs of life, so that nothing is written that nobody would act on."""
+    if scheduler_is_alive():
+        return
+    last = Node.objects.exclude(seen_at=None).order_by("-seen_at").values_list("seen_at", flat=True).first()
+    since = f"since {last:%H:%M:%S} UTC" if last else "yet"
+    raise Problem(
+        "scheduler_away", f"The scheduler gave no sign of life {since}. Nothing was done; try again shortly.", 503
+    )
+
+
+def scheduler_is_alive() -> bool:
+    return Node.objects.filter(seen_at__gte=timezone.now() - SIGN_OF_LIFE).exists()
+
+
+def wait_for(command: Command, timeout: float = 5.0) -> Command:
+    """The command as it stands when it is finished, or when `timeout` seconds are over (then `done_at` is empty)."""
+    deadline, pause = time.monotonic() + timeout, 0.005
+    while True:
+        command = Command.objects.select_related("container").get(pk=command.pk)
+        left = deadline - time.monotonic()
+        if command.done_at is not None or left <= 0:
+            return command
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, 0.1)

@@ -1,0 +1,129 @@
+"""Strict fields: what is not exactly right is refused, never bent into shape, and an unknown field is never ignored.
+
+The REST framework's own fields take "yes" for true, 3 for "3" and "3" for 3. A launch that means something else than
+its author thinks is worse than one that is refused. Declaring the input this way also writes the OpenAPI schema.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.encoding import force_str
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from web.errors import Problem
+from web.sizes import format_size, parse_size
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """Refuses unknown fields. `parse` gives the validated values or raises the first Problem."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if isinstance(data, Mapping):
+            for name in data:
+                if name not in self.fields:
+                    known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
+                    message = f"There is no field of this name. There are: {known}."
+                    raise serializers.ValidationError({force_str(name)[:64]: [message]}, code="unknown_field")
+        return dict(super().to_internal_value(data))
+
+    @classmethod
+    def parse(cls, data: Any) -> dict[str, Any]:
+        serializer = cls(data=data)
+        if not serializer.is_valid():
+            raise problem_from(serializer.errors)
+        return dict(serializer.validated_data)
+
+
+def problem_from(errors: Any) -> Problem:
+    """The first of the REST framework's validation errors, which come nested by field, as a Problem."""
+    path: list[str] = []
+    while not isinstance(errors, str):
+        if isinstance(errors, Mapping):
+            name, errors = next(iter(errors.items()))
+            path.append(str(name))
+        else:
+            # A list holds either messages, or one (perhaps empty) mapping an item.
+            index, errors = next((i, item) for i, item in enumerate(errors) if item)
+            if not isinstance(errors, str):
+                path.append(str(index))
+    field = ".".join(name for name in path if name != "non_field_errors")
+    code = getattr(errors, "code", "invalid")
+    message = f'"{field}" is required.' if code == "required" else str(errors)
+    code = code if code in ("required", "unknown_field", "forbidden") else "invalid"
+    return Problem(code, message, 400, field)
+
+
+class StrictText(serializers.CharField):
+    """Text, and not a number that could be read as text."""
+
+    default_error_messages = {"invalid": "This has to be text."}
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+@extend_schema_field(serializers.BooleanField())
+class StrictBoolean(serializers.Field[bool, Any, bool, Any]):
+    default_error_messages = {"invalid": "This has to be true or false."}
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid")
+        return data
+
+    def to_representation(self, value: bool) -> bool:
+        return value
+
+
+class StrictInteger(serializers.IntegerField):
+    default_error_messages = {"invalid": "This has to be a whole number."}
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int):
+            self.fail("invalid")
+        return data
+
+
+class StrictNumber(serializers.FloatField):
+    """A finite number."""
+
+    default_error_messages = {"invalid": "This has to be a number."}
+
+    def to_internal_value(self, data: Any) -> float:
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            self.fail("invalid")
+        try:
+            number = float(data)
+        except OverflowError:
+            self.fail("invalid")
+        if not math.isfinite(number):
+            self.fail("invalid")
+        return number
+
+
+@extend_schema_field({"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "example": "2GiB"}]})
+class SizeField(serializers.Field[int, Any, int, Any]):
+    """Bytes, or text such as "2GiB". At least `smallest`."""
+
+    def __init__(self, smallest: int = 1, **options: Any) -> None:
+        super().__init__(**options)
+        self.smallest = smallest
+
+    def to_internal_value(self, data: Any) -> int:
+        try:
+            size = parse_size(data)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from None
+        if size < self.smallest:
+            least = "more than 0 bytes" if self.smallest == 1 else f"at least {format_size(self.smallest)}"
+            raise serializers.ValidationError(f"This has to be {least}.")
+        return size
+
+    def to_representation(self, value: int) -> int:
+        return value

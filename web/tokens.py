@@ -1,0 +1,59 @@
+"""Tokens: made, found, ended. The key has 256 random bits, so one fast hash keeps it; only passwords need slow ones."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from django.db.models import Q
+from django.utils import timezone
+
+from web import audit
+from web.errors import Problem
+from web.models import Scope, Token
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+PREFIX = "gps_"  # lets secret scanners and people tell what it is
+
+
+def make(user: User, name: str = "", scope: str = Scope.WRITE, expires_at: datetime | None = None) -> tuple[Token, str]:
+    """A new token and its key. The key is not kept and cannot be shown again."""
+    key = PREFIX + secrets.token_urlsafe(32)
+    token = Token.objects.create(user=user, name=name, scope=scope, expires_at=expires_at, digest=digest(key))
+    audit.record(user.get_username(), "token-made", token.pk, name=name, scope=scope, expires_at=_text(expires_at))
+    return token, key
+
+
+def end(user: User, token: Token) -> None:
+    """Deletes a token; what was done with it stays in the audit log."""
+    audit.record(user.get_username(), "token-ended", token.pk, name=token.name, of=token.user.get_username())
+    token.delete()
+
+
+def find(key: str) -> Token:
+    """The token with this key, noted as used. Raises Problem 401 if it is unknown or expired, or its user inactive."""
+    token = Token.objects.select_related("user").filter(digest=digest(key)).first()
+    if token is None:
+        raise Problem("bad_token", "This token is not known. It may have been deleted; sign in again.", 401)
+    now = timezone.now()
+    if token.expires_at is not None and token.expires_at <= now:
+        raise Problem("token_expired", f"This token expired on {token.expires_at:%Y-%m-%d %H:%M} UTC.", 401)
+    if not token.user.is_active:
+        raise Problem("user_inactive", "This account is switched off.", 401)
+    # Once a minute is enough to see which tokens are in use, and spares a write a request.
+    stale = Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(minutes=1))
+    if token.last_used_at is None or now - token.last_used_at > timedelta(minutes=1):
+        Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+    return token
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _text(time: datetime | None) -> str | None:
+    return time.isoformat() if time else None
