@@ -1,0 +1,254 @@
+"""An attached container: its output here, its waits told, Ctrl-C passed on, its exit code ours.
+
+One loop in the main thread takes what happens from a queue: the output ended, a signal came, a request was answered.
+Between two of them it looks at the container. Output is written by a thread of its own, so that a slow terminal and a
+slow network never hold up a Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any
+
+from .client import Client, Json
+from .errors import REFUSED, Problem
+from .output import write
+from .text import clock, moment, ordinal, span
+
+ENDED = ("exited", "failed", "killed")
+LOOK = 0.5  # seconds between two looks at a container that runs
+LAST_LOOK = 0.05  # once its output has ended, its end is near
+GLANCE = 5.0  # seconds for its answer: Ctrl-C waits for that
+DRAIN = 10.0  # seconds for the rest of the output of a container that has ended
+PATIENCE = 60.0  # seconds without an answer until we give up; the container goes on
+
+Say = Callable[[str, str, Json], None]
+"""Tells the person: what kind of thing happened, the line, the container (empty before there is one)."""
+
+
+class What(Enum):
+    LAUNCHED = auto()
+    NOT_LAUNCHED = auto()
+    SIGNALLED = auto()
+    OUTPUT_ENDED = auto()
+    STDOUT_CLOSED = auto()
+    REFUSED = auto()  # something that we asked for on the way
+
+
+class Attachment:
+    """Launches one container and follows it to its end.
+
+    `grace` is what Ctrl-C gives it, in seconds, before it is killed.
+    """
+
+    def __init__(self, client: Client, launch: Callable[[], Json], say: Say, *, grace: float = 10.0) -> None:
+        self.client, self.launch, self.say, self.grace = client, launch, say, grace
+        self.container: Json = {}
+        self.happened: SimpleQueue[tuple[What, Any]] = SimpleQueue()
+        self.output_ended = False
+        self.interrupts = 0
+        self.told: tuple[str, str | None] = ("", None)  # the last wait that was told: its state and since when
+        self.silent_since: float | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.container["name"])
+
+    def follow(self) -> int:
+        """Returns the exit code for our own process."""
+        with self._signals():
+            if not self._launch():
+                return 128 + signal.SIGINT
+            _beside(self._copy_output)
+            pause = LAST_LOOK
+            while True:
+                code = self._take(pause)
+                if code is not None:
+                    return code
+                if self._look():
+                    self._drain()
+                    return exit_code(self.container)
+                pause = LAST_LOOK if self.output_ended else min(LOOK, pause * 2)
+
+    def _launch(self) -> bool:
+        """False if a second Ctrl-C came before the answer. The first one ends what has been launched by then."""
+        _beside(self._ask_for_launch)
+        while True:
+            what, detail = self.happened.get()
+            if what is What.NOT_LAUNCHED:
+                raise detail
+            if what is What.LAUNCHED:
+                self.container = detail
+                if self.interrupts:
+                    self._stop(0)
+                return True
+            self.interrupts += 1
+            if self.interrupts > 1:
+                self._tell("detached", "left before the launch was answered: gpushare ps shows what became of it")
+                return False
+            self._tell("stopping", "stopping it as soon as the launch is answered; Ctrl-C again does not wait for that")
+
+    def _ask_for_launch(self) -> None:
+        try:
+            self.happened.put((What.LAUNCHED, self.launch()))
+        except Problem as problem:
+            self.happened.put((What.NOT_LAUNCHED, problem))
+
+    def _take(self, pause: float) -> int | None:
+        """Waits for the next thing to happen; an exit code if it ends the attachment."""
+        try:
+            what, detail = self.happened.get(timeout=pause)
+        except Empty:
+            return None
+        if what is What.OUTPUT_ENDED:
+            self.output_ended = True
+        elif what is What.STDOUT_CLOSED:
+            self._tell("detached", f"output closed; {self.name} goes on: gpushare kill {self.name} ends it")
+            return 128 + signal.SIGPIPE
+        elif what is What.REFUSED:
+            self._tell("problem", detail.line())
+        elif what is What.SIGNALLED:
+            return self._interrupted()
+        return None
+
+    def _interrupted(self) -> int | None:
+        """First: end it gently. Second: at once. Third: leave it alone with the appliance, and go."""
+        self.interrupts += 1
+        if self.interrupts == 1:
+            self._tell("stopping", f"stopping {self.name}; Ctrl-C again kills it at once")
+            self._stop(self.grace)
+        elif self.interrupts == 2:
+            self._tell("killing", f"killing {self.name}; Ctrl-C again leaves it to the appliance")
+            self._stop(0)
+        else:
+            self._tell("detached", f"left {self.name}: gpushare ps shows what became of it")
+            return 128 + signal.SIGINT
+        return None
+
+    def _look(self) -> bool:
+        """Reads the container again; true if it has ended. An appliance that is away is waited for: programs go on."""
+        try:
+            self.container = self.client.fetch(self.container["id"], timeout=GLANCE)
+        except Problem as problem:
+            if not problem.away:
+                raise
+            self._away(problem)
+            return False
+        if self.silent_since is not None:
+            self.silent_since = None
+            self._tell("back", "the appliance answers again")
+        self._tell_waits()
+        return self.container["state"] in ENDED
+
+    def _away(self, problem: Problem) -> None:
+        now = time.monotonic()
+        if self.silent_since is None:
+            self.silent_since = now
+            self._tell("away", f"the appliance does not answer; {self.name} goes on, and so does this")
+        elif now - self.silent_since > PATIENCE:
+            problem.hint = f"{self.name} may go on: gpushare logs -f {self.name}"
+            raise problem
+
+    def _tell_waits(self) -> None:
+        """One line when a wait begins and one when it ends, however often we look."""
+        state = self.container["state"]
+        wait = (state, self.container["suspended_since"]) if state in ("suspended", "paused") else ("", None)
+        if wait == self.told:
+            return
+        before, since = self.told
+        self.told = wait
+        if state == "suspended":
+            self._tell("suspended", suspended_line(self.container, self.client))
+        elif state == "paused":
+            self._tell("paused", f"{self.name} is paused; gpushare resume {self.name} lets it go on")
+        elif state == "running":
+            waited = f" after {_since(since, self.client)}" if before == "suspended" and since else ""
+            self._tell("resumed", f"{self.name} goes on{waited}")
+
+    def _copy_output(self) -> None:
+        """The whole log from its first byte on; after a broken connection, from where it broke."""
+        written = 0
+        while True:
+            try:
+                with self.client.stream(f"containers/{self.container['id']}/logs/", follow="true") as chunks:
+                    skip = written
+                    for chunk in chunks:
+                        fresh, skip = chunk[skip:], max(0, skip - len(chunk))
+                        write(fresh)
+                        written += len(fresh)
+            except BrokenPipeError:
+                self.happened.put((What.STDOUT_CLOSED, None))
+                return
+            except Problem as problem:
+                if not problem.away:
+                    self.happened.put((What.REFUSED, problem))
+                    break
+                time.sleep(LOOK)
+                continue
+            break
+        self.happened.put((What.OUTPUT_ENDED, None))
+
+    def _drain(self) -> None:
+        """What the container wrote before its end is still on its way."""
+        until = time.monotonic() + DRAIN
+        while not self.output_ended and self._take(max(0.0, until - time.monotonic())) is None:
+            if time.monotonic() >= until:
+                return
+
+    def _stop(self, grace: float) -> None:
+        """Beside the loop: an answer takes seconds, and the next Ctrl-C must not wait for it."""
+        container = self.container
+
+        def ask() -> None:
+            try:
+                self.client.act(container, "kill", grace=grace)
+            except Problem as problem:
+                if problem.status != 409:  # 409: it has ended meanwhile, which is what we wanted
+                    self.happened.put((What.REFUSED, problem))
+
+        _beside(ask)
+
+    def _tell(self, what: str, line: str) -> None:
+        self.say(what, line, self.container)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def took(number: int, frame: FrameType | None) -> None:
+            self.happened.put((What.SIGNALLED, number))
+
+        before = {number: signal.signal(number, took) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def suspended_line(container: Json, client: Client) -> str:
+    """Says that it waits, since when, and where in the queue."""
+    since, place = container["suspended_since"], container["queue_position"]
+    where = f", {ordinal(place)} in the queue" if place else ""
+    return f"{container['name']} is suspended since {clock(since, client.now())}{where}: it waits for GPU memory"
+
+
+def exit_code(container: Json) -> int:
+    """The container's; 128 + N for one that signal N ended; ours if it never had one."""
+    code = container["exit_code"]
+    if code is None:
+        return 128 + signal.SIGKILL if container["state"] == "killed" else REFUSED
+    return int(code) if code >= 0 else 128 - int(code)
+
+
+def _since(since: str, client: Client) -> str:
+    return span((client.now() - moment(since)).total_seconds())
+
+
+def _beside(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()

@@ -1,0 +1,160 @@
+"""The commands that do something: log in and out, read logs, steer containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from . import login as accounts
+from . import options
+from .client import Client, Json
+from .errors import Problem
+from .options import connect
+from .output import lines, note, show, write
+from .text import size
+
+ON_THIS_HOST = "http://127.0.0.1:8000"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why: it is kept with the action.")]
+
+
+def login(
+    url: Annotated[str | None, typer.Argument(metavar="URL", help="Address: https://gpu.lab.example")] = None,
+    user: Annotated[str | None, typer.Option("-u", "--user", help="Sign in with a user name and a password.")] = None,
+    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read the token from standard input.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Try a token, or get one for a user and a password, and keep it for every later command."""
+    address = accounts.tidy(url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST))
+    if token_stdin:
+        token = sys.stdin.readline().strip()
+    elif user:
+        token = Client(accounts.Login(address, "")).sign_in(user, typer.prompt("Password", hide_input=True))
+    else:
+        token = typer.prompt("Token", hide_input=True).strip()
+    account = accounts.Login(address, token)
+    who = Client(account).whoami()
+    path = accounts.store(account)
+    if urlsplit(address).scheme == "http" and urlsplit(address).hostname not in LOOPBACK:
+        note("this address is not https: whoever sees the traffic can read the token")
+    done = {"url": address, "user": who, "stored": str(path)}
+    show(done, as_json, lambda done: "Logged in to {url} as {user}; kept in {stored}".format(**done))
+
+
+def logout() -> None:
+    """Forget the address and the token."""
+    accounts.forget()
+
+
+def logs(
+    container: options.Container,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until it ends.")] = False,
+    tail: Annotated[
+        int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="The last ones only.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print what a container has written."""
+    client = connect()
+    path = f"containers/{client.container(container)['id']}/logs/"
+    asked = {"follow": "true"} if follow else {}
+    if tail is not None:
+        asked["tail"] = str(tail)
+    # Ctrl-C here ends the reading and nothing else.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with client.stream(path, **asked) as chunks:
+        if not as_json:
+            for chunk in chunks:
+                write(chunk)
+            return
+        for line in lines(chunks):
+            print(json.dumps({"line": line}), flush=True)
+
+
+def pause(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
+    """Freeze containers. What they hold on the GPUs stays held."""
+    _for_each(containers, lambda client, it: client.act(it, "pause", note=why), as_json)
+
+
+def resume(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
+    """Let paused containers go on."""
+    _for_each(containers, lambda client, it: client.act(it, "resume", note=why), as_json)
+
+
+def kill(
+    containers: options.Containers,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", help="SIGTERM, and this long, before SIGKILL.")] = 0.0,
+    why: Note = "",
+    as_json: options.Json = False,
+) -> None:
+    """End containers."""
+    _for_each(containers, lambda client, it: client.act(it, "kill", grace=grace, note=why), as_json)
+
+
+def rm(
+    containers: options.Containers,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Kill those that live first.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Remove ended containers. Their history stays in the reports."""
+
+    def remove(client: Client, container: Json) -> Json:
+        if force and container["finished_at"] is None:
+            client.act(container, "kill", grace=0)
+        return client.remove(container)
+
+    _for_each(containers, remove, as_json, lambda container: "removed")
+
+
+def change(
+    containers: options.Containers,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option("--gpu-memory", "--nvidia-memory", metavar="SIZE", help="New quota on each of its GPUs."),
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="New priority.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change the quota or the priority of containers that live."""
+    fields = {"gpu_memory": gpu_memory, "priority": priority}
+    given = {field: value for field, value in fields.items() if value is not None}
+    if not given:
+        raise Problem("nothing to set", code="usage", hint="give --gpu-memory SIZE, --priority N or both")
+    _for_each(containers, lambda client, it: client.change(it, **given), as_json, _settings)
+
+
+def _state(container: Json) -> str:
+    return str(container["state"])
+
+
+def _settings(container: Json) -> str:
+    quotas = ", ".join(size(gpu["quota"]) for gpu in container["gpus"])
+    return f"quota {quotas}, priority {container['priority']}"
+
+
+def _for_each(
+    words: list[str], act: Callable[[Client, Json], Json], as_json: bool, tell: Callable[[Json], str] = _state
+) -> None:
+    """Does it to each, tells what became of each, goes on after a failure, and fails in the end if one did."""
+    client = connect()
+    failed = False
+    for word in words:
+        try:
+            container = act(client, client.container(word))
+        except Problem as problem:
+            if len(words) == 1:
+                raise
+            failed = True
+            note(f"{word}: {problem.line()}")
+            continue
+        show(container, as_json, lambda it: f"{it['name']}: {tell(it)}")
+    if failed:
+        raise typer.Exit(1)

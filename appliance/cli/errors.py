@@ -1,0 +1,78 @@
+"""What can go wrong, as one exception: a sentence, what to do about it, and the exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+REFUSED = 125  # ours, as docker's: the container, if there is one, was never asked
+
+
+class Problem(Exception):
+    """`code`, `message` and `field` are those of the REST contract; `hint` says what to do."""
+
+    def __init__(self, message: str, *, code: str = "invalid", hint: str = "", field: str = "", status: int = 0):
+        super().__init__(message)
+        self.message, self.code, self.hint, self.field, self.status = message, code, hint, field, status
+
+    @property
+    def away(self) -> bool:
+        """The appliance could not be asked, or could not answer: later it may."""
+        return self.code in ("unreachable", "dropped") or self.status >= 500
+
+    def line(self) -> str:
+        """One line, whatever the server put into its message."""
+        words = " ".join(self.message.split()).rstrip(".")
+        option = OPTIONS.get(self.field.partition(".")[0])  # "env.LD_PRELOAD" is about -e
+        return (f"{option}: " if option else "") + words + (f": {self.hint}" if self.hint else "")
+
+    def as_json(self) -> dict[str, Any]:
+        fields = {"code": self.code, "message": self.message, "field": self.field, "hint": self.hint}
+        return {"error": {name: value for name, value in fields.items() if value}}
+
+
+# What the fields of a launch or a change are called on the command line.
+OPTIONS = {
+    "image": "IMAGE",
+    "command": "COMMAND",
+    "env": "-e",
+    "volumes": "-v",
+    "ports": "-p",
+    "remove_when_done": "--rm",
+    "on_shortage": "--wait/--fail",
+    "max_wait_seconds": "--max-wait",
+    "ttl_seconds": "--ttl",
+    **{field: f"--{field.replace('_', '-')}" for field in ("name", "gpu_memory", "gpus", "priority", "memory", "cpus")},
+}
+
+
+def unreachable(url: str, error: Exception) -> Problem:
+    detail = " ".join(str(error).split()) or type(error).__name__
+    hint = "is it up? For another address: gpushare login URL"
+    return Problem(f"no answer from {url} ({detail})", code="unreachable", hint=hint)
+
+
+def from_answer(status: int, body: Any, retry_after: str | None = None) -> Problem:
+    """An error answer of the REST contract; or of something in between that does not know the contract."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return Problem(
+            f"the server answered {status} without saying why",
+            code="unexpected",
+            status=status,
+            hint="does the address belong to an appliance? gpushare login URL",
+        )
+    return Problem(
+        str(error.get("message") or f"refused with {status}"),
+        code=str(error.get("code") or "refused"),
+        field=str(error.get("field") or ""),
+        status=status,
+        hint=_hint(status, retry_after),
+    )
+
+
+def _hint(status: int, retry_after: str | None) -> str:
+    if status == 401:
+        return "log in with: gpushare login"
+    if status == 429 and retry_after:
+        return f"try again in {retry_after} s"
+    return ""

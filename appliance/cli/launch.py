@@ -1,0 +1,141 @@
+"""`gpushare run`: the options people know from `docker run`, as the fields of a launch."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from . import options
+from .attach import Attachment
+from .client import Client
+from .errors import Problem
+from .options import connect
+from .output import note, note_json, show
+from .text import seconds
+
+Words = dict[str, Any]
+
+NO_TERMINAL = (
+    "-i and -t need a keyboard in the container, and the appliance gives none: leave them out; for a shell, start "
+    "the container with -d and, on the appliance's host, docker exec -it into it"
+)
+
+
+def run(
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Image; with the process engine: local.")],
+    command: Annotated[list[str] | None, typer.Argument(help="Command and its arguments.", metavar="COMMAND")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the container.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("-e", "--env", metavar="NAME=VALUE", help="Variable; NAME alone takes its value from here."),
+    ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option("-v", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),
+    ] = None,
+    publish: Annotated[
+        list[str] | None, typer.Option("-p", "--publish", metavar="[HOST:]PORT", help="Port to publish.")
+    ] = None,
+    rm: Annotated[bool, typer.Option("--rm", help="Remove the container when it ends.")] = False,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
+    ] = False,
+    interactive: Annotated[
+        bool, typer.Option("-i", "--interactive", help="Refused: there is no keyboard into a container.")
+    ] = False,
+    tty: Annotated[bool, typer.Option("-t", "--tty", help="Refused, likewise.")] = False,
+    memory: Annotated[
+        str | None, typer.Option("-m", "--memory", metavar="SIZE", help="Limit of host memory: 512m, 8GiB.")
+    ] = None,
+    cpus: Annotated[float | None, typer.Option(help="Limit of processor cores.")] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."
+        ),
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
+    wait: Annotated[
+        bool | None,
+        typer.Option("--wait/--fail", help="When memory is short: wait for it, or get an out-of-memory error."),
+    ] = None,
+    max_wait: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Longest single wait for memory: 90s, 10m.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")] = None,
+    guaranteed: Annotated[bool, typer.Option("--guaranteed", help="Reserve the whole quota from the start.")] = False,
+    stop_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")
+    ] = 10.0,
+    as_json: options.Json = False,
+) -> None:
+    """Launch a container, show its output, and exit with its exit code. Ctrl-C stops it."""
+    if interactive or tty:
+        raise Problem(NO_TERMINAL, code="no_terminal")
+    client = connect()
+    given: Words = {
+        "image": image,
+        "command": command or None,
+        "name": name,
+        "env": _environment(env or []) or None,
+        "volumes": volume or None,
+        "ports": publish or None,
+        "remove_when_done": rm or None,
+        "memory": memory,
+        "cpus": cpus,
+        "gpu_memory": gpu_memory,
+        "gpus": None if gpus is None else _gpus(gpus, client),
+        "priority": priority,
+        "on_shortage": None if wait is None else "wait" if wait else "fail",
+        "max_wait_seconds": _duration("--max-wait", max_wait),
+        "ttl_seconds": _duration("--ttl", ttl),
+        "guaranteed": guaranteed or None,
+    }
+    body = {field: value for field, value in given.items() if value is not None}
+    if detach:
+        container = client.launch(body)
+        show(container, as_json, lambda it: str(it["id"]))
+        return
+    attachment = Attachment(client, lambda: client.launch(body), _say_json if as_json else _say, grace=stop_timeout)
+    raise typer.Exit(attachment.follow())
+
+
+def _say(what: str, line: str, container: Words) -> None:
+    note(line)
+
+
+def _say_json(what: str, line: str, container: Words) -> None:
+    """On stderr, so that stdout holds what the container writes and nothing else."""
+    note_json(event=what, message=line, container=container)
+
+
+def _environment(variables: list[str]) -> dict[str, str]:
+    """NAME=VALUE; NAME alone takes its value from here, and is left out if it has none, as with docker."""
+    pairs = [(name, value if given else os.environ.get(name)) for name, given, value in map(_split, variables)]
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _split(variable: str) -> tuple[str, str, str]:
+    return variable.partition("=")
+
+
+def _duration(option: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else seconds(text)
+    except ValueError as error:
+        raise Problem(f"{option}: {error}") from None
+
+
+def _gpus(text: str, client: Client) -> int | list[str]:
+    """A number counts GPUs; `all` and `device=0,1` (an index or a UUID each) mean these very ones, as with docker."""
+    text = text.strip("\"'")
+    if text.isdecimal():
+        return int(text)
+    known = list(client.each("gpus/"))
+    if text == "all":
+        return [gpu["uuid"] for gpu in known]
+    by_index = {str(gpu["index"]): gpu["uuid"] for gpu in known}
+    return [by_index.get(word, word) for word in text.removeprefix("device=").split(",") if word]

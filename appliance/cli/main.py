@@ -1,0 +1,74 @@
+"""The entry point: the commands by name, and every error as one line with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import typer
+
+from . import commands, launch, output, views
+from .errors import REFUSED, Problem
+
+app = typer.Typer(
+    name="gpushare",
+    help="Run containers that share a few GPUs: each under a quota of GPU memory, waiting in turn when it is short.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: rich alone would take longer to import than the help to read
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# What follows IMAGE belongs to the container, options too, as with docker run.
+app.command("run", context_settings={"allow_interspersed_args": False})(launch.run)
+for command in (
+    commands.login,
+    commands.logout,
+    views.ps,
+    commands.logs,
+    commands.pause,
+    commands.resume,
+    commands.kill,
+    commands.rm,
+    commands.change,
+    views.queue,
+    views.gpus,
+    views.top,
+):
+    app.command({"change": "set"}.get(command.__name__))(command)
+
+
+def main() -> None:
+    """Runs the command line and ends the process."""
+    words = sys.argv[1:]
+    try:
+        code = typer.main.get_command(app)(words, prog_name="gpushare", standalone_mode=False)
+        sys.stdout.flush()
+    except Problem as problem:
+        code = _report(problem, words)
+    except typer.TyperException as error:
+        code = _usage(error, words)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain once more when it flushes at its own end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)
+
+
+def _report(problem: Problem, words: list[str]) -> int:
+    if output.errors_as_json:
+        output.note_json(**problem.as_json())
+    else:
+        output.note(problem.line())
+    return REFUSED if words[:1] == ["run"] else 1
+
+
+def _usage(error: typer.TyperException, words: list[str]) -> int:
+    """A word that is no option or command: one line, and where to read more."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "gpushare"
+    _report(Problem(error.format_message(), code="usage", hint=f"see {path} --help"), words)
+    return REFUSED if words[:1] == ["run"] else error.exit_code

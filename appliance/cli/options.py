@@ -1,0 +1,42 @@
+"""What the commands share: options that mean the same everywhere, and completion of containers' names."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import login, output
+from .client import Client
+from .errors import Problem
+
+COMPLETION_WAIT = 1.0  # seconds: somebody has pressed a key and waits
+
+
+def connect() -> Client:
+    return Client(login.find())
+
+
+def names(incomplete: str) -> list[tuple[str, str]]:
+    """The containers that live, with their states; nothing where that cannot be known."""
+    try:
+        found = Client(login.find(), timeout=COMPLETION_WAIT).containers()
+        return [(each["name"], each["state"]) for each in found if each["name"].startswith(incomplete)]
+    except Problem:
+        return []
+
+
+def _remember(wanted: bool) -> bool:
+    """An error that comes later is then JSON too."""
+    output.errors_as_json = output.errors_as_json or wanted
+    return wanted
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the appliance's own answer, as JSON.", callback=_remember)]
+Container = Annotated[
+    str, typer.Argument(metavar="CONTAINER", help="Name, id, or the beginning of an id.", autocompletion=names)
+]
+Containers = Annotated[
+    list[str],
+    typer.Argument(metavar="CONTAINER", help="Names, ids, or the beginnings of ids.", autocompletion=names),
+]

@@ -1,0 +1,44 @@
+"""Where words go: answers to stdout, as text or JSON; remarks to stderr; bytes of a container as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+errors_as_json = False  # set once --json has been read
+
+
+def show(answer: T, as_json: bool, in_words: Callable[[T], str]) -> None:
+    """JSON is indented for eyes and on one line for programs."""
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(answer, indent=indent, ensure_ascii=False) if as_json else in_words(answer), flush=True)
+
+
+def note(line: str) -> None:
+    """For the person, beside the output that a program may read."""
+    print(f"gpushare: {line}", file=sys.stderr, flush=True)
+
+
+def write(data: bytes) -> None:
+    """Past Python's buffer and its lock: a thread may be in here when the process ends."""
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a stream as they are finished, and what is left at its end."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def note_json(**fields: Any) -> None:
+    print(json.dumps(fields, ensure_ascii=False), file=sys.stderr, flush=True)

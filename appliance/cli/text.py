@@ -1,0 +1,96 @@
+"""Figures into words: sizes, spans of time, tables. And words into figures: dates and durations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def size(count: float | None) -> str:
+    """Bytes as people read them: 1.5 GiB, 512 MiB, 0 B. Nothing known is a dash."""
+    if count is None:
+        return "-"
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024:
+            break
+        count, unit = count / 1024, larger
+    return f"{count:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+
+
+def span(seconds: float) -> str:
+    """Seconds as the two largest units that say something: 8 s, 3 min 20 s, 2 h 5 min, 4 d 1 h."""
+    rest = max(0, int(seconds))
+    words: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count or (unit == "s" and not words):
+            words.append(f"{count} {unit}")
+        elif words:
+            break
+    return " ".join(words[:2])
+
+
+def ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def moment(text: str) -> datetime:
+    """A time as REST gives it."""
+    return datetime.fromisoformat(text)
+
+
+def clock(text: str, now: datetime) -> str:
+    """A time in this terminal's zone; the date only if it is not today's."""
+    local = moment(text).astimezone()
+    return local.strftime("%H:%M:%S" if local.date() == now.astimezone().date() else "%Y-%m-%d %H:%M:%S")
+
+
+def age(text: str | None, now: datetime) -> str:
+    return "-" if text is None else span((now - moment(text)).total_seconds())
+
+
+def seconds(text: str) -> float:
+    """A duration: 90, 90s, 15m, 2h, 1d, or several together as 1h30m. Raises ValueError."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
+        raise ValueError(f"{text!r} is not a duration: write 90s, 15m, 2h or 1h30m")
+    return sum(float(count) * SECONDS[unit] for count, unit in re.findall(r"([\d.]+)([smhdw])", text))
+
+
+def day_or_time(text: str, now: datetime) -> str:
+    """A point in time for a report, in ISO format: a date, a date with a time, or how long ago (7d). ValueError."""
+    try:
+        return (now - timedelta(seconds=seconds(text))).astimezone(UTC).isoformat(timespec="seconds")
+    except ValueError:
+        pass
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time: write 2026-11-01, 2026-11-01T08:00 or 7d (ago)") from None
+    return when.astimezone(UTC).isoformat(timespec="seconds")  # one without a zone is meant in this terminal's
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; a head that begins with `>` is a column of figures, set right."""
+    right = [head.startswith(">") for head in heads]
+    lines = [[head.lstrip(">") for head in heads], *[[printable(cell) for cell in row] for row in rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def printable(text: str) -> str:
+    """Names and reasons come from other people: no control character of theirs reaches this terminal."""
+    return "".join(char if char.isprintable() else "�" for char in text)

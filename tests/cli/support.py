@@ -1,0 +1,39 @@
+"""Runs the command line as a person does: the installed entry point in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRY = [sys.executable, "-W", "error", "-c", "from appliance.cli import main; main()"]
+
+
+def environment(given=None):
+    """This one's, less what could lead to an appliance of the person who runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")}
+    kept |= {
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "200",
+        "GPUSHARE_CONFIG": "/nonexistent",
+        "GPUSHARE_HOME": "/nonexistent",
+    }
+    return kept | (given or {})
+
+
+def gpushare(*words, environ=None, stdin="", timeout=30):
+    return subprocess.run(
+        [*ENTRY, *words],
+        env=environment(environ),
+        input=stdin,
+        text=True,
+        capture_output=True,
+        timeout=timeout,
+        cwd="/",
+    )
+
+
+def start(*words, environ=None, **options):
+    """The same, running: for what lasts."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | options
+    return subprocess.Popen([*ENTRY, *words], env=environment(environ), cwd="/", **pipes)

@@ -1,0 +1,76 @@
+"""It starts quickly, completes, and is what `pip install` installs."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from .support import ENTRY, ROOT, environment, gpushare
+
+HEAVY = {"django", "rest_framework", "channels", "docker", "httpx", "rich", "asyncio"}
+
+
+def loaded_by(statement):
+    """The packages that are imported after this statement."""
+    script = f"import sys; {statement}; print(*{{name.partition('.')[0] for name, it in sys.modules.items() if it}})"
+    return set(subprocess.check_output([sys.executable, "-c", script], env=environment(), text=True).split())
+
+
+def test_help_loads_nothing_that_it_does_not_need():
+    """What `--help` and each key press of completion wait for. Counted: a clock would lie on a busy machine."""
+    loaded = loaded_by("import appliance.cli")
+    assert "typer" in loaded
+    assert not HEAVY & loaded
+
+
+def test_a_request_loads_neither_the_appliance_nor_the_http_librarys_own_command_line():
+    loaded = loaded_by("from appliance.cli import client, login; client.Client(login.Login('http://x', ''))")
+    assert "httpx" in loaded
+    assert not {"django", "rich", "pygments"} & loaded
+
+
+def test_help_lists_every_command():
+    listed = gpushare("--help").stdout
+    for command in ("login", "run", "ps", "logs", "pause", "resume", "kill", "rm", "set", "queue", "gpus", "top"):
+        assert f"\n  {command} " in listed
+
+
+def test_shells_get_a_completion_script_and_the_commands():
+    script = gpushare("--show-completion", "bash", environ={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    assert "_GPUSHARE_COMPLETE=complete_bash" in script.stdout
+    asked = {"_GPUSHARE_COMPLETE": "complete_bash", "COMP_WORDS": "gpushare pa", "COMP_CWORD": "1"}
+    assert gpushare(environ=asked).stdout.split() == ["pause"]
+
+
+def test_completion_of_names_is_silent_where_nothing_can_be_known():
+    asked = {"_GPUSHARE_COMPLETE": "complete_bash", "COMP_WORDS": "gpushare pause tr", "COMP_CWORD": "2"}
+    done = gpushare(environ=asked)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_output_into_a_closed_pipe_ends_quietly():
+    quiet = subprocess.run(
+        ["sh", "-c", '"$@" --help | :', "sh", *ENTRY], env=environment(), capture_output=True, text=True, timeout=30
+    )
+    assert quiet.stderr == ""
+
+
+def test_what_pip_installs_is_a_working_command_line(tmp_path):
+    """Built from a copy: the build leaves folders beside the sources."""
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "appliance", source / "appliance", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+    subprocess.run(
+        [*pip, "--no-build-isolation", "--no-index", "--target", tmp_path / "lib", source],
+        check=True, capture_output=True, timeout=100,
+    )  # fmt: skip
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "PYTHONPATH": str(tmp_path / "lib")
+    }
+    entry = tmp_path / "lib" / "bin" / "gpushare"
+    done = subprocess.run(
+        [entry, "run", "--help"], env=environ, capture_output=True, text=True, cwd=tmp_path, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--gpu-memory, --nvidia-memory SIZE" in done.stdout

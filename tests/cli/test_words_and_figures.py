@@ -1,0 +1,89 @@
+"""Figures into words and back."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from appliance.cli.text import clock, day_or_time, ordinal, seconds, size, span, table
+
+NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (66 * 2**20, "66 MiB"),
+        (2 * 2**30, "2 GiB"),
+        (int(1.5 * 2**30), "1.5 GiB"),
+        (10 * 2**30, "10 GiB"),
+        (100 * 2**30, "100 GiB"),
+        (3 * 2**40, "3 TiB"),
+    ],
+)
+def test_sizes_are_written_in_binary_units_without_idle_zeros(count, words):
+    assert size(count) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 s"),
+        (8.9, "8 s"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (349_200, "4 d 1 h"),
+        (-3, "0 s"),
+    ],
+)
+def test_spans_name_their_two_largest_units(count, words):
+    assert span(count) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (22, "22nd"), (113, "113th")],
+)
+def test_places_in_the_queue_are_ordinals(number, words):
+    assert ordinal(number) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("90", 90), ("1.5", 1.5), ("90s", 90), ("15m", 900), ("2h", 7200), ("1h30m", 5400), ("7d", 604_800)],
+)
+def test_durations_are_read(text, count):
+    assert seconds(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 m", "-1", "1x", "h", "1h-3m"])
+def test_what_is_no_duration_is_refused_with_examples(text):
+    with pytest.raises(ValueError, match="90s, 15m"):
+        seconds(text)
+
+
+def test_report_times_are_dates_times_or_how_long_ago():
+    assert day_or_time("7d", NOW) == "2026-11-13T21:30:00+00:00"
+    assert day_or_time("2026-11-01T08:00Z", NOW) == "2026-11-01T08:00:00+00:00"
+    assert day_or_time("2026-11-01T08:00+02:00", NOW) == "2026-11-01T06:00:00+00:00"
+    with pytest.raises(ValueError, match="not a time"):
+        day_or_time("last week", NOW)
+
+
+def test_a_clock_time_carries_its_date_only_on_another_day():
+    here = NOW.astimezone()
+    assert clock(NOW.isoformat(), NOW) == here.strftime("%H:%M:%S")
+    assert clock("2026-11-01T12:00:00Z", NOW).startswith("2026-11-01 ")
+
+
+def test_a_table_aligns_figures_right_and_lets_no_control_character_through():
+    made = table(("NAME", ">USED"), [("a", "1 GiB"), ("evil\x1b[2J\nname", "512 MiB")])
+    assert made.split("\n") == [
+        "NAME              USED",
+        "a                1 GiB",
+        "evil�[2J�name  512 MiB",
+    ]  # fmt: skip
