@@ -12,6 +12,8 @@ from pathlib import Path
 
 import dj_database_url
 
+from web.sizes import parse_size
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = Path(os.environ.get("GPUSHARE_HOME", BASE_DIR / "var")).resolve()
 HOME.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -166,3 +168,17 @@ GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, si
 GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
 GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches
 GPUSHARE_PORTS = _port_range(os.environ.get("GPUSHARE_PORTS", "20000-29999"))  # host ports that may be published
+
+# ---- the Docker engine: what its containers get ----------------------------------------------------------------
+
+GPUSHARE_DOCKER_HOST = (
+    os.environ.get("GPUSHARE_DOCKER_HOST") or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+)
+GPUSHARE_GPU_ACCESS = os.environ.get("GPUSHARE_GPU_ACCESS", "auto")  # auto | runtime | cdi | raw
+GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # folders on the host that volumes may come from
+GPUSHARE_REGISTRY_CONFIG = os.environ.get("GPUSHARE_REGISTRY_CONFIG", "")  # a Docker config.json with credentials
+# For containers that ask for nothing themselves; empty: nine tenths of the host's memory, all of its cores.
+GPUSHARE_CONTAINER_MEMORY = parse_size(os.environ.get("GPUSHARE_CONTAINER_MEMORY") or 0) or None
+GPUSHARE_CONTAINER_CPUS = float(os.environ.get("GPUSHARE_CONTAINER_CPUS") or 0) or None
+GPUSHARE_CONTAINER_PIDS = int(os.environ.get("GPUSHARE_CONTAINER_PIDS") or 4096)
+GPUSHARE_LOG_BYTES = parse_size(os.environ.get("GPUSHARE_LOG_BYTES") or "100MiB")  # kept of one container's output

@@ -80,8 +80,10 @@ class Engine(Protocol):
     """All calls are idempotent where that makes sense: what is already so is success."""
 
     name: str
-    away: str
-    """Why the engine does not answer at present, for people; empty while it does."""
+
+    @property
+    def away(self) -> str:
+        """Why the engine does not answer at present, for people; empty while it does."""
 
     async def start(self) -> None:
         """Connects. Raises EngineAway."""

@@ -34,6 +34,15 @@ class Changes:
         for id_ in self._last.keys() - known:
             self.see(replace(self._last[id_], condition=Condition.GONE))
 
+    def gone_from_engine(self, engine_id: str) -> None:
+        for sighting in self.known():
+            if sighting.engine_id == engine_id:
+                self.see(replace(sighting, condition=Condition.GONE))
+
+    def known(self) -> list[Sighting]:
+        """The last sighting of every container that is not gone."""
+        return list(self._last.values())
+
     def last(self, id_: str) -> Sighting | None:
         return self._last.get(id_)
 

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
 import subprocess
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+
+from scheduler.engines.base import Launch
+from scheduler.engines.docker import DockerEngine, DockerSettings
+from scheduler.engines.outfit import Outfit
+from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
+
+__all__ = ["docker_api", "dockerd"]
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +22,55 @@ def empty_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("shim") / "libgpushare.so"
     subprocess.run(["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", path], check=True)
     return path
+
+
+Opener = Callable[..., AbstractAsyncContextManager[DockerEngine]]
+
+
+@pytest.fixture
+def open_engine(tmp_path: Path, empty_shim: Path, dockerd: Dockerd) -> Opener:
+    """Opens a started Docker engine, with DockerSettings' fields; opened again it is a restarted scheduler."""
+
+    @asynccontextmanager
+    async def opened(outfit: Outfit | None = None, **fields: object) -> AsyncIterator[DockerEngine]:
+        settings = DockerSettings(**{"address": dockerd.address, "volume_roots": (tmp_path,), **fields})
+        engine = DockerEngine(tmp_path, outfit or Outfit(empty_shim), settings)
+        await engine.start()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    return opened
+
+
+@pytest.fixture
+async def docker_engine(open_engine: Opener) -> AsyncIterator[DockerEngine]:
+    async with open_engine() as engine:
+        yield engine
+        for sighting in await engine.sightings():
+            await engine.kill(sighting.engine_id)
+            await engine.remove(sighting.engine_id)
+
+
+@pytest.fixture
+def a_launch(tmp_path: Path) -> Callable[..., Launch]:
+    """Makes a launch of a command in the test image; fields can be overridden."""
+
+    def make(*command: str, **fields: object) -> Launch:
+        id_ = str(uuid.uuid4())
+        sockets = tmp_path / "sockets" / id_
+        sockets.mkdir(parents=True)
+        settings: dict[str, object] = {
+            "id": id_,
+            "name": "one",
+            "image": IMAGE,
+            "command": command,
+            "gpus": [],
+            "socket_dir": sockets,
+            "log_path": tmp_path / "logs" / f"{id_}.log",
+            "owner": "ada",
+        }
+        return Launch(**{**settings, **fields})
+
+    return make

@@ -1,0 +1,47 @@
+"""Which engine this host has. The one place where engines meet the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from django.conf import settings
+
+from .base import Engine, EngineAway
+from .docker import DockerEngine, DockerSettings
+from .outfit import Outfit, Simulation, keep_copy
+from .process import ProcessEngine
+
+
+async def choose(simulation: Simulation | None) -> Engine:
+    """The engine that GPUSHARE_ENGINE names, started; `auto` takes Docker if it answers, else local processes.
+
+    Raises EngineAway if Docker is asked for by name and does not answer: try again later.
+    """
+    shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
+    outfit = Outfit(shim, simulation)
+    if settings.GPUSHARE_ENGINE in ("auto", "docker"):
+        docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
+        try:
+            await docker.start()
+        except EngineAway:
+            await docker.close()
+            if settings.GPUSHARE_ENGINE == "docker":
+                raise
+        else:
+            return docker
+    process = ProcessEngine(settings.GPUSHARE_HOME / "processes", outfit)
+    await process.start()
+    return process
+
+
+def docker_settings() -> DockerSettings:
+    return DockerSettings(
+        address=settings.GPUSHARE_DOCKER_HOST,
+        gpu_access=settings.GPUSHARE_GPU_ACCESS,
+        memory=settings.GPUSHARE_CONTAINER_MEMORY,
+        cpus=settings.GPUSHARE_CONTAINER_CPUS,
+        pids=settings.GPUSHARE_CONTAINER_PIDS,
+        log_bytes=settings.GPUSHARE_LOG_BYTES,
+        volume_roots=tuple(Path(root) for root in settings.GPUSHARE_VOLUME_ROOTS),
+        registries=Path(path) if (path := settings.GPUSHARE_REGISTRY_CONFIG) else None,
+    )

@@ -1,0 +1,139 @@
+"""Copies what a Docker container prints into its log file: at once, bounded, and exactly once across restarts.
+
+Beside the log lies a small file, `<log>.position`: how many bytes of the log are certain, the time stamp of the last
+message in them, and how many messages bore that stamp. A copier that starts again cuts the log back to the certain
+bytes and asks Docker for what came since, so that a scheduler killed between two writes neither loses nor repeats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+logger = logging.getLogger(__name__)
+
+POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch, messages of that stamp, complete
+
+
+class LogCopier:
+    """One container's output, copied by a thread of its own until it ends or `close` is called."""
+
+    def __init__(self, api: docker.APIClient, engine_id: str, path: Path, limit: int) -> None:
+        self.done = threading.Event()
+        self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
+        self._api, self._engine_id, self._path, self._limit = api, engine_id, path, limit
+        self._stream: docker.types.CancellableStream[Any] | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        if self._stream is not None:
+            with contextlib.suppress(OSError, AttributeError):  # it may have ended just now
+                self._stream.close()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            with LogFile(self._path, self._limit) as log:
+                if not log.complete:
+                    self._copy(log)
+                self.complete = log.complete
+        except (docker.errors.APIError, requests.exceptions.RequestException, OSError, ValueError) as error:
+            # Started again by the next reconciliation if the container is still there.
+            if not self._closing:
+                logger.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
+        finally:
+            self.done.set()
+
+    def _copy(self, log: LogFile) -> None:
+        since = max(0.0, log.stamp / 1e9 - 1e-3)  # a float cannot hold the stamp; the log drops what it has
+        self._stream = self._api.logs(self._engine_id, stream=True, follow=True, timestamps=True, since=since or None)
+        for message in _messages(self._stream):
+            if not log.add(*message):
+                return
+        if not self._closing and not _is_running(self._api, self._engine_id):
+            log.finish()
+
+
+class LogFile:
+    """The log and its position. `add` is given every message in Docker's order and keeps those it has not."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._limit = limit
+        self._log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._position = os.open(f"{path}.position", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        known = os.pread(self._position, POSITION.size, 0)
+        state = POSITION.unpack(known) if len(known) == POSITION.size else (0, 0, 0, 0)
+        self._size, self.stamp, self._seen, self.complete = *state[:3], bool(state[3])
+        if os.fstat(self._log).st_size < self._size:
+            self._size = self.stamp = self._seen = 0  # somebody emptied the log: it begins anew
+        os.ftruncate(self._log, self._size)
+        self._skip = self._seen
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._log)
+        os.close(self._position)
+
+    def add(self, stamp: int, text: bytes) -> bool:
+        """False once the log is full."""
+        if stamp < self.stamp:
+            return True
+        if stamp == self.stamp and self._skip:
+            self._skip -= 1
+            return True
+        if self._size + len(text) > self._limit:
+            mark = f"\n[gpushare: the output passed {self._limit >> 20} MiB; what follows is not kept]\n".encode()
+            self._write(mark)
+            self.finish()
+            return False
+        self._write(text)
+        self._seen = self._seen + 1 if stamp == self.stamp else 1
+        self.stamp, self._skip = stamp, 0
+        self._save()
+        return True
+
+    def finish(self) -> None:
+        self.complete = True
+        self._save()
+
+    def _write(self, text: bytes) -> None:
+        written = 0
+        while written < len(text):
+            written += os.pwrite(self._log, text[written:], self._size + written)
+        self._size += written
+
+    def _save(self) -> None:
+        os.pwrite(self._position, POSITION.pack(self._size, self.stamp, self._seen, self.complete), 0)
+
+
+def _messages(stream: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    for message in stream:
+        stamp, _, text = message.partition(b" ")
+        yield parse_stamp(stamp.decode()), text
+
+
+def parse_stamp(text: str) -> int:
+    """Nanoseconds since the epoch of Docker's "2026-11-20T21:33:34.292872726Z"."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9])
+
+
+def _is_running(api: docker.APIClient, engine_id: str) -> bool:
+    return bool(api.inspect_container(engine_id)["State"]["Running"])

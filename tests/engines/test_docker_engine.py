@@ -1,0 +1,71 @@
+"""The Docker engine against a real dockerd: starting, pausing, ending, and what a container looks like inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.engines.base import Condition, EngineError, Launch, Sighting
+from scheduler.engines.docker import DockerEngine
+from tests.support.eventually import eventually
+
+pytestmark = pytest.mark.docker
+Launcher = Callable[..., Launch]
+
+
+async def next_change(engine: DockerEngine, condition: Condition) -> Sighting:
+    async with asyncio.timeout(10):
+        async for sighting in engine.changes():
+            if sighting.condition is condition:
+                return sighting
+    raise AssertionError("the stream ended")
+
+
+async def output_of(engine: DockerEngine, launch: Launch) -> str:
+    await engine.launch(launch)
+    await next_change(engine, Condition.ENDED)
+    return launch.log_path.read_text()
+
+
+async def test_output_and_exit_code_are_the_programs_own(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    launch = a_launch("/bin/sh", "-c", "echo out; echo err >&2; exit 7")
+    sighting = await docker_engine.launch(launch)
+    ended = await next_change(docker_engine, Condition.ENDED)
+    assert (ended.id, ended.engine_id, ended.exit_code) == (launch.id, sighting.engine_id, 7)
+    assert sorted(launch.log_path.read_text().splitlines()) == ["err", "out"]
+
+
+async def test_pause_resume_and_kill_are_told_and_idempotent(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    engine_id = (await docker_engine.launch(a_launch("sleep", "60"))).engine_id
+    await docker_engine.pause(engine_id)
+    await docker_engine.pause(engine_id)
+    assert (await next_change(docker_engine, Condition.PAUSED)).engine_id == engine_id
+    await docker_engine.resume(engine_id)
+    await docker_engine.resume(engine_id)
+    await next_change(docker_engine, Condition.RUNNING)
+    await docker_engine.kill(engine_id)
+    await docker_engine.kill(engine_id)
+    assert (await next_change(docker_engine, Condition.ENDED)).exit_code == 137
+    for act in (docker_engine.pause, docker_engine.resume):
+        with pytest.raises(EngineError, match="has ended"):
+            await act(engine_id)
+
+
+@pytest.mark.parametrize("grace", [0.0, 0.3])
+async def test_paused_container_can_be_killed(docker_engine: DockerEngine, a_launch: Launcher, grace: float) -> None:
+    engine_id = (await docker_engine.launch(a_launch("sleep", "60"))).engine_id
+    await docker_engine.pause(engine_id)
+    await docker_engine.kill(engine_id, grace=grace)
+    assert (await next_change(docker_engine, Condition.ENDED)).exit_code == 137
+
+
+async def test_kill_with_grace_lets_a_program_end_by_itself(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    script = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    launch = a_launch("/bin/sh", "-c", script)
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await eventually(lambda: launch.log_path.exists() and "ready" in launch.log_path.read_text())
+    await docker_engine.kill(engine_id, grace=10)
+    assert (await next_change(docker_engine, Condition.ENDED)).exit_code == 3
+    assert launch.log_path.read_text() == "ready\nbye\n"

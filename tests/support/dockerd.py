@@ -1,0 +1,147 @@
+"""A Docker engine of the tests' own: a real dockerd on its own socket and data folder, ended by its pid.
+
+Use the fixtures `dockerd` (one for the session, with the image IMAGE) and `docker_api`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import docker
+import pytest
+
+IMAGE = "gpushare/test:latest"
+LINKS = ("sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc")
+
+
+class Dockerd:
+    """`address` is its DOCKER_HOST. After `stop` or `kill`, `start` brings it back with what it holds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = f"unix://{folder}/docker.sock"
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
+                 "-H", self.address, "--pidfile", f"{self.folder}/pid",
+                 "--iptables=false", "--bridge=none", "--ip-forward=false"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            assert self._process.poll() is None, f"dockerd ended: {(self.folder / 'log').read_text()[-2000:]}"
+            assert time.monotonic() < deadline, "dockerd has not answered for a minute"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        # Not by the SDK: where nothing listens, it leaves its socket to the garbage collector, with a warning.
+        with socket.socket(socket.AF_UNIX) as asker:
+            try:
+                asker.connect(str(self.folder / "docker.sock"))
+                asker.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+                return b" 200 OK" in asker.recv(100)
+            except OSError:
+                return False
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(60)
+        (self.folder / "pid").unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+
+def have_dockerd() -> str:
+    """Why no dockerd can be started here; empty if one can."""
+    if shutil.which("dockerd") is None:
+        return "no dockerd is installed"
+    return "" if os.geteuid() == 0 else "dockerd needs root"
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[Dockerd]:
+    if why_not := have_dockerd():
+        pytest.skip(why_not)
+    # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")))
+    engine.start()
+    client = docker.APIClient(engine.address, version="auto")
+    try:
+        build_image(client, IMAGE)
+        yield engine
+        for container in client.containers(all=True, quiet=True):
+            client.remove_container(container["Id"], force=True, v=True)
+    finally:
+        client.close()
+        engine.stop()
+        shutil.rmtree(engine.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def docker_api(dockerd: Dockerd) -> Iterator[docker.APIClient]:
+    """A client for looking at, and meddling with, what the engine under test does."""
+    client = docker.APIClient(dockerd.address, version="auto")
+    yield client
+    client.close()
+
+
+def build_image(
+    client: docker.APIClient,
+    name: str,
+    programs: Sequence[Path] = (),
+    *,
+    labels: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """An image of busybox and `programs` (in /bin, with the shared libraries they need), made without a registry."""
+    repository, _, tag = name.partition(":")
+    changes = [f'LABEL "{key}"="{value}"' for key, value in (labels or {}).items()]
+    changes += [f'ENV "{key}"="{value}"' for key, value in (environment or {}).items()]
+    client.import_image_from_data(_root(programs), repository=repository, tag=tag or "latest", changes=changes)
+
+
+def _root(programs: Sequence[Path]) -> bytes:
+    busybox = shutil.which("busybox")
+    assert busybox, "busybox is needed (Debian: busybox-static)"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(busybox, "bin/busybox")
+        for link in LINKS:
+            entry = tarfile.TarInfo(f"bin/{link}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+        tmp = tarfile.TarInfo("tmp")
+        tmp.type, tmp.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(tmp)
+        for program in programs:
+            tar.add(program, f"bin/{program.name}")
+        for library in sorted({each for program in programs for each in needed_libraries(program)}):
+            tar.add(Path(library).resolve(), library.lstrip("/"))
+    return buffer.getvalue()
+
+
+def needed_libraries(program: Path) -> list[str]:
+    """The shared libraries, and the loader, that a program is started with: the absolute paths in `ldd`'s answer."""
+    answer = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    words = answer.stdout.split() if answer.returncode == 0 else []
+    return [word for word in words if word.startswith("/")]
