@@ -18,3 +18,13 @@ async def eventually(condition: Callable[[], T], within: float = 10.0) -> T:
             return value
         assert time.monotonic() < deadline, f"did not come about within {within} s"
         await asyncio.sleep(0.01)
+
+
+def until(condition: Callable[[], T], within: float = 10.0) -> T:
+    """The same for tests that are not asynchronous."""
+    deadline = time.monotonic() + within
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < deadline, f"did not come about within {within} s"
+        time.sleep(0.005)

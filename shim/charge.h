@@ -1,0 +1,54 @@
+/* Taking bytes from the lease before the driver is asked for memory, and giving them back after it has freed it. */
+#ifndef GPUSHARE_CHARGE_H
+#define GPUSHARE_CHARGE_H
+
+#include "cuda_abi.h"
+#include "ledger.h"
+#include "wire.h"
+
+#define NO_SLOT (-1)
+#define BLOCK ((uint64_t)2 << 20)
+
+/* What an allocation of `bytes` takes from the card: the driver packs up to 1 MiB into shared blocks of 2 MiB, and
+ * gives everything larger blocks of its own (measured: H200, driver 580). */
+static inline uint64_t charge_of(uint64_t bytes) {
+    if (bytes <= BLOCK / 2) return bytes;
+    return bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) & ~(BLOCK - 1);
+}
+
+/* Opens the session. CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY (no scheduler) or CUDA_ERROR_NOT_PERMITTED (refused). */
+CUresult charge_open(void);
+
+/* Takes bytes from the lease of a slot; waits if that is what the scheduler wants. CUDA_SUCCESS, or the error to
+ * return to the program. */
+CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose);
+
+/* The same without a message: false if the lease does not hold that much. */
+bool charge_try(int slot, uint64_t bytes);
+
+void charge_give(int slot, uint64_t bytes);
+
+/* Somebody waits for memory of this slot's GPU. */
+bool charge_pressure(int slot);
+
+/* The card had no memory although the lease had, for the `attempt`th time in a row (from 0): waits a moment and
+ * returns true if the driver should be asked again; false, having told the scheduler, if enough has been tried. */
+bool charge_again(int slot, uint64_t bytes, unsigned attempt);
+
+/* Calls the driver, again if the card is out of memory for a moment: CUresult, like the call. */
+#define CHARGED_CALL(slot, bytes, call)                                                                                \
+    __extension__({                                                                                                    \
+        CUresult result_;                                                                                              \
+        unsigned attempt_ = 0;                                                                                         \
+        do result_ = (call);                                                                                           \
+        while (result_ == CUDA_ERROR_OUT_OF_MEMORY && charge_again((slot), (bytes), attempt_++));                      \
+        result_;                                                                                                       \
+    })
+
+/* Notes what is held. False: no host memory for that; the caller gives the allocation back. */
+bool charge_note(struct ledger_entry entry);
+
+/* Drops everything that belonged to a context which is gone. */
+void charge_context_gone(CUcontext context);
+
+#endif

@@ -1,0 +1,129 @@
+#include "devices.h"
+
+#include "charge.h"
+#include "client.h"
+#include "hooks.h"
+#include "options.h"
+
+#include <string.h>
+
+#define UNKNOWN 0
+#define FOREIGN 1
+#define FOUND 2 /* plus the slot */
+
+/* By device number, as this process numbers them. */
+static struct {
+    _Atomic int slot;         /* UNKNOWN, FOREIGN or FOUND + slot */
+    _Atomic uint64_t charged; /* what its primary context was charged; 0: it was not */
+    _Atomic(CUcontext) primary;
+} devices[DEVICES];
+
+_Atomic uint64_t devices_generation = 1;
+
+static _Thread_local struct {
+    uint64_t generation;
+    struct place place;
+} last;
+
+void devices_changed(void) { atomic_fetch_add(&devices_generation, 1); }
+
+static int find_slot(CUdevice device) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    struct lease_page *page = client_page();
+    CUuuid uuid;
+    CUresult result = real_exists(HOOK_cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
+                                                           : REAL(cuDeviceGetUuid)(&uuid, device);
+    if (result != CUDA_SUCCESS) return UNKNOWN;
+    for (int slot = 0; slot < page->slots && slot < LEASE_SLOTS; slot++)
+        if (memcmp(page->slot[slot].uuid, uuid.bytes, sizeof uuid.bytes) == 0) return FOUND + slot;
+    say_once(&said, "no memory of GPU %d for this process: that GPU is not its container's", device);
+    return FOREIGN;
+}
+
+int devices_slot(CUdevice device, CUresult *error) {
+    *error = CUDA_ERROR_NOT_PERMITTED;
+    if (device < 0 || device >= DEVICES) return NO_SLOT;
+    CUresult opened = charge_open();
+    if (opened != CUDA_SUCCESS) {
+        *error = opened;
+        return NO_SLOT;
+    }
+    int found = atomic_load_explicit(&devices[device].slot, memory_order_relaxed);
+    if (found == UNKNOWN) {
+        found = find_slot(device);
+        atomic_store_explicit(&devices[device].slot, found, memory_order_relaxed);
+    }
+    return found >= FOUND ? found - FOUND : NO_SLOT;
+}
+
+/* A context that we did not see being made is charged when we first meet it. */
+static CUresult charge_met(struct place place) {
+    struct ledger_entry entry;
+    bool charged;
+    if (ledger_get(LEDGER_CONTEXT, (uint64_t)(uintptr_t)place.context, &entry)) return CUDA_SUCCESS;
+    CUresult result = devices_take_primary(place.device, &charged);
+    if (result == CUDA_SUCCESS && charged) devices_note_primary(place.device, place.context);
+    return result;
+}
+
+CUresult devices_here(struct place *place) {
+    CUcontext context = NULL;
+    CUresult result = REAL(cuCtxGetCurrent)(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    uint64_t generation = atomic_load_explicit(&devices_generation, memory_order_acquire);
+    if (last.place.context != context || last.generation != generation) {
+        struct place found = {.context = context};
+        result = REAL(cuCtxGetDevice)(&found.device);
+        if (result != CUDA_SUCCESS) return result;
+        found.slot = devices_slot(found.device, &result);
+        if (found.slot == NO_SLOT) return result;
+        result = charge_met(found);
+        if (result != CUDA_SUCCESS) return result;
+        last.place = found;
+        last.generation = generation;
+    }
+    *place = last.place;
+    return CUDA_SUCCESS;
+}
+
+CUresult devices_take_primary(CUdevice device, bool *charged) {
+    CUresult result;
+    *charged = false;
+    int slot = devices_slot(device, &result);
+    if (slot == NO_SLOT) return result;
+    if (atomic_load(&devices[device].charged)) return CUDA_SUCCESS;
+    struct lease_slot *lease = &client_page()->slot[slot];
+    uint64_t bytes = atomic_load(&lease->context), uncharged = 0;
+    if (!bytes) return CUDA_SUCCESS;
+    result = charge_take(slot, bytes, WIRE_FOR_CONTEXT);
+    if (result != CUDA_SUCCESS) return result;
+    *charged = atomic_compare_exchange_strong(&devices[device].charged, &uncharged, bytes);
+    if (*charged)
+        atomic_fetch_add(&lease->overhead, bytes);
+    else
+        charge_give(slot, bytes); /* another thread was faster */
+    return CUDA_SUCCESS;
+}
+
+void devices_give_primary(CUdevice device) {
+    CUresult unused;
+    int slot = devices_slot(device, &unused);
+    if (slot == NO_SLOT) return;
+    uint64_t bytes = atomic_exchange(&devices[device].charged, 0);
+    if (bytes) atomic_fetch_sub(&client_page()->slot[slot].overhead, bytes);
+    charge_give(slot, bytes);
+}
+
+void devices_note_primary(CUdevice device, CUcontext context) {
+    if (device >= 0 && device < DEVICES) atomic_store(&devices[device].primary, context);
+}
+
+CUcontext devices_primary(CUdevice device) {
+    return device >= 0 && device < DEVICES ? atomic_load(&devices[device].primary) : NULL;
+}
+
+void devices_forget(void) {
+    memset(devices, 0, sizeof devices);
+    devices_changed();
+}

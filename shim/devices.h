@@ -1,0 +1,41 @@
+/* Which slot of the lease page a device, and the calling thread's context, belong to. */
+#ifndef GPUSHARE_DEVICES_H
+#define GPUSHARE_DEVICES_H
+
+#include "cuda_abi.h"
+
+#include <stdbool.h>
+
+#define DEVICES 64
+
+/* The calling thread's context and its GPU's slot. */
+struct place {
+    CUcontext context;
+    CUdevice device;
+    int slot;
+};
+
+/* Opens the session if need be. The slot of a device, or NO_SLOT and why in `*error`: the device is none of this
+ * container's, or there is no session. */
+int devices_slot(CUdevice device, CUresult *error);
+
+/* Where the calling thread allocates. CUDA_SUCCESS; or the driver's error if it has no context; or ours if the context
+ * cannot be charged. */
+CUresult devices_here(struct place *place);
+
+/* Something that threads remember about contexts, streams or pools is no longer so. */
+void devices_changed(void);
+extern _Atomic uint64_t devices_generation;
+
+/* Charges a device's primary context unless that is done already; `*charged` says whether this call did. */
+CUresult devices_take_primary(CUdevice device, bool *charged);
+/* Gives that charge back. */
+void devices_give_primary(CUdevice device);
+/* Notes which context it is, and whether it has gone: everything in it is then gone too. */
+void devices_note_primary(CUdevice device, CUcontext context);
+CUcontext devices_primary(CUdevice device);
+
+/* In a forked child. */
+void devices_forget(void);
+
+#endif

@@ -1,0 +1,149 @@
+#define _GNU_SOURCE
+#include "dial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef F_GET_SEALS /* newer than the headers of glibc 2.17 */
+#define F_GET_SEALS 1034
+#define F_SEAL_SHRINK 2
+#endif
+
+/* Room for one file descriptor beside a frame. */
+union passing {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+/* Connects to a socket of any path length: a long one through its folder's file descriptor. */
+static int connect_to(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int folder = -1;
+    const char *slash = strrchr(path, '/');
+    if (strlen(path) < sizeof address.sun_path) {
+        strcpy(address.sun_path, path);
+    } else {
+        char parent[4096];
+        if (!slash || (size_t)(slash - path) >= sizeof parent) return -ENAMETOOLONG;
+        memcpy(parent, path, (size_t)(slash - path));
+        parent[slash - path] = '\0';
+        folder = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (folder < 0) return -errno;
+        int length = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d%s", folder, slash);
+        if (length >= (int)sizeof address.sun_path) {
+            close(folder);
+            return -ENAMETOOLONG;
+        }
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int failed = fd < 0 ? errno : 0;
+    if (!failed && connect(fd, (struct sockaddr *)&address, sizeof address) < 0) failed = errno;
+    if (folder >= 0) close(folder);
+    if (!failed) return fd;
+    if (fd >= 0) close(fd);
+    return -failed;
+}
+
+static bool say_hello(int fd, int page_fd) {
+    struct wire_frame hello = {.size = sizeof hello, .type = WIRE_HELLO, .code = WIRE_VERSION};
+    struct iovec part = {&hello, sizeof hello};
+    union passing passing = {.bytes = {0}};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (page_fd >= 0) {
+        message.msg_control = passing.bytes;
+        message.msg_controllen = sizeof passing.bytes;
+        passing.header.cmsg_level = SOL_SOCKET;
+        passing.header.cmsg_type = SCM_RIGHTS;
+        passing.header.cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(&passing.header), &page_fd, sizeof page_fd);
+    }
+    ssize_t sent;
+    do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof hello;
+}
+
+/* Reads one frame and, with it, at most one file descriptor (−1 if there was none). */
+static bool read_frame(int fd, struct wire_frame *frame, int *passed) {
+    size_t have = 0;
+    *passed = -1;
+    while (have < sizeof *frame) {
+        struct iovec part = {(char *)frame + have, sizeof *frame - have};
+        union passing passing;
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = passing.bytes, .msg_controllen = sizeof passing.bytes};
+        ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        if (got < 0 && errno == EINTR) continue;
+        struct cmsghdr *control = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+        if (control && control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS && *passed < 0)
+            memcpy(passed, CMSG_DATA(control), sizeof *passed);
+        if (got <= 0) break;
+        have += (size_t)got;
+    }
+    if (have == sizeof *frame && frame->size == sizeof *frame) return true;
+    if (*passed >= 0) close(*passed);
+    *passed = -1;
+    return false;
+}
+
+bool dial_read(int fd, struct wire_frame *frame) {
+    int passed;
+    if (!read_frame(fd, frame, &passed)) return false;
+    if (passed >= 0) close(passed); /* nothing after WELCOME brings one */
+    return true;
+}
+
+/* Maps a lease page. One that could still shrink under us would end the program, so it is refused. */
+static struct lease_page *map_page(int page_fd) {
+    struct stat file;
+    int seals = fcntl(page_fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK)) return NULL;
+    if (fstat(page_fd, &file) < 0 || file.st_size < LEASE_PAGE_SIZE) return NULL;
+    struct lease_page *page = mmap(NULL, LEASE_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
+    if (page == MAP_FAILED) return NULL;
+    if (!lease_page_valid(page)) {
+        munmap(page, LEASE_PAGE_SIZE);
+        return NULL;
+    }
+    madvise(page, LEASE_PAGE_SIZE, MADV_DONTFORK); /* a forked child is a process of its own */
+    return page;
+}
+
+struct dialled dial(const char *path, int page_fd) {
+    struct dialled dialled = {.outcome = DIAL_AWAY, .page_fd = -1, .reason = "it does not speak as a scheduler does"};
+    int fd = connect_to(path);
+    if (fd < 0) {
+        /* Refused or full: a scheduler that is starting, or one that was killed and left its socket. */
+        if (fd != -ECONNREFUSED && fd != -EAGAIN && fd != -EINTR) dialled.outcome = DIAL_NOBODY;
+        dialled.reason = strerror(-fd);
+        return dialled;
+    }
+    struct wire_frame frame;
+    int passed = -1;
+    if (say_hello(fd, page_fd) && read_frame(fd, &frame, &passed)) {
+        if (frame.type == WIRE_REFUSED) {
+            dialled.outcome = DIAL_REFUSED;
+            dialled.code = frame.code ? (int)frame.code : WIRE_NOT_RUNNING;
+        } else if (frame.type == WIRE_WELCOME && page_fd >= 0) {
+            dialled.outcome = DIAL_OK;
+        } else if (frame.type == WIRE_WELCOME && passed >= 0 && (dialled.page = map_page(passed))) {
+            dialled.outcome = DIAL_OK;
+            dialled.page_fd = passed;
+            passed = -1;
+        }
+    }
+    if (passed >= 0) close(passed);
+    if (dialled.outcome == DIAL_OK)
+        dialled.fd = fd;
+    else
+        close(fd);
+    return dialled;
+}

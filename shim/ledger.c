@@ -1,0 +1,124 @@
+#include "ledger.h"
+
+#include "lock.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#define SHARDS 64
+#define FIRST_ROOM 64
+
+/* Open addressing with linear probing; an empty place has kind 0. Its own cache line, so that shards are apart. */
+struct shard {
+    struct lock lock;
+    uint32_t used;
+    uint32_t room; /* a power of two, or 0 */
+    struct ledger_entry *places;
+} __attribute__((aligned(64)));
+
+static struct shard shards[SHARDS];
+
+static uint64_t mix(enum ledger_kind kind, uint64_t key) {
+    uint64_t hash = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio */
+    return hash ^ hash >> 29;
+}
+
+static struct shard *shard_of(uint64_t hash) { return &shards[hash % SHARDS]; }
+
+static uint32_t home(uint64_t hash, const struct shard *shard) { return (uint32_t)(hash / SHARDS) & (shard->room - 1); }
+
+/* Where the key is, or the empty place where it would go. The shard has room. */
+static uint32_t find(const struct shard *shard, enum ledger_kind kind, uint64_t key, uint64_t hash) {
+    uint32_t at = home(hash, shard);
+    while (shard->places[at].kind && (shard->places[at].kind != kind || shard->places[at].key != key))
+        at = (at + 1) & (shard->room - 1);
+    return at;
+}
+
+/* Doubles the room once it is three quarters full. */
+static bool make_room(struct shard *shard) {
+    if (shard->room && shard->used < shard->room / 4 * 3) return true;
+    struct shard wider = {.room = shard->room ? shard->room * 2 : FIRST_ROOM};
+    wider.places = calloc(wider.room, sizeof *wider.places);
+    if (!wider.places) return false;
+    for (uint32_t at = 0; at < shard->room; at++) {
+        struct ledger_entry entry = shard->places[at];
+        if (entry.kind) wider.places[find(&wider, entry.kind, entry.key, mix(entry.kind, entry.key))] = entry;
+    }
+    free(shard->places);
+    shard->places = wider.places;
+    shard->room = wider.room;
+    return true;
+}
+
+/* Empties a place, and moves up those behind it that it had pushed away. */
+static void empty(struct shard *shard, uint32_t hole) {
+    uint32_t mask = shard->room - 1;
+    for (uint32_t at = (hole + 1) & mask; shard->places[at].kind; at = (at + 1) & mask) {
+        uint32_t wanted = home(mix(shard->places[at].kind, shard->places[at].key), shard);
+        if (((at - wanted) & mask) < ((at - hole) & mask)) continue;
+        shard->places[hole] = shard->places[at];
+        hole = at;
+    }
+    shard->places[hole].kind = 0;
+    shard->used--;
+}
+
+bool ledger_put(struct ledger_entry entry, struct ledger_entry *replaced) {
+    uint64_t hash = mix(entry.kind, entry.key);
+    struct shard *shard = shard_of(hash);
+    lock_take(&shard->lock);
+    bool room = make_room(shard);
+    replaced->kind = 0;
+    if (room) {
+        struct ledger_entry *place = &shard->places[find(shard, entry.kind, entry.key, hash)];
+        *replaced = *place;
+        if (!place->kind) shard->used++;
+        *place = entry;
+    }
+    lock_drop(&shard->lock);
+    return room;
+}
+
+static bool look_up(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry, bool take) {
+    uint64_t hash = mix(kind, key);
+    struct shard *shard = shard_of(hash);
+    bool found = false;
+    lock_take(&shard->lock);
+    if (shard->used) {
+        uint32_t at = find(shard, kind, key, hash);
+        if (shard->places[at].kind) {
+            found = true;
+            *entry = shard->places[at];
+            if (take) empty(shard, at);
+        }
+    }
+    lock_drop(&shard->lock);
+    return found;
+}
+
+bool ledger_take(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry) {
+    return look_up(kind, key, entry, true);
+}
+
+bool ledger_get(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry) {
+    return look_up(kind, key, entry, false);
+}
+
+void ledger_sweep(bool (*visit)(const struct ledger_entry *entry, void *context), void *context) {
+    for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
+        lock_take(&shard->lock);
+        /* From the end: emptying a place moves only entries behind it, which have been visited, or those that
+         * wrapped round to the front, which are visited again. */
+        for (uint32_t at = shard->room; at-- > 0;)
+            while (shard->places[at].kind && visit(&shard->places[at], context)) empty(shard, at);
+        lock_drop(&shard->lock);
+    }
+}
+
+void ledger_forget(void) {
+    for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
+        /* A thread of the parent may have been in the middle of a change: nothing in there can be trusted. */
+        *shard = (struct shard){.places = NULL};
+    }
+}

@@ -1,0 +1,33 @@
+/* A lock of one word, and waiting for a word to change. Unlike pthread's it needs no library beside libc, can be made
+ * new in a forked child, and never ends up half-initialised in a library that has no constructor. */
+#ifndef GPUSHARE_LOCK_H
+#define GPUSHARE_LOCK_H
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* 0: free, 1: held, 2: held and somebody may be asleep. */
+struct lock {
+    _Atomic uint32_t word;
+};
+
+/* Sleeps while *word == seen; may return early. Keeps errno. */
+void word_wait(_Atomic uint32_t *word, uint32_t seen);
+void word_wake_all(_Atomic uint32_t *word);
+void lock_slowly(struct lock *lock);
+void unlock_slowly(struct lock *lock);
+
+static inline void lock_take(struct lock *lock) {
+    uint32_t unheld = 0;
+    if (!atomic_compare_exchange_strong_explicit(&lock->word, &unheld, 1, memory_order_acquire, memory_order_relaxed))
+        lock_slowly(lock);
+}
+
+static inline void lock_drop(struct lock *lock) {
+    if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2) unlock_slowly(lock);
+}
+
+#endif

@@ -1,0 +1,39 @@
+"""What the shim's tests share: a simulated card, the scheduler's end of the socket, and programs under the shim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.card import MIB, Card, card  # noqa: F401
+from tests.support.grants import Grants
+from tests.support.program import Program
+
+
+@pytest.fixture
+def grants_of(card: Card, tmp_path: Path) -> Iterator[Callable[..., Grants]]:  # noqa: F811
+    """Makes the scheduler's end: `grants_of(quota=64 * MIB)`."""
+    made: list[Grants] = []
+
+    def make(quota: int = 1024 * MIB, **options: Any) -> Grants:
+        made.append(Grants(tmp_path, card, quota, **options))
+        return made[-1]
+
+    yield make
+    for grants in made:
+        grants.close()
+
+
+@pytest.fixture
+def grants(grants_of: Callable[..., Grants]) -> Grants:
+    """A container with 1 GiB on each GPU."""
+    return grants_of()
+
+
+@pytest.fixture
+def program(card: Card) -> Callable[..., Program]:  # noqa: F811
+    """Starts a program under the shim that does what it is told: `program(grants)`."""
+    return lambda grants, **env: Program(card, {**grants.env(), **env})
