@@ -58,6 +58,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "web",
     "scheduler",
     "appliance",
@@ -73,6 +74,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "web.security.content_security_policy",
 ]
 
 ROOT_URLCONF = "appliance.urls"
@@ -147,6 +149,17 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "web.api.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
+    "DEFAULT_METADATA_CLASS": None,  # the OpenAPI document says what there is; OPTIONS would say it differently
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "gpushare",
+    "DESCRIPTION": "Several containers share a few GPUs under quotas. Sizes are bytes; times are UTC.",
+    "VERSION": "1",
+    "SCHEMA_PATH_PREFIX": "/api/v1/",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {"StateEnum": "web.models.State"},
 }
 
 LOGGING = {

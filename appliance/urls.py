@@ -5,6 +5,7 @@ from web import health
 from web.api.errors import unknown_path
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("web.urls")),
     path("admin/", admin.site.urls),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

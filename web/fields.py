@@ -58,9 +58,12 @@ def problem_from(errors: Any) -> Problem:
 
 
 class StrictText(serializers.CharField):
-    """Text, and not a number that could be read as text."""
+    """Text as it was sent, and not a number that could be read as text."""
 
     default_error_messages = {"invalid": "This has to be text."}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"trim_whitespace": False, **options})
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):

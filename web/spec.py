@@ -105,7 +105,7 @@ class LaunchSpec(StrictSerializer):
     command = WordsField(required=False, default=list)
     gpu_memory = SizeField(required=False, allow_null=True, default=None)
     gpus = GpusField(required=False, default=1)
-    name = StrictText(required=False, allow_blank=True, default="", max_length=63, trim_whitespace=False)
+    name = StrictText(required=False, allow_blank=True, default="", max_length=63)
     env = EnvironmentField(required=False, default=dict)
     priority = StrictInteger(required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
     on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
@@ -126,6 +126,19 @@ class LaunchSpec(StrictSerializer):
                 "A name has letters, digits, dots, dashes and underscores, and begins with a letter or a digit."
             )
         return value
+
+    def validate_volumes(self, value: list[str]) -> list[str]:
+        return _each_once(value, [volume.split(":")[1] for volume in value], "mounted at")
+
+    def validate_ports(self, value: list[str]) -> list[str]:
+        published = [f"{port.split(':')[0]}/{port.split('/')[1]}" for port in value if ":" in port]
+        return _each_once(value, published, "published at")
+
+
+def _each_once(value: list[str], places: list[str], verb: str) -> list[str]:
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        raise serializers.ValidationError(f"Something is {verb} {twice} twice.")
+    return value
 
 
 class ChangeSpec(StrictSerializer):

@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.conf import settings
 from rest_framework.exceptions import ParseError
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
+
+from web.errors import Problem
 
 
 class StrictJSONParser(BaseParser):
@@ -21,7 +24,10 @@ class StrictJSONParser(BaseParser):
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        body: bytes = stream.read()
+        limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        body: bytes = stream.read(limit + 1)
+        if len(body) > limit:
+            raise Problem("too_large", f"The body of the request is larger than {limit} bytes.", 413)
         if not body.strip():
             return {}
         try:

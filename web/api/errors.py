@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.core.signals import got_request_exception
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -62,8 +63,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem("not_found", "There is nothing of this kind and name.", 404)
         case PermissionDenied():
             return Problem("forbidden", str(error) or "You may not do this.", 403)
-        case RequestDataTooBig():
-            return Problem("too_large", "The body of the request is too large.", 413)
         case SuspiciousOperation():
             return Problem("invalid", "This request is not one that a client would send.", 400)
         case DatabaseError():
@@ -74,6 +73,7 @@ def problem_of(error: Exception) -> Problem:
     return Problem("internal_error", "Something went wrong here; it has been logged.", 500)
 
 
+@csrf_exempt  # or a POST to nowhere would be answered about cookies
 def unknown_path(request: HttpRequest, *args: Any, **kwargs: Any) -> JsonResponse:
     """Answers every path under /api/ that leads nowhere."""
     hint = "" if request.path.endswith("/") else " Paths end with a slash."

@@ -36,7 +36,7 @@ class TokenSpec(StrictSerializer):
 
 class SignInSpec(TokenSpec):
     username = StrictText(max_length=150)
-    password = StrictText(max_length=4096, trim_whitespace=False)
+    password = StrictText(max_length=4096)
 
 
 class TokenAnswer(serializers.ModelSerializer[Token]):

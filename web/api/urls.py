@@ -3,7 +3,7 @@
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from web.api import containers, devices, errors, people
+from web.api import containers, devices, errors, people, schema
 
 router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
@@ -17,5 +17,7 @@ urlpatterns = [
     path("queue/", devices.Queue.as_view(), name="queue"),
     path("policy/", devices.Policy.as_view(), name="policy"),
     path("sign-in/", people.SignIn.as_view(), name="sign-in"),
+    path("schema/", schema.Schema.as_view(), name="schema"),
+    path("docs/", schema.Docs.as_view(), name="docs"),
     re_path(r"^.*", errors.unknown_path),
 ]

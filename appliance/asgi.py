@@ -1,0 +1,26 @@
+"""What an ASGI server runs: pages and REST through Django, WebSockets through Channels."""
+
+from __future__ import annotations
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
+http = get_asgi_application()  # before anything that imports models
+
+from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[import-untyped]  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # type: ignore[import-untyped]  # noqa: E402
+from django.urls import path  # noqa: E402
+
+from web.consumers import DashboardConsumer  # noqa: E402
+
+sockets = [path("ws/dashboard/", DashboardConsumer.as_asgi())]
+
+application = ProtocolTypeRouter(
+    {
+        "http": http,
+        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets))),
+    }
+)

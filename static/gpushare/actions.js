@@ -1,0 +1,94 @@
+// Buttons that do something: [data-act] acts on its row's (or its own) container, [data-bulk] on those selected.
+// The answer shown is the server's, which waited for the scheduler's. What destroys something asks first.
+import { make, t } from "./format.js";
+import { live } from "./live.js";
+
+const toasts = document.getElementById("toasts");
+const dialog = document.getElementById("ask");
+const DESTROYS = new Set(["kill", "remove"]);
+const STAYS = 8000;
+
+/** Asks in the dialog; resolves to the note given, or null if the answer is no. */
+export function ask({ title, text, yes, danger = false, note = true }) {
+  for (const [id, value] of [["ask-title", title], ["ask-text", text], ["ask-yes", yes]]) {
+    document.getElementById(id).textContent = value;
+  }
+  const input = document.getElementById("ask-note");
+  input.value = "";
+  input.hidden = dialog.querySelector("label").hidden = !note;
+  document.getElementById("ask-yes").className = danger ? "danger primary" : "primary";
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? input.value : null), { once: true });
+  });
+}
+
+export function toast(kind, message) {
+  toasts.append(make("div", { class: `toast ${kind}` }, make("p", {}, message),
+    make("button", { type: "button", class: "quiet icon", "data-close": true, "aria-label": t("close") }, "×")));
+}
+
+/** Posts one action on one container; the server answers with a toast. */
+export async function act(action, id, values = {}) {
+  const url = new URL(`containers/${encodeURIComponent(id)}/${action}/`, new URL(document.body.dataset.base, location.href));
+  try {
+    await htmx.ajax("POST", url.pathname, { target: toasts, swap: "beforeend", values });
+  } catch { /* told by htmx:sendError */ }
+}
+
+async function one(button) {
+  const row = button.closest("[data-id]");
+  const id = row.dataset.id;
+  const action = button.dataset.act;
+  const values = {};
+  for (const [key, value] of Object.entries(button.dataset)) {
+    if (key.startsWith("field") && key.length > 5) values[key.slice(5).toLowerCase()] = value;
+  }
+  if (DESTROYS.has(action)) {
+    const name = live.state.containers[id]?.name ?? row.dataset.name ?? "";
+    const note = await ask({ title: t(`${action}_title`, { name }), text: t(`${action}_text`), yes: t(`${action}_yes`), danger: true });
+    if (note === null) return;
+    values.note = note;
+  }
+  button.disabled = true;
+  button.setAttribute("aria-busy", "true");
+  await act(action, id, values);
+  button.disabled = false;
+  button.removeAttribute("aria-busy");
+  button.closest(".toast")?.remove();
+}
+
+async function many(button) {
+  const ids = [...document.querySelectorAll('#rows input[name="id"]:checked')].map((box) => box.value);
+  const action = button.dataset.bulk;
+  const values = {};
+  if (DESTROYS.has(action)) {
+    const note = await ask({ title: t("kill_many_title", { count: ids.length }), text: t("kill_text"), yes: t("kill_many_yes", { count: ids.length }), danger: true });
+    if (note === null) return;
+    values.note = note;
+  }
+  button.disabled = true;
+  await htmx.ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
+    .catch(() => {});
+  button.disabled = false;
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if ("close" in button.dataset) button.closest(".toast").remove();
+  else if (button.dataset.act) one(button);
+  else if (button.dataset.bulk) many(button);
+});
+
+for (const failure of ["htmx:sendError", "htmx:timeout"]) {
+  document.addEventListener(failure, () => toast("bad", t("not_sent")));
+}
+
+// Good news leaves by itself; bad news stays until it is closed.
+new MutationObserver((records) => {
+  for (const node of records.flatMap((record) => [...record.addedNodes])) {
+    if (node.matches?.(".toast.good")) setTimeout(() => node.remove(), STAYS);
+  }
+}).observe(toasts, { childList: true });

@@ -1,0 +1,43 @@
+// Numbers, times and words as people read them. All words come from the catalogue in the page (web/text.py).
+const catalogue = JSON.parse(document.getElementById("text")?.textContent ?? "{}");
+
+/** The text for `key`, with {name} replaced by values.name. Plain text: put it into the page with textContent. */
+export function t(key, values = {}) {
+  return (catalogue[key] ?? key).replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+}
+
+const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+
+/** 1610612736 → "1.5 GiB". One decimal is as much as a bar can show; exact bytes stand in the details. */
+export function size(bytes) {
+  let value = bytes ?? 0, unit = 0;
+  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) { value /= 1024; unit += 1; }
+  const digits = unit < 2 || value >= 100 ? 0 : 1;
+  return `${value.toFixed(digits).replace(/\.0$/, "")} ${UNITS[unit]}`;
+}
+
+/** 75 → "1 min 15 s". Two units at the most. */
+export function duration(seconds) {
+  const s = Math.max(0, Math.floor(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
+}
+
+const clock = { skew: 0 }; // server's clock − ours, seconds: what ages are counted against
+export const now = () => Date.now() / 1000 + clock.skew;
+export function setClock(serverNow) { clock.skew = serverNow - Date.now() / 1000; }
+
+/** A new element. Texts are set as text, never as markup: names and reasons come from strangers. */
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export const mark = (colour) => String((colour ?? 0) % 10);

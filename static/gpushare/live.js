@@ -1,0 +1,95 @@
+// The socket: snapshot, numbered deltas, and the truth about how old what is seen is.
+//
+// Fires on the exported `live`: "change" ({detail: {changes, whole}}) after `live.state` was brought up to date, and
+// "connection" when `live.fresh` changes. A number that does not follow the last one means that something was missed:
+// everything is asked for again. Silence means that the line is dead, whatever the browser believes.
+import { setClock } from "./format.js";
+
+const SILENCE = 6000; // the server says something every two seconds
+const RETRY = [250, 500, 1000, 2000, 4000];
+
+class Live extends EventTarget {
+  state = { node: {}, gpus: {}, containers: {} };
+  fresh = false;
+  ever = false;
+  heard = performance.now(); // when what is shown was last known to be true
+  #alive = performance.now(); // when this socket last gave a sign of life
+  #seq = null;
+  #socket = null;
+  #tries = 0;
+  #resyncing = false;
+
+  start(path) {
+    const url = new URL(path, location.href);
+    url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+    this.url = url;
+    this.#open();
+    setInterval(() => { if (this.#socket && performance.now() - this.#alive > SILENCE) this.#lost(); }, 1000);
+    addEventListener("online", () => { if (!this.#socket) this.#open(); });
+  }
+
+  #open() {
+    clearTimeout(this.timer);
+    const socket = this.#socket = new WebSocket(this.url);
+    this.#alive = performance.now();
+    socket.onmessage = (event) => { if (socket === this.#socket) this.#take(JSON.parse(event.data)); };
+    socket.onclose = (event) => {
+      if (socket !== this.#socket) return;
+      if (event.code === 4401) location.reload(); // signed out elsewhere: the server shows the sign-in page
+      else this.#lost();
+    };
+  }
+
+  #lost() {
+    const socket = this.#socket;
+    this.#socket = null;
+    socket?.close();
+    this.#setFresh(false);
+    this.timer = setTimeout(() => this.#open(), RETRY[Math.min(this.#tries++, RETRY.length - 1)]);
+  }
+
+  #setFresh(fresh) {
+    if (this.fresh === fresh) return;
+    this.fresh = fresh;
+    this.dispatchEvent(new Event("connection"));
+  }
+
+  #take(message) {
+    this.#alive = performance.now();
+    if (message.type === "snapshot") {
+      this.state = message.data;
+      this.#seq = message.seq;
+      this.#resyncing = false;
+    } else if (this.#resyncing || (message.type === "delta" && message.seq <= this.#seq)) {
+      return;
+    } else if (message.seq !== this.#seq + (message.type === "delta" ? 1 : 0)) {
+      this.#resyncing = true;
+      this.#socket.send(JSON.stringify({ type: "resync" }));
+      return;
+    } else if (message.type === "delta") {
+      this.#apply(message.data);
+      this.#seq = message.seq;
+    }
+    this.heard = performance.now();
+    this.#tries = 0;
+    this.ever = true;
+    setClock(message.now);
+    this.#setFresh(true);
+    if (message.type !== "tick") {
+      const whole = message.type === "snapshot";
+      this.dispatchEvent(new CustomEvent("change", { detail: { whole, changes: whole ? this.state : message.data } }));
+    }
+  }
+
+  #apply(changes) {
+    Object.assign(this.state.node, changes.node);
+    for (const section of ["gpus", "containers"]) {
+      for (const [key, change] of Object.entries(changes[section] ?? {})) {
+        if (change === null) delete this.state[section][key];
+        else this.state[section][key] = { ...this.state[section][key], ...change };
+      }
+    }
+  }
+}
+
+export const live = new Live();

@@ -1,0 +1,153 @@
+// The overview: a bar for each GPU, totals, and the queue, drawn from the live feed.
+import { duration, make, mark, now, size, t } from "./format.js";
+import { live } from "./live.js";
+
+const $ = (id) => document.getElementById(id);
+const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
+const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+const here = new URL(document.body.dataset.base, location.href);
+const pageOf = (id) => new URL(`containers/${id}/`, here).pathname;
+const ENDED = new Set(["exited", "failed", "killed"]);
+
+/** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
+function holders(uuid) {
+  return Object.entries(live.state.containers)
+    .filter(([, container]) => uuid in container.gpus && !ENDED.has(container.state))
+    .map(([id, container]) => ({ id, container, claim: container.gpus[uuid] }))
+    .sort((a, b) => a.container.created_at - b.container.created_at);
+}
+
+/** Children of `parent` for `items`, kept by key: what stays is changed in place, so that focus and hover stay too. */
+function keyed(parent, items, key, create, update) {
+  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let place = parent.firstElementChild;
+  for (const item of items) {
+    let child = old.get(key(item));
+    if (child) old.delete(key(item));
+    else { child = create(item); child.dataset.key = key(item); }
+    update(child, item);
+    if (child === place) place = place.nextElementSibling;
+    else parent.insertBefore(child, place);
+  }
+  for (const child of old.values()) child.remove();
+}
+
+function newCard(uuid) {
+  const card = make("article", { class: "card", "aria-labelledby": `gpu-${uuid}` });
+  card.append(
+    make("header", {}, make("h3", { id: `gpu-${uuid}` }), make("span", { class: "tag simulated", hidden: true }, t("simulated")), make("span", { class: "vitals" })),
+    make("p", { class: "held" }, make("b"), make("span")),
+    make("div", { class: "bar", role: "img" }),
+    make("ul", { class: "legend" }),
+  );
+  return card;
+}
+
+function showCard(card, [uuid, gpu]) {
+  const held = holders(uuid);
+  const sum = (field) => held.reduce((total, { claim }) => total + claim[field], 0);
+  const used = sum("used"), idle = Math.max(0, sum("granted") - used), unexplained = sum("unexplained");
+  const free = Math.max(0, gpu.total - used - idle - gpu.foreign - unexplained);
+  put(card.querySelector("h3"), `${gpu.index} · ${gpu.name}`);
+  card.querySelector(".simulated").hidden = !gpu.simulated;
+  const vitals = [
+    gpu.utilisation === null ? null : t("utilisation", { value: gpu.utilisation }),
+    gpu.temperature === null ? null : `${gpu.temperature} °C`,
+    gpu.power === null ? null : `${Math.round(gpu.power)} W`,
+  ].filter(Boolean).join("  ·  ");
+  put(card.querySelector(".vitals"), vitals);
+  put(card.querySelector(".held b"), size(used));
+  put(card.querySelector(".held span"), ` ${t("of_total", { total: size(gpu.total), free: size(free) })}`);
+  showBar(card.querySelector(".bar"), gpu, held, unexplained);
+  showLegend(card.querySelector(".legend"), gpu, held, { idle, unexplained, free });
+}
+
+function showBar(bar, gpu, held, unexplained) {
+  const parts = held.flatMap(({ id, container, claim }) => [
+    { key: `${id} used`, kind: "used", bytes: claim.used, container, label: t("bar_used", { name: container.name, size: size(claim.used) }) },
+    { key: `${id} idle`, kind: "idle", bytes: Math.max(0, claim.granted - claim.used), container, label: t("bar_idle", { name: container.name, size: size(claim.granted - claim.used) }) },
+  ]);
+  parts.push({ key: "unexplained", kind: "unexplained", bytes: unexplained, label: t("bar_unexplained", { size: size(unexplained) }) });
+  parts.push({ key: "foreign", kind: "foreign", bytes: gpu.foreign, label: t("bar_foreign", { size: size(gpu.foreign) }) });
+  const shown = parts.filter((part) => part.bytes > 0);
+  keyed(bar, shown, (part) => part.key, (part) => make("span", { class: part.kind }), (element, part) => {
+    element.style.width = share(part.bytes, gpu.total);
+    if (part.container) element.dataset.mark = mark(part.container.colour);
+    element.title = part.label;
+  });
+  const label = shown.map((part) => part.label).join(", ") || t("bar_free");
+  if (bar.getAttribute("aria-label") !== label) bar.setAttribute("aria-label", label);
+}
+
+function showLegend(legend, gpu, held, { idle, unexplained, free }) {
+  const entries = held.map(({ id, container, claim }) => (
+    { key: id, href: pageOf(id), mark: mark(container.colour), name: container.name, figures: `${size(claim.used)} / ${size(claim.quota)}` }
+  ));
+  if (idle) entries.push({ key: "idle", kind: "idle", name: t("idle"), figures: size(idle) });
+  if (unexplained) entries.push({ key: "unexplained", kind: "unexplained", name: t("unexplained"), figures: size(unexplained) });
+  if (gpu.foreign) entries.push({ key: "foreign", kind: "foreign", name: t("foreign"), figures: size(gpu.foreign) });
+  entries.push({ key: "free", kind: "free", name: t("free"), figures: size(free) });
+  keyed(legend, entries, (entry) => entry.key, (entry) => make("li", {},
+    make("span", { class: `mark ${entry.kind ?? ""}` }),
+    entry.href ? make("a", { href: entry.href }) : make("span"),
+    make("span", { class: "faint" }),
+  ), (element, entry) => {
+    if (entry.mark) element.firstElementChild.dataset.mark = entry.mark;
+    put(element.children[1], entry.name);
+    if (entry.href) element.children[1].title = entry.name;
+    put(element.children[2], entry.figures);
+  });
+}
+
+function showTotals() {
+  const counts = { running: 0, suspended: 0, paused: 0 };
+  for (const { state } of Object.values(live.state.containers)) if (state in counts) counts[state] += 1;
+  keyed($("totals"), Object.entries(counts), ([state]) => state, ([state]) => make("li", { "data-state": state }, make("b"), make("span")), (element, [state, count]) => {
+    element.classList.toggle("none", count === 0);
+    put(element.firstElementChild, String(count));
+    put(element.lastElementChild, t(`state_${state}`).toLowerCase());
+  });
+}
+
+/** Who waits, as the scheduler orders them; those it has not numbered yet stand at the end, longest waiting first. */
+function waiting() {
+  return Object.entries(live.state.containers)
+    .filter(([, container]) => container.suspended_since !== null)
+    .sort(([, a], [, b]) => (a.queue_position ?? 1e9) - (b.queue_position ?? 1e9) || a.suspended_since - b.suspended_since);
+}
+
+function showQueue() {
+  const queue = waiting();
+  $("no-queue").hidden = queue.length > 0;
+  keyed($("queue"), queue, ([id]) => id, ([id]) => make("li", {},
+    make("span", { class: "place" }),
+    make("span", { class: "name" }, make("span", { class: "mark" }), make("a", { href: pageOf(id) })),
+    make("time", { class: "faint" }),
+    make("span", { class: "why" }),
+  ), (element, [id, container]) => {
+    const [place, name, since, why] = element.children;
+    put(place, String(queue.findIndex(([other]) => other === id) + 1));
+    name.firstElementChild.dataset.mark = mark(container.colour);
+    put(name.lastElementChild, container.name);
+    name.lastElementChild.title = container.name;
+    since.dataset.since = container.suspended_since;
+    put(since, duration(now() - container.suspended_since));
+    put(why, container.queue_reason);
+  });
+  put($("policy"), live.state.node.policy ?? "");
+}
+
+function show() {
+  const gpus = Object.entries(live.state.gpus).sort(([, a], [, b]) => a.index - b.index);
+  $("no-gpus").hidden = gpus.length > 0;
+  keyed($("gpus"), gpus, ([uuid]) => uuid, ([uuid]) => newCard(uuid), showCard);
+  showTotals();
+  showQueue();
+}
+
+let asked = false;
+live.addEventListener("change", () => {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => { asked = false; show(); });
+});

@@ -1,0 +1,120 @@
+// The table of containers. The server decides what is listed, in which order and on which page; figures and states of
+// the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
+import { size, t } from "./format.js";
+import { live } from "./live.js";
+
+const rows = document.getElementById("rows");
+const filters = document.getElementById("filters");
+const PATIENCE = 800; // at most about one reload a second, however many come and go
+
+if (rows) {
+  const picked = new Set();
+  let timer = null;
+
+  const total = (container, field) => Object.values(container.gpus).reduce((sum, claim) => sum + claim[field], 0);
+  const put = (element, text) => { if (element && element.textContent !== text) element.textContent = text; };
+
+  function patch(row, container) {
+    const field = (name) => row.querySelector(`[data-field="${name}"]`);
+    row.dataset.state = container.state;
+    put(field("state"), t(`state_${container.state}`));
+    const [used, quota, peak] = ["used", "quota", "peak"].map((name) => total(container, name));
+    put(field("figures"), `${size(used)} / ${size(quota)} / ${size(peak)}`);
+    const meter = field("meter");
+    meter.querySelector("i").style.width = `${quota ? Math.min(100, (100 * used) / quota) : 0}%`;
+    meter.querySelector("b").style.left = `calc(${quota ? Math.min(100, (100 * peak) / quota) : 0}% - 2px)`;
+    meter.querySelector("b").hidden = !peak;
+    field("suspended").dataset.since = container.suspended_since ?? "";
+  }
+
+  function patchAll(ids) {
+    for (const row of rows.querySelectorAll("tr[data-id]")) {
+      const container = live.state.containers[row.dataset.id];
+      if (container && (!ids || row.dataset.id in ids)) patch(row, container);
+    }
+  }
+
+  function reload() {
+    timer ??= setTimeout(() => { timer = null; htmx.trigger(filters, "refresh"); }, PATIENCE);
+  }
+
+  live.addEventListener("change", ({ detail: { changes, whole } }) => {
+    requestAnimationFrame(() => patchAll(whole ? null : changes.containers ?? {}));
+    const cameOrWent = Object.entries(changes.containers ?? {}).some(([, change]) => change === null || "created_at" in change);
+    if (cameOrWent && !(whole && sameAsShown())) reload();
+  });
+
+  /** After the first snapshot: does the page as served already list what lives? */
+  function sameAsShown() {
+    const shown = new Set([...rows.querySelectorAll("tr[data-id]")].map((row) => row.dataset.id));
+    const known = Object.keys(live.state.containers);
+    return rows.querySelector(".pager") !== null || (known.length === shown.size && known.every((id) => shown.has(id)));
+  }
+
+  // ---- what the server is asked for ----
+  const choose = (name, value) => { filters.elements[name].value = value; };
+  filters.addEventListener("input", () => choose("page", 1));
+  filters.addEventListener("submit", (event) => event.preventDefault());
+  rows.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.dataset.sort) { choose("sort", button.dataset.sort); choose("page", 1); }
+    else if (button.dataset.page) choose("page", button.dataset.page);
+    else if ("clear" in button.dataset) { filters.reset(); choose("q", ""); choose("state", "all"); filters.elements.mine.checked = false; }
+    else return;
+    htmx.trigger(filters, "refresh");
+  });
+
+  // ---- selection ----
+  const bulk = document.getElementById("bulk");
+  function showPicked() {
+    const boxes = [...rows.querySelectorAll('input[name="id"]')];
+    const checked = boxes.filter((box) => box.checked);
+    bulk.hidden = checked.length === 0;
+    put(document.getElementById("bulk-count"), t("selected", { count: checked.length }));
+    const all = document.getElementById("pick-all");
+    if (all) {
+      all.checked = boxes.length > 0 && checked.length === boxes.length;
+      all.indeterminate = checked.length > 0 && !all.checked;
+    }
+  }
+  rows.addEventListener("change", (event) => {
+    if (event.target.id === "pick-all") {
+      for (const box of rows.querySelectorAll('input[name="id"]')) box.checked = event.target.checked;
+    }
+    picked.clear();
+    for (const box of rows.querySelectorAll('input[name="id"]:checked')) picked.add(box.value);
+    showPicked();
+  });
+
+  // ---- keys: only while a row has the focus, so that they cannot surprise anybody ----
+  const KEYS = { p: "pause", r: "resume", k: "kill" };
+  rows.addEventListener("keydown", (event) => {
+    const row = event.target.closest("tr[data-id]");
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    if (step) row[step]?.querySelector(".name a").focus();
+    else if (event.key === "x") row.querySelector('input[name="id"]')?.click();
+    else if (KEYS[event.key]) row.querySelector(`.act.${KEYS[event.key]}`)?.click();
+    else return;
+    event.preventDefault();
+  });
+
+  // ---- a swap keeps what a person was doing ----
+  let focused = null;
+  rows.addEventListener("htmx:beforeSwap", () => {
+    const element = rows.contains(document.activeElement) ? document.activeElement : null;
+    const id = element?.closest("tr[data-id]")?.dataset.id;
+    focused = id ? { id, act: element.dataset.act, box: element.name === "id" } : element?.dataset.sort ? { sort: element.closest("th").className } : null;
+  });
+  rows.addEventListener("htmx:afterSwap", () => {
+    for (const box of rows.querySelectorAll('input[name="id"]')) box.checked = picked.has(box.value);
+    showPicked();
+    patchAll(null);
+    if (!focused) return;
+    const row = focused.id && rows.querySelector(`tr[data-id="${CSS.escape(focused.id)}"]`);
+    const target = focused.sort ? rows.querySelector(`th.${focused.sort} button`)
+      : row?.querySelector(focused.box ? 'input[name="id"]' : focused.act ? `.act.${focused.act}` : ".name a");
+    target?.focus();
+  });
+}

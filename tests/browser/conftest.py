@@ -1,0 +1,93 @@
+"""A real server in a process of its own, a real database, a real Chromium.
+
+Sync Playwright keeps an event loop running in this thread, so Chromium lives no longer than one test module: async
+tests elsewhere in the same run would find that loop otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.support.site import Site, person, running_site
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+SIZES: dict[str, Any] = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("site"), django_db_blocker) as site:
+        yield site
+
+
+@pytest.fixture
+def site(_server: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """The running server with an empty database, which is also this test's own."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright's loop is not ours, and nobody awaits meanwhile
+    with _server.database():
+        yield _server
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no chromium on PATH")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """open_as("admin", path, size="wide", theme="light") → a page of that person. Errors on the page fail the test."""
+    contexts: list[BrowserContext] = []
+    errors: list[str] = []
+
+    def open_page(name: str, path: str = "/", size: str = "wide", theme: Any = "light", role: str = "") -> Page:
+        context = chromium.new_context(
+            viewport=SIZES[size], color_scheme=theme, base_url=site.url, reduced_motion="reduce"
+        )
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        if name:
+            context.add_cookies([site.cookie(person(name, role or name))])  # type: ignore[list-item]
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
+        page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
+        page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+@pytest.fixture
+def shot(tmp_path: Path) -> Callable[..., Path]:
+    """shot(page, "overview"): a screenshot in GPUSHARE_SCREENSHOTS, else in the test's own folder."""
+    folder = Path(os.environ.get("GPUSHARE_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(page: Page, name: str, whole: bool = True) -> Path:
+        path = folder / f"{name}.png"
+        page.screenshot(path=path, full_page=whole)
+        return path
+
+    return take

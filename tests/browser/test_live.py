@@ -1,0 +1,129 @@
+"""The live line: what happens when numbers are missed, when it breaks, and when the scheduler falls silent."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import WebSocketRoute, expect
+
+from tests.support import rows
+from tests.support.site import person
+
+
+class Line:
+    """Stands between the page and the server, and can drop, hold and cut."""
+
+    def __init__(self, page) -> None:
+        self.heard: list[dict] = []
+        self.asked: list[dict] = []
+        self.drop_next_delta = self.dead = False
+        self.routes: list[WebSocketRoute] = []
+        page.route_web_socket("**/ws/dashboard/", self._connect)
+
+    def _connect(self, route: WebSocketRoute) -> None:
+        if self.dead:
+            route.close()
+            return
+        self.routes.append(route)
+        server = route.connect_to_server()
+        route.on_message(lambda text: (self.asked.append(json.loads(text)), server.send(text)))
+        server.on_message(lambda text: self._pass(route, text))
+
+    def _pass(self, route: WebSocketRoute, text: str) -> None:
+        message = json.loads(text)
+        if self.dead:
+            return
+        if self.drop_next_delta and message["type"] == "delta":
+            self.drop_next_delta = False
+            return
+        self.heard.append(message)
+        route.send(text)
+
+    def cut(self) -> None:
+        self.dead = True
+        self.routes.pop().close()
+
+
+def test_deltas_are_numbered_without_a_gap(site, open_as):
+    made = rows.container("train-7", person("ann"), rows.gpu(), used=0.5)
+    page = open_as("ann", "/login/")
+    line = Line(page)
+    page.goto("/")
+    for mebibytes in (100, 200, 300, 400):
+        made.claims.update(used=mebibytes * 2**20)
+        expect(page.locator('[data-field="figures"]')).to_contain_text(f"{mebibytes} MiB / 1 GiB")
+    assert line.heard[0]["type"] == "snapshot"
+    numbers = [message["seq"] for message in line.heard if message["type"] == "delta"]
+    assert numbers == list(range(line.heard[0]["seq"] + 1, line.heard[0]["seq"] + 1 + len(numbers)))
+
+
+def test_a_missed_number_is_noticed_and_everything_is_asked_for_again(site, open_as):
+    made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
+    page = open_as("ann", "/login/")
+    line = Line(page)
+    page.goto("/")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    line.drop_next_delta = True
+    made.claims.update(used=0.5 * rows.GIB)
+    expect(page.locator('[data-field="figures"]')).to_contain_text("512 MiB / 1 GiB")
+    assert {"type": "resync"} in line.asked
+
+
+def test_a_lost_connection_is_told_with_the_age_of_what_is_seen_and_comes_back(site, open_as, shot):
+    made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
+    page = open_as("ann", "/login/")
+    line = Line(page)
+    page.goto("/")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    line.cut()
+    expect(page.locator("#banner-lost")).to_contain_text("Connection lost. What you see is")
+    made.claims.update(used=0.5 * rows.GIB)
+    expect(page.locator("#banner-lost")).to_contain_text("3 s old")
+    expect(page.locator('[data-field="figures"]')).to_contain_text("102 MiB / 1 GiB")
+    assert "stale" in (page.locator("body").get_attribute("class") or "")
+    shot(page, "connection-lost", whole=False)
+    line.dead = False
+    expect(page.locator("#banner-lost")).to_be_hidden()
+    expect(page.locator('[data-field="figures"]')).to_contain_text("512 MiB / 1 GiB")
+
+
+def test_a_line_that_only_falls_silent_is_noticed_too(site, open_as):
+    rows.gpu()
+    page = open_as("ann", "/login/", role="user")
+    line = Line(page)
+    page.goto("/")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    line.dead = True
+    expect(page.locator("#banner-lost")).to_be_visible(timeout=15_000)
+
+
+def test_a_silent_scheduler_is_told(site, open_as):
+    rows.gpu()
+    page = open_as("ann", role="user")
+    expect(page.locator("#banner-scheduler")).to_be_hidden()
+    rows.node(seen_at=rows.ago(60))
+    expect(page.locator("#banner-scheduler")).to_contain_text("does not answer")
+
+
+def test_an_engine_that_is_away_is_told(site, open_as):
+    rows.gpu()
+    rows.node(engine_error="Cannot connect to the Docker daemon")
+    page = open_as("ann", role="user")
+    expect(page.locator("#banner-engine")).to_contain_text("Cannot connect to the Docker daemon")
+
+
+def test_ages_go_by_the_servers_clock(site, open_as):
+    rows.container("late", person("ann"), rows.gpu(), suspended_since=rows.ago(75))
+    page = open_as("ann", "/login/")
+    page.clock.install(time=0)  # a browser that believes it is 1970
+    page.goto("/")
+    expect(page.locator('[data-field="suspended"]')).to_contain_text("1 min 1")
+
+
+def test_without_a_session_there_is_no_live_line(site, open_as):
+    page = open_as("")
+    closed = page.evaluate(
+        "() => new Promise(done => { const s = new WebSocket(`ws://${location.host}/ws/dashboard/`);"
+        " s.onmessage = () => done('a message'); s.onclose = event => done(event.code); })"
+    )
+    assert closed == 4401

@@ -1,0 +1,51 @@
+"""Commands answered as the scheduler would, where a page is tested without one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+from django.utils import timezone
+
+from web.models import Command
+
+Answer = Callable[[Command], str]  # does it, and says what happened; raises Refusal
+
+
+class Refusal(Exception):
+    pass
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[list[str]]:
+    """While inside, commands are taken in order and answered. Yields the kinds taken so far."""
+    taken: list[str] = []
+    stop = threading.Event()
+    here = connections["default"]
+
+    def work() -> None:
+        alias = connections["default"]
+        connections["default"] = mine = here.copy("default")
+        try:
+            while not stop.wait(0.02):
+                for command in Command.objects.filter(done_at=None).select_related("container"):
+                    taken.append(command.kind)
+                    try:
+                        command.message, command.outcome = answer(command), Command.Outcome.DONE
+                    except Refusal as refusal:
+                        command.message, command.outcome = str(refusal), Command.Outcome.REFUSED
+                    command.done_at = timezone.now()
+                    command.save(update_fields=["message", "outcome", "done_at"])
+        finally:
+            mine.close()
+            connections["default"] = alias
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield taken
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,50 @@
+"""Rows as the scheduler would write them, for pages that are looked at without one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from web.models import Claim, Container, Gpu, Node
+
+GIB = 2**30
+
+
+def ago(seconds: float):
+    return timezone.now() - timedelta(seconds=seconds)
+
+
+def node(**fields: Any) -> Node:
+    defaults = {
+        "engine": "process",
+        "policy": "fair",
+        "simulated": True,
+        "seen_at": timezone.now() + timedelta(hours=1),
+    }
+    return Node.objects.update_or_create(name=settings.GPUSHARE_NODE, defaults=defaults | fields)[0]
+
+
+def gpu(index: int = 0, total: int = 5 * GIB, **fields: Any) -> Gpu:
+    defaults = {"node": node(), "index": index, "name": "Simulated card", "simulated": True, "total": total,
+                "capacity": total, "context": 66 * 2**20, "utilisation": 40, "temperature": 51,
+                "power": 120.0}  # fmt: skip
+    return Gpu.objects.update_or_create(uuid=f"GPU-sim-{index}", defaults=defaults | fields)[0]
+
+
+def container(name: str, owner: User, on: Gpu, quota: float = 1, used: float = 0, granted: float | None = None,
+              peak: float | None = None, **fields: Any) -> Container:  # fmt: skip
+    """A container and its claim; sizes in GiB. Running unless `fields` say otherwise."""
+    made = Container.objects.create(
+        name=name, owner=owner, node=on.node, engine="process", engine_id=name,
+        **{"image": "local", "gpu_memory": int(quota * GIB), "started_at": ago(60)} | fields,
+    )  # fmt: skip
+    Claim.objects.create(
+        container=made, gpu=on, quota=int(quota * GIB), used=int(used * GIB),
+        granted=int((used if granted is None else granted) * GIB), peak=int((used if peak is None else peak) * GIB),
+        overhead=66 * 2**20,
+    )  # fmt: skip
+    return made

@@ -1,0 +1,97 @@
+"""Whatever goes wrong under /api/ is told by the one contract."""
+
+import json
+
+import pytest
+from django.db import OperationalError
+from rest_framework.test import APIClient
+
+from web.api import containers
+
+pytestmark = pytest.mark.django_db
+
+
+def error_of(answer) -> tuple[int, str]:
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert {"code", "message"} <= set(body["error"]) <= {"code", "message", "field"}
+    return answer.status_code, body["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{", b"image=local", b"[]", b'"local"', b"null", b"3", b"\xff\xfe", b'{"image": "a", "image": "b"}',
+        b'{"image": "a\\u0000"}', b'{"image": "\\ud800"}', b'{"cpus": NaN}', b'{"cpus": Infinity}',
+        b'{"a":' * 100_000, b"[" * 100_000, b'{"gpu_memory": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: body[:24].decode("latin-1"),
+)  # fmt: skip
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_that_is_not_a_json_object_is_400(client, body, content_type):
+    answer = client.generic("POST", "/api/v1/containers/", body, content_type)
+    assert error_of(answer) == (400, "not_json")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/api/v1/nothing/", (404, "not_found")),
+        ("GET", "/api/v1/containers", (404, "not_found")),
+        ("POST", "/api/v1", (404, "not_found")),
+        ("GET", "/api/", (404, "not_found")),
+        ("GET", "/api/v2/containers/", (404, "not_found")),
+        ("GET", "/api/v1/containers/x/", (404, "not_found")),
+        ("GET", "/api/v1/containers/00000000-0000-0000-0000-000000000000/", (404, "not_found")),
+        ("DELETE", "/api/v1/containers/", (405, "method_not_allowed")),
+        ("PUT", "/api/v1/gpus/", (405, "method_not_allowed")),
+    ],
+)
+def test_what_is_not_there_is_told(client, method, path, expected):
+    assert error_of(client.generic(method, path)) == expected
+
+
+def test_a_body_beyond_the_limit_is_413(client):
+    answer = client.generic("POST", "/api/v1/containers/", b" " * 3_000_000, "application/json")
+    assert error_of(answer) == (413, "too_large")
+
+
+def test_a_database_that_refuses_is_503(client, monkeypatch):
+    def locked(self):
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(containers.Containers, "get_queryset", locked)
+    answer = client.get("/api/v1/containers/")
+    assert error_of(answer) == (503, "database_away")
+    assert "locked" not in json.dumps(answer.json())
+    assert answer["Retry-After"]
+
+
+def test_a_bug_is_500_by_the_contract_and_logged(client, monkeypatch, caplog):
+    def broken(self):
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(containers.Containers, "get_queryset", broken)
+    client.raise_request_exception = False
+    answer = client.get("/api/v1/containers/")
+    assert error_of(answer) == (500, "internal_error")
+    assert "secret detail" not in answer.content.decode()
+    assert "secret detail" in caplog.text
+
+
+def test_a_browser_session_works_only_with_its_csrf_token(ada, gpu):
+    browser = APIClient(enforce_csrf_checks=True)
+    browser.force_login(ada)
+    assert browser.get("/api/v1/containers/").status_code == 200
+    assert error_of(browser.post("/api/v1/containers/", {"image": "local"}, format="json")) == (403, "forbidden")
+
+
+def test_health_needs_no_token(node, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert APIClient().get("/healthz").json() == {"status": "ok"}
+    assert APIClient().get("/readyz").json() == {"status": "ok", "database": "ok", "scheduler": "ok"}
+
+
+def test_not_ready_without_a_scheduler(db):
+    answer = APIClient().get("/readyz")
+    assert (answer.status_code, answer.json()["scheduler"]) == (503, "no sign of life")

@@ -1,0 +1,205 @@
+"""Launch bodies that nobody should send. Each is refused by code, field and sentence, and nothing is written."""
+
+import pytest
+
+from web.models import Command, Container
+
+pytestmark = pytest.mark.django_db
+
+BIG = "x" * 200_000
+V, U, F = "invalid", "unknown_field", "forbidden"
+
+# what is sent besides `image` (or instead of it) → code, field, words of the message
+HOSTILE = [
+    # the image
+    ({"image": None}, V, "image", "null"),
+    ({"image": ""}, V, "image", "blank"),
+    ({"image": 3}, V, "image", "text"),
+    ({"image": ["local"]}, V, "image", "text"),
+    ({"image": {"name": "local"}}, V, "image", "text"),
+    ({"image": "-v"}, V, "image", "name of an image"),
+    ({"image": "--privileged"}, V, "image", "name of an image"),
+    ({"image": "local; rm -rf /"}, V, "image", "name of an image"),
+    ({"image": "local\n"}, V, "image", "name of an image"),
+    ({"image": "../../etc/passwd"}, V, "image", "name of an image"),
+    ({"image": "a" * 256}, V, "image", "255"),
+    # fields that the product does not have, and Docker does
+    ({"privileged": True}, U, "privileged", "no field"),
+    ({"Privileged": True}, U, "Privileged", "no field"),
+    ({"network_mode": "host"}, U, "network_mode", "no field"),
+    ({"pid_mode": "host"}, U, "pid_mode", "no field"),
+    ({"ipc_mode": "host"}, U, "ipc_mode", "no field"),
+    ({"userns_mode": "host"}, U, "userns_mode", "no field"),
+    ({"cap_add": ["SYS_ADMIN"]}, U, "cap_add", "no field"),
+    ({"devices": ["/dev/mem"]}, U, "devices", "no field"),
+    ({"security_opt": ["seccomp=unconfined"]}, U, "security_opt", "no field"),
+    ({"HostConfig": {"Privileged": True}}, U, "HostConfig", "no field"),
+    ({"labels": {"gpushare.owner": "root"}}, U, "labels", "no field"),
+    ({"entrypoint": "/bin/sh"}, U, "entrypoint", "no field"),
+    ({"user": "0"}, U, "user", "no field"),
+    ({"owner": "root"}, U, "owner", "no field"),
+    ({"id": "00000000-0000-0000-0000-000000000000"}, U, "id", "no field"),
+    ({"gpu_memroy": "2g"}, U, "gpu_memroy", "gpu_memory"),
+    ({"x" * 5000: 1}, U, "x" * 64, "no field"),
+    # the quota
+    ({"gpu_memory": 0}, V, "gpu_memory", "more than 0"),
+    ({"gpu_memory": -1}, V, "gpu_memory", "negative"),
+    ({"gpu_memory": "-2g"}, V, "gpu_memory", "not a size"),
+    ({"gpu_memory": "lots"}, V, "gpu_memory", "not a size"),
+    ({"gpu_memory": 1.5}, V, "gpu_memory", "size"),
+    ({"gpu_memory": True}, V, "gpu_memory", "size"),
+    ({"gpu_memory": []}, V, "gpu_memory", "size"),
+    ({"gpu_memory": 2**63}, V, "gpu_memory", "any machine"),
+    ({"gpu_memory": "9999999999999999t"}, V, "gpu_memory", "any machine"),
+    ({"gpu_memory": BIG}, V, "gpu_memory", "not a size"),
+    ({"gpu_memory": "1e9"}, V, "gpu_memory", "not a size"),
+    ({"gpu_memory": "6GiB"}, "over_capacity", "gpu_memory", "5 GiB"),
+    # GPUs
+    ({"gpus": 0}, V, "gpus", "1 or more"),
+    ({"gpus": -1}, V, "gpus", "1 or more"),
+    ({"gpus": 65}, V, "gpus", "64"),
+    ({"gpus": "all"}, V, "gpus", "list of their UUIDs"),
+    ({"gpus": True}, V, "gpus", "list of their UUIDs"),
+    ({"gpus": []}, V, "gpus", "1 to 64"),
+    ({"gpus": [0]}, V, "gpus", "UUIDs"),
+    ({"gpus": ["GPU-0", "GPU-0"]}, V, "gpus", "once"),
+    ({"gpus": ["GPU-unknown"]}, "unknown_gpu", "gpus", "GPU-unknown"),
+    ({"gpus": 2}, "too_few_gpus", "gpus", "there are 1"),
+    # the name
+    ({"name": "../x"}, V, "name", "letters"),
+    ({"name": "-rm"}, V, "name", "letters"),
+    ({"name": "a b"}, V, "name", "letters"),
+    ({"name": "a\n"}, V, "name", "letters"),
+    ({"name": "<script>"}, V, "name", "letters"),
+    ({"name": "ä"}, V, "name", "letters"),
+    ({"name": "a" * 64}, V, "name", "63"),
+    ({"name": 7}, V, "name", "text"),
+    # the command
+    ({"command": 3}, V, "command", "list of words"),
+    ({"command": {"sh": "-c"}}, V, "command", "list of words"),
+    ({"command": ["sh", 3]}, V, "command", "list of words"),
+    ({"command": "echo 'unclosed"}, V, "command", "split"),
+    ({"command": ["x" * 40_000]}, V, "command", "32768"),
+    # the environment
+    ({"env": ["A=1"]}, V, "env", "object"),
+    ({"env": {"A": 1}}, V, "env.A", "text"),
+    ({"env": {"A": None}}, V, "env.A", "text"),
+    ({"env": {"": "x"}}, V, "env.", "name"),
+    ({"env": {"A=B": "x"}}, V, "env.A=B", "name"),
+    ({"env": {"A B": "x"}}, V, "env.A B", "name"),
+    ({"env": {"LD_PRELOAD": ""}}, F, "env.LD_PRELOAD", "loader"),
+    ({"env": {"ld_preload": "x"}}, F, "env.ld_preload", "loader"),
+    ({"env": {"LD_LIBRARY_PATH": "/tmp"}}, F, "env.LD_LIBRARY_PATH", "loader"),
+    ({"env": {"LD_AUDIT": "/tmp/a.so"}}, F, "env.LD_AUDIT", "loader"),
+    ({"env": {"GLIBC_TUNABLES": "x"}}, F, "env.GLIBC_TUNABLES", "loader"),
+    ({"env": {"NVIDIA_VISIBLE_DEVICES": "all"}}, F, "env.NVIDIA_VISIBLE_DEVICES", "GPUs"),
+    ({"env": {"NVIDIA_DRIVER_CAPABILITIES": "all"}}, F, "env.NVIDIA_DRIVER_CAPABILITIES", "GPUs"),
+    ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, F, "env.CUDA_VISIBLE_DEVICES", "GPUs"),
+    ({"env": {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}}, F, "env.CUDA_MPS_PIPE_DIRECTORY", "daemon"),
+    ({"env": {"CUDA_INJECTION64_PATH": "/tmp/a.so"}}, F, "env.CUDA_INJECTION64_PATH", "library"),
+    ({"env": {"GPUSHARE_SOCKET": "/tmp/s"}}, F, "env.GPUSHARE_SOCKET", "appliance"),
+    ({"env": {"A": BIG}}, V, "env.A", "too long"),
+    # mounts
+    ({"volumes": "/:/host"}, V, "volumes", "list"),
+    ({"volumes": [3]}, V, "volumes", "list"),
+    ({"volumes": ["/:/host"]}, F, "volumes", "may not be mounted"),
+    ({"volumes": ["/srv/data/../../etc:/etc2"]}, F, "volumes", "/etc may not be mounted"),
+    ({"volumes": ["/srv/database:/d"]}, F, "volumes", "may not be mounted"),
+    ({"volumes": ["/var/run/docker.sock:/docker.sock"]}, F, "volumes", "docker.sock may not"),
+    ({"volumes": ["//etc:/d"]}, F, "volumes", "may not be mounted"),
+    ({"volumes": ["/srv/data"]}, V, "volumes", "source:target"),
+    ({"volumes": ["/srv/data:/d:rshared"]}, V, "volumes", "read-only"),
+    ({"volumes": ["/srv/data:relative"]}, V, "volumes", "target"),
+    ({"volumes": ["/srv/data:/"]}, V, "volumes", "target"),
+    ({"volumes": ["/srv/data:/x/.."]}, V, "volumes", "target"),
+    ({"volumes": ["/srv/data:/proc"]}, F, "volumes", "/proc"),
+    ({"volumes": ["/srv/data:/etc/ld.so.preload"]}, F, "volumes", "ld.so.preload"),
+    ({"volumes": ["/srv/data:/x/../etc/ld.so.preload"]}, F, "volumes", "ld.so.preload"),
+    ({"volumes": ["/srv/data:/run/gpushare"]}, F, "volumes", "/run/gpushare"),
+    ({"volumes": ["../up:/d"]}, V, "volumes", "source"),
+    ({"volumes": ["v" + str(i) + ":/d" for i in range(65)]}, V, "volumes", "64"),
+    # ports
+    ({"ports": {"80": 80}}, V, "ports", "list"),
+    ({"ports": ["80:80"]}, F, "ports", "20000"),
+    ({"ports": ["0.0.0.0:20000:80"]}, V, "ports", "host:container"),
+    ({"ports": ["20000:0"]}, V, "ports", "65535"),
+    ({"ports": ["20000:65536"]}, V, "ports", "65535"),
+    ({"ports": ["20000:80/sctp"]}, V, "ports", "host:container"),
+    ({"ports": ["20000:80", "20000:81"]}, V, "ports", "twice"),
+    # the rest
+    ({"priority": 101}, V, "priority", "100"),
+    ({"priority": -101}, V, "priority", "-100"),
+    ({"priority": "high"}, V, "priority", "whole number"),
+    ({"priority": True}, V, "priority", "whole number"),
+    ({"priority": 10**400}, V, "priority", "100"),
+    ({"on_shortage": "crash"}, V, "on_shortage", "crash"),
+    ({"on_shortage": None}, V, "on_shortage", "null"),
+    ({"on_shortage": ["wait"]}, V, "on_shortage", "choice"),
+    ({"max_wait_seconds": 0}, V, "max_wait_seconds", "0.001"),
+    ({"max_wait_seconds": -5}, V, "max_wait_seconds", "0.001"),
+    ({"max_wait_seconds": 10**400}, V, "max_wait_seconds", "number"),
+    ({"ttl_seconds": "1h"}, V, "ttl_seconds", "number"),
+    ({"ttl_seconds": 1e12}, V, "ttl_seconds", "less than"),
+    ({"guaranteed": "yes"}, V, "guaranteed", "true or false"),
+    ({"guaranteed": 1}, V, "guaranteed", "true or false"),
+    ({"guaranteed": None}, V, "guaranteed", "null"),
+    ({"remove_when_done": "false"}, V, "remove_when_done", "true or false"),
+    ({"memory": "1m"}, V, "memory", "6 MiB"),
+    ({"memory": "-1"}, V, "memory", "not a size"),
+    ({"cpus": 0}, V, "cpus", "0.01"),
+    ({"cpus": -1}, V, "cpus", "0.01"),
+    ({"cpus": "2"}, V, "cpus", "number"),
+    ({"cpus": 1e9}, V, "cpus", "4096"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "field", "words"),
+    HOSTILE,
+    ids=[f"{index}-{str(row[0])[:40]}" for index, row in enumerate(HOSTILE)],
+)
+def test_a_hostile_launch_is_refused(client, gpu, settings, asked, code, field, words):
+    settings.GPUSHARE_VOLUME_ROOTS = ["/srv/data", "/home/{user}"]
+    answer = client.post("/api/v1/containers/", {"image": "local", **asked})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["field"]) == (400, code, field), error
+    assert words in error["message"]
+    assert len(error["message"]) < 600
+    assert not Container.objects.exists()
+    assert not Command.objects.exists()
+
+
+def test_an_image_is_required(client, gpu):
+    error = client.post("/api/v1/containers/", {}).json()["error"]
+    assert (error["code"], error["field"]) == ("required", "image")
+
+
+def test_there_are_at_least_sixty():
+    assert len(HOSTILE) >= 60
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [
+        ({"volumes": ["data:/data"]}, {"volumes": ["data:/data:rw"]}),
+        ({"volumes": ["/srv/data/a/../b:/b/:ro"]}, {"volumes": ["/srv/data/b:/b:ro"]}),
+        ({"volumes": ["/home/ada/x:/x"]}, {"volumes": ["/home/ada/x:/x:rw"]}),
+        ({"ports": ["20080:80", "53/udp"]}, {"ports": ["20080:80/tcp", "53/udp"]}),
+        ({"command": "sh -c 'echo hello'"}, {"command": ["sh", "-c", "echo hello"]}),
+        ({"env": {"CUDA_LAUNCH_BLOCKING": "1"}}, {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}),
+        ({"gpu_memory": None, "ttl_seconds": None}, {"gpu_memory": None, "ttl_seconds": None}),
+        ({"cpus": 1.5, "memory": "1g"}, {"cpus": 1.5, "memory": 2**30}),
+    ],
+)
+def test_what_is_right_is_stored_in_one_normal_form(client, gpu, settings, monkeypatch, asked, stored):
+    settings.GPUSHARE_VOLUME_ROOTS = ["/srv/data", "/home/{user}"]
+    monkeypatch.setattr("web.services.wait_for", lambda command: command)
+    assert client.post("/api/v1/containers/", {"image": "local", **asked}).status_code == 202
+    container = Container.objects.get()
+    assert {name: getattr(container, name) for name in stored} == stored
+
+
+def test_nobody_mounts_somebody_elses_home(client, gpu, settings):
+    settings.GPUSHARE_VOLUME_ROOTS = ["/home/{user}"]
+    error = client.post("/api/v1/containers/", {"image": "local", "volumes": ["/home/bob/x:/x"]}).json()["error"]
+    assert (error["code"], error["field"]) == (F, "volumes")

@@ -1,0 +1,112 @@
+"""Every endpoint for everybody, in one table: what each of them is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import get_resolver
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from tests.support.machine import make_container
+from tests.support.people import client_for, make_user
+from web import services, tokens
+from web.models import Command, Scope
+from web.roles import Role
+
+pytestmark = pytest.mark.django_db
+
+# Who asks, in the order of the table's columns: nobody; a viewer; a user about what is another's; a read-only token of
+# the owner; the owner; an operator; an admin.
+WHO = ["nobody", "viewer", "stranger", "reader", "owner", "operator", "admin"]
+
+ALL = (401, 200, 200, 200, 200, 200, 200)  # everybody who is signed in looks
+OWN = (401, 403, 403, 403, 202, 202, 202)  # steering what is theirs, or everything
+OPERATOR = (401, 403, 403, 403, 403, 202, 202)
+ADMIN = (401, 403, 403, 403, 403, 403, 202)
+
+TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
+    ("GET", "containers/", None, ALL),
+    ("POST", "containers/", {"image": "local"}, (401, 403, 202, 403, 202, 202, 202)),
+    ("GET", "containers/{live}/", None, ALL),
+    ("PATCH", "containers/{live}/", {"priority": 1}, OWN),
+    ("DELETE", "containers/{ended}/", None, OWN),
+    ("POST", "containers/{live}/pause/", {}, OWN),
+    ("POST", "containers/{live}/resume/", {}, OWN),
+    ("POST", "containers/{live}/kill/", {}, OWN),
+    ("GET", "containers/{live}/logs/", None, (401, 403, 403, 200, 200, 200, 200)),
+    ("GET", "commands/", None, ALL),
+    ("GET", "commands/{command}/", None, (401, 404, 404, 200, 200, 200, 200)),
+    ("GET", "gpus/", None, ALL),
+    ("GET", "nodes/", None, ALL),
+    ("GET", "queue/", None, ALL),
+    ("PUT", "queue/", {"containers": []}, OPERATOR),
+    ("PUT", "policy/", {"policy": "fifo"}, ADMIN),
+    ("GET", "tokens/", None, ALL),
+    ("POST", "tokens/", {}, (401, 201, 201, 403, 201, 201, 201)),
+    ("DELETE", "tokens/{token}/", None, (401, 404, 404, 403, 204, 404, 404)),
+    ("POST", "sign-in/", {"username": "x", "password": "y"}, (401,) * 7),
+    ("GET", "schema/", None, (200,) * 7),
+    ("GET", "docs/", None, (200,) * 7),
+]
+
+
+@pytest.fixture
+def things(gpu, monkeypatch) -> dict[str, Any]:
+    monkeypatch.setattr(services, "wait_for", lambda command: command)  # not decided yet: a 202 is a yes
+    owner = make_user("owner")
+    live = make_container(owner, "live", gpu)
+    return {
+        "owner": owner,
+        "live": live.pk,
+        "ended": make_container(owner, "ended", finished_at=timezone.now()).pk,
+        "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
+        "token": tokens.make(owner)[0].pk,
+    }
+
+
+def client_of(who: str, owner: User) -> APIClient:
+    match who:
+        case "nobody":
+            return APIClient()
+        case "reader":
+            return client_for(owner, Scope.READ)
+        case "owner":
+            return client_for(owner)
+        case "stranger":
+            return client_for(make_user("stranger"))
+    return client_for(make_user(who, Role[who.upper()]))
+
+
+@pytest.mark.parametrize(
+    ("who", "method", "path", "body", "expected"),
+    [(who, *row[:3], row[3][column]) for row in TABLE for column, who in enumerate(WHO)],
+)
+def test_each_role_gets_what_it_may(things, who, method, path, body, expected):
+    client = client_of(who, things["owner"])
+    answer = client.generic(method, f"/api/v1/{path.format(**things)}", *_encoded(body))
+    assert answer.status_code == expected, getattr(answer, "content", b"")[:300]
+
+
+def _encoded(body: Any) -> tuple[str, ...]:
+    return () if body is None else (json.dumps(body), "application/json")
+
+
+def test_the_table_has_every_endpoint_and_method():
+    (api,) = [entry for entry in get_resolver().url_patterns if str(entry.pattern) == "api/v1/"]
+    entries = [entry for group in api.url_patterns for entry in getattr(group, "url_patterns", [group])]
+    found = set()
+    for entry in entries:
+        if entry.name is None:
+            continue
+        path = str(entry.pattern).replace("<uuid:pk>", "{}").replace("<int:pk>", "{}")
+        view = entry.callback
+        methods = getattr(view, "actions", None) or {
+            name for name in ("get", "post", "put", "patch", "delete") if hasattr(view.view_class, name)
+        }
+        found |= {(method.upper(), path) for method in methods if method != "head"}
+    assert found == {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path, _, _ in TABLE}

@@ -1,0 +1,37 @@
+"""schema/ and docs/: the OpenAPI document, and Swagger UI over it with files that are served from here.
+
+Both need no token: they say what can be asked, and nothing about this appliance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiSerializerExtension
+from drf_spectacular.renderers import OpenApiJsonRenderer
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from web.fields import StrictSerializer
+
+
+class StrictExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Says in the document, too, that an unknown field is refused."""
+
+    target_class = StrictSerializer
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        return {**schema, "additionalProperties": False}
+
+
+class Schema(SpectacularAPIView):
+    authentication_classes = []
+    permission_classes = []
+    renderer_classes = [OpenApiJsonRenderer]
+
+
+class Docs(SpectacularSwaggerView):
+    authentication_classes = []
+    permission_classes = []
+    url_name = "schema"

@@ -1,0 +1,46 @@
+"""The WebSocket of the dashboard, /ws/dashboard/: a snapshot, then numbered deltas (see web/live.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
+
+from web.live import feed
+
+SIGN_IN = 4401  # close code: no session (WebSockets have no status codes once accepted)
+
+
+class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    """Says {"type": "snapshot" | "delta" | "tick", "seq", "now", "data"}; hears {"type": "resync"}."""
+
+    sender: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        await self.accept()
+        if not self.scope["user"].is_authenticated:
+            await self.close(SIGN_IN)
+            return
+        self.sender = asyncio.create_task(self._send_all())
+
+    async def disconnect(self, code: int) -> None:
+        if self.sender:
+            self.sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.sender
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Whoever missed a number asks for everything again. Anything else is not for us."""
+        try:
+            wanted = json.loads(text_data or "").get("type")
+        except (ValueError, AttributeError):
+            return
+        if wanted == "resync" and feed().state is not None:
+            await self.send(text_data=feed().whole())
+
+    async def _send_all(self) -> None:
+        async with feed().watching() as source:
+            async for text in source.messages():
+                await self.send(text_data=text)
