@@ -1,0 +1,453 @@
+"""Between the sockets and the arbiter: turns messages into events, and carries out what the arbiter answers.
+
+Everything here happens at once, in the event loop's thread, without waiting for anything: a decision is made and
+carried out before the next message is read. What is worth knowing is told to the `Journal`, which only remembers it.
+
+Two orders matter. Taking back (`TakeBack`) is answered with `Returned` before anything else is handled, because the
+arbiter judges by it. And a grant that cannot be delivered is returned only after all effects of its event, so that
+the arbiter is never told of a change that it has not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from . import pages
+from .core import arbiter
+from .core.events import (
+    Admitted,
+    ContainerAdded,
+    ContainerEnded,
+    Effect,
+    Event,
+    Granted,
+    Needed,
+    OverheadMeasured,
+    Pressure,
+    QuotaChanged,
+    Refused,
+    Rejected,
+    Returned,
+    SessionEnded,
+    SessionOpened,
+    Suspended,
+    TakeBack,
+)
+from .core.state import State
+from .pages import BadPage, Lease, LeasePage
+from .server import Connection
+from .tenants import Session, Tenant, start_time
+from .wire import CODES, WIRE_VERSION, Code, Frame, Purpose, Type, WireError
+
+log = logging.getLogger(__name__)
+
+NEEDS_LIMIT = 1024  # open at once from one process, which has no more threads than that in allocations
+
+
+class Journal(Protocol):
+    """What the broker tells; store.py writes it down. No call may block."""
+
+    def event(
+        self, kind: str, container: str, *, gpu: str = "", pid: int | None = None, size: int = 0,
+        used_after: int | None = None, waited: float = 0.0, policy: str = "", detail: str = "",
+    ) -> None: ...  # fmt: skip
+
+    def suspended(self, container: str, since: float | None, before: float) -> None:
+        """`since`: monotonic, None when it is not suspended any more. `before`: seconds of all ended waits."""
+
+
+class Broker:
+    """Knows every tenant and session, and the arbiter's state. `contexts`: GPU → what a CUDA context takes there."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        contexts: Mapping[str, int],
+        state: State,
+        died: Callable[[Session], None],
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state = state
+        self.tenants: dict[str, Tenant] = {}
+        self.sessions: dict[int, Session] = {}
+        self.now = clock
+        self._journal = journal
+        self._contexts = contexts
+        self._died = died  # called once for each process that has ended; answered by `session_gone`
+        self._changed = changed  # called when what containers hold or wait for has changed
+        self._processes: dict[tuple[int, int], Session] = {}
+        self._connections: dict[Connection, Session] = {}
+        self._leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
+        self._pressed: set[str] = set()
+        self._heirs: dict[int, list[Callable[[], None]]] = {}
+        self._ids = itertools.count(1)
+        self._later: deque[Event] = deque()
+        self._telling = False
+
+    # ---- events and effects ----
+
+    def tell(self, event: Event) -> list[Effect]:
+        """Lets the arbiter decide and carries it out. Returns all effects, for those who want an answer."""
+        if self._telling:
+            raise RuntimeError("an event within an event: only Returned may answer TakeBack")
+        effects: list[Effect] = []
+        self._telling = True
+        try:
+            self._decide(event, effects)
+            while self._later:
+                self._decide(self._later.popleft(), effects)
+        finally:
+            self._telling = False
+        return effects
+
+    def _decide(self, event: Event, all_effects: list[Effect]) -> None:
+        waiting = self.state.waiting
+        self.state, effects = arbiter.handle(self.state, event)
+        for effect in effects:
+            all_effects.append(effect)
+            match effect:
+                case TakeBack(gpu):
+                    taken = self._take_back(gpu)
+                    self._decide(Returned(self.now(), gpu, taken, all=True), all_effects)
+                case Pressure(gpu, on):
+                    self._press(gpu, on)
+                case Granted():
+                    self._granted(effect)
+                case Rejected():
+                    self._rejected(effect)
+                case Suspended():
+                    self._suspended(effect)
+                case Admitted() | Refused():
+                    pass  # the answer to whoever asked
+        if self.state.waiting is not waiting:
+            self._update_waits()
+
+    def _take_back(self, gpu: str) -> dict[int, int]:
+        leases = self._leases.get(gpu, {})
+        return {session: size for session, lease in leases.items() if (size := lease.take_back())}
+
+    def _press(self, gpu: str, on: bool) -> None:
+        (self._pressed.add if on else self._pressed.discard)(gpu)
+        for lease in self._leases.get(gpu, {}).values():
+            lease.set_pressure(on)
+
+    def _granted(self, grant: Granted) -> None:
+        session = self.sessions.get(grant.session)
+        connection = session.asked.pop(grant.serial, None) if session else None
+        if session is None or connection is None or not connection.open:
+            # Whoever asked is not there any more; should it come back, it will ask again.
+            size = grant.bytes + grant.extra
+            self._later.append(Returned(self.now(), grant.gpu, {grant.session: size}))
+            return
+        tenant = self.tenants[grant.container]
+        tenant.waited_since = None
+        session.leases[grant.gpu].grant(grant.bytes, idle=grant.extra)
+        slot = list(session.leases).index(grant.gpu)
+        connection.send(Frame(Type.GRANTED, slot, grant.serial, Code.OK, grant.bytes))
+        self._journal.event(
+            "resumed" if grant.was_suspended else "accepted",
+            grant.container,
+            gpu=grant.gpu,
+            pid=session.pid,
+            size=grant.bytes,
+            used_after=tenant.note_peak(grant.gpu),
+            waited=grant.waited,
+            policy=self.state.policy,
+        )
+
+    def _rejected(self, rejection: Rejected) -> None:
+        session = self.sessions.get(rejection.session)
+        if session is None:
+            return
+        if connection := session.asked.pop(rejection.serial, None):
+            slot = list(session.leases).index(rejection.gpu)
+            connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
+        if session.ended:
+            return  # its calls ended with it; nobody was told no
+        self._journal.event(
+            "rejected",
+            rejection.container,
+            gpu=rejection.gpu,
+            pid=session.pid,
+            size=rejection.bytes,
+            used_after=self.tenants[rejection.container].note_peak(rejection.gpu),
+            waited=rejection.waited,
+            policy=self.state.policy,
+            detail=rejection.reason.value,
+        )
+
+    def _suspended(self, effect: Suspended) -> None:
+        self._journal.event(
+            "suspended",
+            effect.container,
+            gpu=effect.gpu,
+            pid=self.sessions[effect.session].pid,
+            size=effect.bytes,
+            used_after=self.tenants[effect.container].note_peak(effect.gpu),
+            policy=self.state.policy,
+        )
+
+    def _update_waits(self) -> None:
+        """Brings up to date who is suspended: every container with a call that waits although all was tried."""
+        since: dict[str, float] = {}
+        for request in self.state.waiting:
+            if request.suspended:
+                since[request.container] = min(request.since, since.get(request.container, request.since))
+        for tenant in self.tenants.values():
+            began = since.get(tenant.id)
+            if (began is None) is (tenant.suspended_since is None) or (began is None and tenant.waited_since):
+                continue
+            if began is None and tenant.suspended_since is not None:
+                tenant.suspended_before += max(0.0, self.now() - tenant.suspended_since)
+            tenant.suspended_since = began
+            self._journal.suspended(tenant.id, began, tenant.suspended_before)
+        self._changed()
+
+    def stop_expecting(self) -> None:
+        """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""
+        for tenant in self.tenants.values():
+            tenant.waited_since = None
+        self._update_waits()
+
+    # ---- containers ----
+
+    def add(self, tenant: Tenant, event: ContainerAdded) -> Refused | None:
+        """Admits a container; the refusal if it may not be."""
+        self.tenants[tenant.id] = tenant
+        if refusal := self.ask(event):
+            del self.tenants[tenant.id]
+            return refusal
+        return None
+
+    def change_quota(self, tenant: Tenant, quota: Mapping[str, int]) -> Refused | None:
+        if refusal := self.ask(QuotaChanged(self.now(), tenant.id, quota)):
+            return refusal
+        tenant.quota = {gpu: quota[gpu] for gpu in tenant.quota}
+        self.collect_excess(tenant)
+        self.show(tenant)
+        return None
+
+    def ask(self, event: Event) -> Refused | None:
+        """Tells an event that may be refused; the refusal if it was."""
+        return next((effect for effect in self.tell(event) if isinstance(effect, Refused)), None)
+
+    def end(self, tenant: Tenant) -> None:
+        """The container has ended. It is forgotten when its last process's memory is back."""
+        tenant.finished = True
+        self._forget_if_gone(tenant)
+
+    def _forget_if_gone(self, tenant: Tenant) -> None:
+        if tenant.finished and not tenant.sessions and self.tenants.pop(tenant.id, False):
+            self.tell(ContainerEnded(self.now(), tenant.id))
+            self._changed()
+
+    def show(self, tenant: Tenant) -> None:
+        """Brings what the container's pages display up to date."""
+        places = tenant.places(self._contexts)
+        used = {gpu: tenant.used(gpu) for gpu in tenant.quota}
+        for session in tenant.sessions.values():
+            for place, lease in zip(places, session.leases.values(), strict=True):
+                lease.show(place, elsewhere=used[place.gpu] - lease.used)
+
+    # ---- sessions: server.Handler ----
+
+    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
+        tenant = self.tenants.get(connection.container)
+        if frame.code != WIRE_VERSION:
+            self._refuse(connection, Code.BAD_VERSION)
+            return
+        if tenant is None or tenant.finished or tenant.killed:
+            self._refuse(connection, Code.NOT_RUNNING)
+            return
+        started = start_time(connection.peer.pid)
+        if started is None:
+            connection.close()
+            return
+        session = self._processes.get((connection.peer.pid, started))
+        if session is None:
+            try:
+                session = self._open(tenant, connection, started, page)
+            except BadPage as error:
+                # A process goes on with the page it handed over, so there is no giving it another.
+                log.warning(
+                    "container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error
+                )
+                self._refuse(connection, Code.BAD_VERSION)
+                return
+            self._welcome(connection, session, page=page is None)
+        elif session.container == tenant.id and pages.is_mapped(session.pid, pages.inode(session.page)):
+            self._reconnect(session, connection, page)
+        else:
+            # It has become another program (exec). What the old one held must be back before the new one starts.
+            connection.hold()
+            self._heirs.setdefault(session.id, []).append(lambda: self._inherit(connection, frame))
+            self._process_ended(session)
+
+    def _refuse(self, connection: Connection, code: Code) -> None:
+        connection.send(Frame(Type.REFUSED, code=code))
+        connection.close()
+
+    def _open(self, tenant: Tenant, connection: Connection, started: int, handed_back: int | None) -> Session:
+        """Raises BadPage."""
+        peer = connection.peer
+        if handed_back is None:
+            page = pages.make(peer.pid, tenant.places(self._contexts))
+        else:
+            page = pages.take_over(handed_back, list(tenant.quota))
+            if any(pages.inode(page) == pages.inode(session.page) for session in self.sessions.values()):
+                page.close()
+                raise BadPage("it belongs to another process")
+        taken_over = handed_back is not None
+        return self.open_session(tenant, peer.pid, started, os.dup(peer.pidfd), page, taken_over=taken_over)
+
+    def open_session(
+        self, tenant: Tenant, pid: int, started: int, pidfd: int, page: LeasePage, *, taken_over: bool = False
+    ) -> Session:
+        """Makes a process known; `pidfd` and `page` become the session's.
+
+        Of a page taken over only what is used counts, up to what its container's quota has room for: no page, however
+        it came to be, brings headroom with it.
+        """
+        leases = {}
+        for slot, (gpu, quota) in zip(page, tenant.quota.items(), strict=True):
+            used = max(0, slot.granted - slot.take_back(pages.ANY)) if taken_over else 0
+            leases[gpu] = Lease(slot, min(used, max(0, quota - tenant.granted(gpu))))
+        session = Session(next(self._ids), tenant.id, pid, started, pidfd, page, leases)
+        self.sessions[session.id] = tenant.sessions[session.id] = session
+        self._processes[pid, started] = session
+        for gpu, lease in leases.items():
+            self._leases.setdefault(gpu, {})[session.id] = lease
+            lease.set_pressure(gpu in self._pressed)
+        leased = {gpu: lease.granted for gpu, lease in leases.items() if lease.granted}
+        self.tell(SessionOpened(self.now(), session.id, tenant.id, leased))
+        asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
+        self.show(tenant)
+        return session
+
+    def _welcome(self, connection: Connection, session: Session, *, page: bool = True) -> None:
+        session.connection = connection
+        self._connections[connection] = session
+        connection.send(Frame(Type.WELCOME), session.page.fileno() if page else None)
+
+    def _reconnect(self, session: Session, connection: Connection, handed_back: int | None) -> None:
+        """The same program again, on a new connection: because the old one broke, or it closed all its descriptors."""
+        if session.connection is not None:
+            session.connection.close()
+        has_it = handed_back is not None and os.fstat(handed_back).st_ino == pages.inode(session.page)
+        self._welcome(connection, session, page=not has_it)
+
+    def _inherit(self, connection: Connection, hello: Frame) -> None:
+        if connection.open:
+            self.hello(connection, hello, None)
+            connection.go_on()
+
+    def message(self, connection: Connection, frame: Frame) -> None:
+        session = self._connections[connection]
+        gpus = list(session.leases)
+        if frame.slot >= len(gpus):
+            raise WireError(f"slot {frame.slot} of {len(gpus)}")
+        gpu = gpus[frame.slot]
+        if frame.type == Type.NEED:
+            self._need(session, connection, frame, gpu)
+        elif frame.type == Type.RELEASED:
+            self.collect(gpu, [session])
+        elif frame.type == Type.PHYSICAL:
+            log.warning(
+                "container %s, process %d: the card had no memory for %d bytes that were granted on %s",
+                self.tenants[session.container].name, session.pid, frame.bytes, gpu,
+            )  # fmt: skip
+
+    def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str) -> None:
+        if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):
+            raise WireError(f"purpose {frame.code}")
+        if frame.serial in session.asked:
+            session.asked[frame.serial] = connection  # asked again after a lost connection; it keeps its place
+            return
+        if len(session.asked) >= NEEDS_LIMIT:
+            connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
+            return
+        session.asked[frame.serial] = connection
+        tenant = self.tenants[session.container]
+        self.tell(Needed(self.now(), session.id, frame.serial, gpu, frame.bytes, since=tenant.waited_since))
+
+    def collect(self, gpu: str, sessions: Iterable[Session]) -> None:
+        """Takes idle headroom back, if anybody waits for it."""
+        if gpu not in self._pressed:
+            return
+        if taken := {each.id: size for each in sessions if (size := each.leases[gpu].take_back())}:
+            self.tell(Returned(self.now(), gpu, taken))
+
+    def collect_excess(self, tenant: Tenant) -> None:
+        """Takes back headroom that the quota has no room for: it was lowered, or overhead was found."""
+        for gpu, quota in tenant.quota.items():
+            excess = tenant.granted(gpu) - quota
+            taken: dict[int, int] = {}
+            for session in tenant.sessions.values():
+                if excess > 0 and (got := session.leases[gpu].take_back(excess)):
+                    taken[session.id] = got
+                    excess -= got
+            if taken:
+                self.tell(Returned(self.now(), gpu, taken))
+
+    def overhead(self, session: Session, gpu: str, size: int) -> None:
+        """The card shows `size` bytes more for this process than it was charged; negative: less again."""
+        lease = session.leases[gpu]
+        if size < 0:
+            lease.discharge(-size)
+            self.collect(gpu, [session])
+        elif rest := lease.charge(size):
+            lease.grant(rest)
+            self.tell(OverheadMeasured(self.now(), session.id, gpu, rest))
+
+    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
+        session = self._connections.pop(connection, None)
+        if session is None:
+            return
+        if session.connection is connection:
+            session.connection = None
+        for serial, asker in session.asked.items():
+            if asker is connection:
+                session.asked[serial] = None
+        for frame in unsent:
+            if frame.type == Type.GRANTED:
+                gpu = list(session.leases)[frame.slot]
+                session.leases[gpu].free(frame.bytes)
+                self.collect(gpu, [session])
+
+    def _process_ended(self, session: Session) -> None:
+        """The process is gone (or has become another program); its lease goes when the card says so."""
+        if session.ended:
+            return
+        session.ended = True
+        asyncio.get_running_loop().remove_reader(session.pidfd)
+        if session.connection is not None:
+            session.connection.close()
+        self._died(session)
+
+    def session_gone(self, session: Session) -> None:
+        """The card no longer shows the process: what it held has come back."""
+        tenant = self.tenants[session.container]
+        held = {gpu: lease.granted for gpu, lease in session.leases.items()}
+        del self.sessions[session.id], self._processes[session.pid, session.started]
+        for gpu in held:
+            del self._leases[gpu][session.id]
+        del tenant.sessions[session.id]
+        self.tell(SessionEnded(self.now(), session.id))
+        session.close()
+        for gpu, size in held.items():
+            if size:
+                self._journal.event(
+                    "freed", tenant.id, gpu=gpu, pid=session.pid, size=size, used_after=tenant.used(gpu)
+                )
+        self._changed()
+        for heir in self._heirs.pop(session.id, ()):
+            heir()
+        self._forget_if_gone(tenant)

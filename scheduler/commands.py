@@ -1,0 +1,181 @@
+"""Carries out what people want: takes Command rows in order and writes down what came of each.
+
+Commands about one container follow each other; those about different containers do not wait for one another, so that
+the fetching of an image holds up nobody else. A message on the channel "scheduler" says that there may be something
+to do; the rows are looked at every second as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from web.errors import Problem
+from web.models import Command, Container
+
+from .broker import Broker
+from .containers import Containers
+from .core.events import PolicyChanged, Refused, Reordered
+from .engines.base import EngineError
+from .store import Store
+from .tenants import Tenant
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0  # seconds
+Kind = Command.Kind
+
+
+class Commands:
+    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
+        self._containers = containers
+        self._broker = broker
+        self._store = store
+        self._wake = asyncio.Event()
+        self._taken: dict[Any, asyncio.Task[None]] = {}
+        self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
+        self._launching: dict[str, asyncio.Task[None]] = {}
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._take()
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            except DatabaseError as error:
+                log.error("the commands cannot be read: %s", error)
+                await asyncio.sleep(LOOK_EVERY)
+
+    async def close(self) -> None:
+        """Lets go of what is under way: it is taken up again at the next start."""
+        for task in self._taken.values():
+            task.cancel()
+        await asyncio.gather(*self._taken.values(), return_exceptions=True)
+
+    async def _take(self) -> None:
+        self._wake.clear()
+        commands = await self._store.commands()
+        # An outcome is in the database a moment after its command is done; until then the row still looks open.
+        still_open = {command.pk for command in commands}
+        self._taken = {pk: task for pk, task in self._taken.items() if pk in still_open or not task.done()}
+        for command in commands:
+            if command.pk not in self._taken:
+                self._start(command)
+
+    def _start(self, command: Command) -> None:
+        container = str(command.container_id or "")
+        if command.kind == Kind.KILL and (launching := self._launching.get(container)):
+            launching.cancel("killed")
+        task = asyncio.create_task(self._carry_out(command, self._last.get(container)))
+        self._taken[command.pk] = self._last[container] = task
+        task.add_done_callback(lambda done: self._last.get(container) is done and self._last.pop(container))
+
+    async def _carry_out(self, command: Command, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._store.command(command.pk, taken_at=timezone.now())
+        try:
+            message = await self._act(command)
+        except Problem as problem:
+            self._refuse(command, problem)
+        except EngineError as error:
+            self._refuse(command, Problem(error.code, str(error), error.status, error.field))
+        except Exception:
+            log.exception("command %s (%s)", command.pk, command.kind)
+            self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))
+        else:
+            self._done(command, Command.Outcome.DONE, message=message)
+
+    def _refuse(self, command: Command, problem: Problem) -> None:
+        if command.kind == Kind.LAUNCH:
+            now = timezone.now()
+            self._store.container(
+                str(command.container_id), finished_at=now, removed_at=now, reason=problem.message[:500]
+            )
+        self._done(
+            command,
+            Command.Outcome.REFUSED,
+            code=problem.code,
+            status=problem.status,
+            field=problem.field,
+            message=problem.message[:1000],
+        )
+
+    def _done(self, command: Command, outcome: Command.Outcome, **fields: Any) -> None:
+        self._store.command(command.pk, outcome=outcome, done_at=timezone.now(), **fields)
+
+    async def _act(self, command: Command) -> str:
+        """Does it; a sentence about what happened. Raises Problem or EngineError."""
+        arguments = command.arguments
+        match command.kind:
+            case Kind.POLICY:
+                self._decided(self._broker.ask(PolicyChanged(self._broker.now(), arguments["policy"])))
+                self._store.node(policy=self._broker.state.policy)
+                return f"The policy is {self._broker.state.policy}."
+            case Kind.REORDER:
+                order = tuple(arguments["containers"])
+                self._decided(self._broker.ask(Reordered(self._broker.now(), order)))
+                return "The queue is reordered."
+        row = command.container
+        if row is None:
+            raise Problem("unknown_container", "There is no such container.", 404)
+        match command.kind:
+            case Kind.LAUNCH:
+                return await self._launch(row)
+            case Kind.REMOVE:
+                await self._containers.remove(row)
+                return "It was removed."
+        return await self._steer(command.kind, self._living(row), command)
+
+    async def _launch(self, row: Container) -> str:
+        id_ = str(row.pk)
+        task = self._launching[id_] = asyncio.create_task(self._containers.launch(row))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.cancel()
+                raise  # it is this command that was cancelled: the scheduler stops
+            await self._containers.abort(id_)
+            raise Problem("killed", "It was killed before it had started.", 409) from None
+        finally:
+            del self._launching[id_]
+        return "It was started."
+
+    async def _steer(self, kind: str, tenant: Tenant, command: Command) -> str:
+        arguments = command.arguments
+        match kind:
+            case Kind.PAUSE:
+                await self._containers.pause(tenant)
+                return "It is paused."
+            case Kind.RESUME:
+                await self._containers.resume(tenant)
+                return "It goes on."
+            case Kind.KILL:
+                by = command.issued_by.get_username() if command.issued_by else "the appliance"
+                reason = f"Killed by {by}" + (f": {command.note}" if command.note else ".")
+                await self._containers.kill(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
+                return "It has ended."
+            case Kind.CHANGE:
+                self._containers.change(tenant, arguments)
+                return "It was changed."
+        raise Problem("unknown_command", f"The scheduler knows no command {kind}.", 400)
+
+    def _living(self, row: Container) -> Tenant:
+        tenant = self._broker.tenants.get(str(row.pk))
+        if tenant is None or tenant.finished or tenant.started_at is None:
+            raise Problem("container_ended", f'"{row.name}" has ended.', 409)
+        return tenant
+
+    def _decided(self, refused: Refused | None) -> None:
+        if refused is not None:
+            raise Problem(refused.reason.value, refused.explanation, 400)

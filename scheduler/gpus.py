@@ -1,0 +1,266 @@
+"""NVML: which GPUs there are, what is in use on them, and by which processes.
+
+`GPUSHARE_GPUS` chooses: `nvidia` is what the driver shows, `nvidia:cap=6GiB` the same with each card taken for no
+larger than that, `sim:2x5GiB` two simulated cards, `auto` the first of `nvidia` and `sim:1x5GiB` that is there.
+
+NVML answers within microseconds to milliseconds, so every call runs in a thread of its own: a decision never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+
+import shim.sim
+from web.sizes import parse_size
+
+from .pages import uuid_bytes
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MIB = 1 << 20
+RESERVE = 128 * MIB  # of a real card: the driver's own needs and what fragmentation makes unusable
+CONTEXT_SECONDS = 60.0  # the first context after a boot, without persistence mode, can take long
+USUAL_CONTEXT = 600 * MIB  # where it cannot be measured; an H200 takes 526 MiB
+DEFAULT_SIMULATION = "sim:1x5GiB"
+
+
+class NoGpus(Exception):
+    """There is nothing to share; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `GPUSHARE_GPUS` asks for: cards of a simulation, or the driver's, each taken for at most `cap` bytes."""
+
+    simulation: str = ""
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU. `total` is its size as this appliance sees it: the cap, if one is set."""
+
+    uuid: str
+    index: int
+    name: str
+    total: int
+    physical: int
+    reserve: int
+    simulated: bool
+    context: int = 0
+
+    def capacity(self, foreign: int) -> int:
+        """What containers may hold together while `foreign` bytes belong to nobody we know."""
+        return max(0, min(self.total, self.physical - self.reserve - foreign))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One card at one time. `processes` maps a host pid to its bytes; what NVML cannot tell is None."""
+
+    used: int
+    processes: Mapping[int, int] = field(default_factory=dict)
+    utilisation: int | None = None
+    temperature: int | None = None
+    power: float | None = None
+
+
+def parse(spec: str) -> Choice:
+    """Decodes `GPUSHARE_GPUS`. Raises NoGpus for what it does not know."""
+    if spec == "auto":
+        return Choice() if real_cards() else Choice(DEFAULT_SIMULATION)
+    if match := re.fullmatch(r"nvidia(?::cap=(.+))?", spec):
+        try:
+            return Choice(cap=parse_size(match[1]) if match[1] else None)
+        except ValueError as error:
+            raise NoGpus(f"GPUSHARE_GPUS={spec}: {error}") from None
+    if spec == "sim":
+        return Choice(DEFAULT_SIMULATION)
+    try:
+        shim.sim.parse(spec)
+    except ValueError:
+        raise NoGpus(f"GPUSHARE_GPUS={spec} is none of: auto, nvidia, nvidia:cap=6GiB, sim:2x5GiB") from None
+    return Choice(spec)
+
+
+def simulated_card(simulation: str, home: Path, build: Path) -> Path:
+    """The state file of this simulation, made if it is not there. It outlives the scheduler, as a card does."""
+    count, size = shim.sim.parse(simulation)
+    path = home / "card" / f"{count}x{size}"
+    if not path.exists():
+        path.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
+        shim.sim.create(simulation, path, build)
+    return path
+
+
+class Gpus:
+    """The cards of this host. One thread does all the asking, so answers are in order."""
+
+    def __init__(self) -> None:
+        self.cards: dict[str, Card] = {}
+        self.driver = ""
+        self.simulation: Path | None = None  # the state file, if the cards are simulated
+        self._handles: dict[str, Any] = {}
+        self._environment: dict[str, str] = {}  # what a program needs to reach these cards
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
+
+    @classmethod
+    async def open(cls, spec: str, home: Path, build: Path) -> Gpus:
+        """Finds the cards and measures a context on each. Raises NoGpus."""
+        gpus = cls()
+        await gpus._ask(gpus._start, parse(spec), home, build)
+        contexts = await asyncio.gather(*(gpus._measure_context(uuid) for uuid in gpus.cards))
+        for uuid, context in zip(list(gpus.cards), contexts, strict=True):
+            gpus.cards[uuid] = replace(gpus.cards[uuid], context=context)
+        return gpus
+
+    @property
+    def contexts(self) -> dict[str, int]:
+        """GPU → what one CUDA context takes there."""
+        return {uuid: card.context for uuid, card in self.cards.items()}
+
+    async def close(self) -> None:
+        await self._ask(pynvml.nvmlShutdown)
+        self._thread.shutdown()
+
+    async def read(self) -> dict[str, Reading]:
+        """Every card, now. A card that does not answer is left out."""
+        return await self._ask(self._read)
+
+    async def processes(self, uuid: str) -> Mapping[int, int]:
+        """Who uses this card, now. Raises NVMLError."""
+        return await self._ask(self._processes, uuid)
+
+    async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+    def _start(self, choice: Choice, home: Path, build: Path) -> None:
+        if choice.simulation:
+            self.simulation = simulated_card(choice.simulation, home, build)
+            self._environment = {"GPUSHARE_SIM": str(self.simulation), "LD_LIBRARY_PATH": str(build / "sim")}
+            os.environ["GPUSHARE_SIM"] = str(self.simulation)
+            # A real driver's library may be loaded by now, under the same name.
+            pynvml.nvmlLib = shim.sim.load_nvml(build)
+        try:
+            pynvml.nvmlInit()
+            self.driver = pynvml.nvmlSystemGetDriverVersion()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                card, handle = _describe(index, choice)
+                self.cards[card.uuid], self._handles[card.uuid] = card, handle
+        except pynvml.NVMLError as error:
+            raise NoGpus(f"NVML does not answer: {error}. Load the driver, or set GPUSHARE_GPUS=sim") from None
+        if not self.cards:
+            raise NoGpus("NVML shows no GPU. Set GPUSHARE_GPUS=sim to try the appliance with a simulated one")
+
+    def _read(self) -> dict[str, Reading]:
+        readings = {}
+        for uuid, handle in self._handles.items():
+            try:
+                readings[uuid] = Reading(
+                    used=_memory(handle).used,
+                    processes=self._processes(uuid),
+                    utilisation=_if_told(lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu, handle),
+                    temperature=_if_told(lambda h: pynvml.nvmlDeviceGetTemperature(h, 0), handle),
+                    power=_if_told(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
+                )
+            except pynvml.NVMLError as error:
+                log.warning("GPU %s: %s", uuid, error)
+        return readings
+
+    def _processes(self, uuid: str) -> dict[int, int]:
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
+        return {process.pid: process.usedGpuMemory or 0 for process in running}
+
+    async def _measure_context(self, uuid: str) -> int:
+        """What a CUDA context takes on this card: that of a child process that makes one and nothing else."""
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(Path(__file__).with_name("context.py")), uuid_bytes(uuid).hex()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **self._environment},
+            )
+        except OSError as error:
+            return self._suppose_context(uuid, str(error))
+        try:
+            async with asyncio.timeout(CONTEXT_SECONDS):
+                assert child.stdout is not None
+                assert child.stderr is not None
+                if not await child.stdout.readline():
+                    return self._suppose_context(uuid, (await child.stderr.read()).decode().strip())
+                if size := (await self.processes(uuid)).get(child.pid):
+                    return size
+            return self._suppose_context(uuid, "NVML does not show its process; is this the host's PID namespace?")
+        except pynvml.NVMLError as error:
+            return self._suppose_context(uuid, str(error))
+        except TimeoutError:
+            return self._suppose_context(uuid, f"no context within {CONTEXT_SECONDS:.0f} s")
+        finally:
+            if child.returncode is None:
+                child.kill()
+            await child.communicate()
+
+    def _suppose_context(self, uuid: str, why: str) -> int:
+        log.warning("GPU %s: cannot measure a context, taking %d MiB: %s", uuid, USUAL_CONTEXT // MIB, why)
+        return USUAL_CONTEXT
+
+
+def _describe(index: int, choice: Choice) -> tuple[Card, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = _memory(handle)
+    # What the driver keeps for itself is not there for anybody.
+    physical = memory.total - getattr(memory, "reserved", 0)
+    total = min(physical, choice.cap) if choice.cap else physical
+    card = Card(
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        index=index,
+        name=pynvml.nvmlDeviceGetName(handle),
+        total=total,
+        physical=physical,
+        reserve=0 if choice.simulation else RESERVE,
+        simulated=bool(choice.simulation),
+    )
+    return card, handle
+
+
+def _memory(handle: Any) -> Any:
+    """Version 2 keeps apart what the driver reserves; older drivers have only the first."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _if_told(call: Callable[[Any], T], handle: Any) -> T | None:
+    try:
+        return call(handle)
+    except pynvml.NVMLError:
+        return None
+
+
+def real_cards() -> int:
+    """How many cards the driver's own NVML shows; 0 where there is no driver."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return 0
+    if nvml.nvmlInit_v2():
+        return 0
+    count = ctypes.c_uint()
+    found = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    nvml.nvmlShutdown()
+    return count.value if found else 0

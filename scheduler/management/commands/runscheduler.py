@@ -1,0 +1,30 @@
+"""`manage.py runscheduler`: the scheduler as a service of its own, beside an ASGI server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from scheduler.engines.base import EngineError
+from scheduler.gpus import NoGpus
+from scheduler.worker import AlreadyRunning, Scheduler
+
+
+class Command(BaseCommand):
+    help = "Runs this host's scheduler in the foreground. Stopping it leaves the containers running."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            asyncio.run(_run())
+        except (NoGpus, AlreadyRunning, EngineError) as error:
+            raise CommandError(str(error)) from None
+
+
+async def _run() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Scheduler().run(stop)

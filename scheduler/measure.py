@@ -1,0 +1,148 @@
+"""Once a second: compares what was charged with what the card shows, and keeps capacity, display and history true.
+
+The card's per-process figure is the truth. What it shows beyond the charge is overhead (a context larger than
+measured, modules, libraries) and is charged; what it no longer shows is given back. A reading is not taken at the
+same instant as the page, so only a difference seen several times in a row counts, at its smallest.
+
+What no session accounts for is foreign and comes off the capacity. A process inside a container of ours that has no
+session is uncapped: it got past the shim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .broker import Broker
+from .core.events import GpuSeen, Ticked
+from .gpus import Gpus, Reading
+from .store import Store
+from .tenants import Session, Tenant, start_time
+
+log = logging.getLogger(__name__)
+
+PERIOD = 1.0  # seconds
+TIMES = 3  # a difference must be seen so often in a row
+
+Owns = Callable[[str, int], bool]
+
+
+@dataclass(slots=True)
+class Difference:
+    """What the card has shown beyond what was charged, lately."""
+
+    seen: deque[int] = field(default_factory=lambda: deque(maxlen=TIMES))
+
+    def add(self, size: int) -> int:
+        """The part that all of the last readings agree on: more than 0, less than 0, or 0."""
+        self.seen.append(size)
+        if len(self.seen) < TIMES:
+            return 0
+        agreed = min(self.seen) if min(self.seen) > 0 else max(self.seen) if max(self.seen) < 0 else 0
+        if agreed:
+            self.seen.clear()
+        return agreed
+
+
+class Measure:
+    """`owns` tells whether a host pid runs inside the container with this engine id."""
+
+    def __init__(self, gpus: Gpus, broker: Broker, store: Store, owns: Owns) -> None:
+        self._gpus = gpus
+        self._broker = broker
+        self._store = store
+        self._owns = owns
+        self._differences: dict[tuple[int, str], Difference] = {}
+        self._foreign: dict[str, deque[int]] = {uuid: deque([0], maxlen=2) for uuid in gpus.cards}
+        self._owners: dict[tuple[int, int | None], str] = {}
+        self.readings: Mapping[str, Reading] = {}
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self.once()
+            due = max(due + PERIOD, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def once(self) -> None:
+        before = {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
+        self.readings = await self._gpus.read()
+        for gpu, reading in self.readings.items():
+            self._compare(gpu, reading, before)
+            self._see_card(gpu, reading)
+        for tenant in list(self._broker.tenants.values()):
+            self._see_tenant(tenant)
+        alive = self._broker.sessions.keys()
+        self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
+        self._broker.tell(Ticked(self._broker.now()))
+
+    def _compare(self, gpu: str, reading: Reading, before: Mapping[tuple[int, str], int]) -> None:
+        for session in list(self._broker.sessions.values()):
+            lease = session.leases.get(gpu)
+            if lease is None or session.ended or session.pid not in reading.processes:
+                continue
+            if lease.check():
+                log.warning("container %s, process %d forged its lease page", session.container, session.pid)
+            used = lease.used
+            if before.get((session.id, gpu)) != used:
+                continue  # it moved while the card was read
+            difference = self._differences.setdefault((session.id, gpu), Difference())
+            if agreed := difference.add(reading.processes[session.pid] - used):
+                self._broker.overhead(session, gpu, agreed)
+
+    def _see_card(self, gpu: str, reading: Reading) -> None:
+        mine = {s.pid: s.leases[gpu].used for s in self._broker.sessions.values() if gpu in s.leases}
+        # Where NVML does not show a process of ours, what it was charged is the best guess.
+        known = sum(reading.processes.get(pid, used) for pid, used in mine.items())
+        seen = self._foreign[gpu]
+        seen.append(max(0, reading.used - known))
+        foreign = min(seen)  # what came between the readings of the card and of its processes is gone in the next
+        card = self._gpus.cards[gpu]
+        capacity = card.capacity(foreign)
+        if capacity != self._broker.state.gpus[gpu].capacity:
+            self._broker.tell(GpuSeen(self._broker.now(), gpu, capacity, card.capacity(0)))
+        self._store.gpu(
+            gpu,
+            real=reading.used,
+            foreign=foreign,
+            capacity=capacity,
+            utilisation=reading.utilisation,
+            temperature=reading.temperature,
+            power=reading.power,
+        )
+
+    def _see_tenant(self, tenant: Tenant) -> None:
+        self._broker.collect_excess(tenant)
+        self._broker.show(tenant)
+        for gpu in tenant.quota:
+            if reading := self.readings.get(gpu):
+                processes = self._processes(tenant, gpu, reading)
+                unexplained = sum(max(0, each["real"] - each["used"]) for each in processes)
+                self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
+
+    def _processes(self, tenant: Tenant, gpu: str, reading: Reading) -> list[dict[str, Any]]:
+        sessions = {session.pid: session for session in tenant.sessions.values()}
+        told = [self._process(session, gpu, reading) for session in sessions.values()]
+        everybody = {session.pid for session in self._broker.sessions.values()}
+        for pid, size in reading.processes.items():
+            if pid not in everybody and self._owner(pid, gpu) == tenant.id:
+                told.append({"pid": pid, "used": 0, "real": size, "uncapped": True})
+        return told
+
+    def _process(self, session: Session, gpu: str, reading: Reading) -> dict[str, Any]:
+        used = session.leases[gpu].used
+        real = reading.processes.get(session.pid, used if not session.ended else 0)
+        return {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
+
+    def _owner(self, pid: int, gpu: str) -> str:
+        """The container that a process without a session runs in; empty if it is none of ours."""
+        process = (pid, start_time(pid))
+        if process not in self._owners:
+            candidates = [t for t in self._broker.tenants.values() if gpu in t.quota and t.engine_id]
+            self._owners[process] = next((t.id for t in candidates if self._owns(t.engine_id, pid)), "")
+        return self._owners[process]

@@ -1,0 +1,266 @@
+"""The only door from the scheduler to the database.
+
+Going out, everything is remembered first and written later, in batches: what a row is now (only the last value
+counts), what happened (append-only, through the audit's hash chain), and samples. A decision never waits for the
+database, and a database that is away for a while loses nothing but samples. Coming in, desired state is read.
+
+All queries run in one thread of their own. After each write the group "live" is told to look again; that message is a
+hint, and losing it costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
+from django.db import DatabaseError, models, transaction
+from django.utils import timezone
+
+from web import audit
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
+
+from .gpus import Card
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PAUSE = 0.05  # seconds between two flushes
+RETRY = 1.0
+BATCH = 5000  # rows of one kind in one transaction
+SAMPLES_KEPT = 200_000  # while the database is away
+BIGGEST = 2**63 - 1
+Row = tuple[type[models.Model], Any]
+
+
+class Store:
+    """`node` is the name of this host. What happens is stamped when it is told, not when it is written."""
+
+    def __init__(self, node: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = node
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self._layer = get_channel_layer()
+        self._node = 0
+        self._gpus: dict[str, int] = {}
+        self._claims: dict[tuple[str, str], int] = {}
+        self._rows: dict[Row, dict[str, Any]] = {}
+        self._written: dict[Row, dict[str, Any]] = {}
+        self._events: list[AllocationEvent] = []
+        self._samples: list[UsageSample] = []
+        self._dirty = asyncio.Event()
+        self._flushing = asyncio.Lock()
+
+    # ---- what is so now ----
+
+    def node(self, **fields: Any) -> None:
+        self._put(Node, self._node, fields)
+
+    def gpu(self, uuid: str, **fields: Any) -> None:
+        self._put(Gpu, self._gpus[uuid], fields)
+
+    def container(self, id_: str, **fields: Any) -> None:
+        self._put(Container, id_, fields)
+
+    def claim(self, container: str, gpu: str, **fields: Any) -> None:
+        if pk := self._claims.get((container, gpu)):
+            self._put(Claim, pk, fields)
+
+    def command(self, id_: Any, **fields: Any) -> None:
+        self._put(Command, id_, fields)
+
+    def _put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
+        row = (model, pk)
+        written = self._written.setdefault(row, {})
+        waiting = self._rows.get(row, {})
+        new = {name: value for name, value in fields.items() if waiting.get(name, written.get(name, ...)) != value}
+        if new:
+            self._rows.setdefault(row, {}).update(new)
+            self._dirty.set()
+
+    def forget(self, container: str, gpus: list[str]) -> None:
+        """It has ended: nothing about it is going to change any more."""
+        self._written.pop((Container, container), None)
+        for gpu in gpus:
+            if pk := self._claims.pop((container, gpu), None):
+                self._written.pop((Claim, pk), None)
+
+    # ---- what happened: broker.Journal ----
+
+    def event(
+        self, kind: str, container: str, *, gpu: str = "", pid: int | None = None, size: int = 0,
+        used_after: int | None = None, waited: float = 0.0, policy: str = "", detail: str = "",
+    ) -> None:  # fmt: skip
+        self._events.append(
+            AllocationEvent(
+                at=timezone.now(),
+                kind=kind,
+                container_id=container,
+                gpu_id=self._gpus.get(gpu),
+                pid=pid,
+                bytes=min(size, BIGGEST),
+                used_after=used_after,
+                waited=waited,
+                policy=policy,
+                detail=detail[:500],
+            )
+        )
+        self._dirty.set()
+
+    def sample(self, container: str | None, gpu: str, at: datetime, **fields: Any) -> None:
+        self._samples.append(UsageSample(at=at, gpu_id=self._gpus[gpu], container_id=container, **fields))
+        self._dirty.set()
+
+    def suspended(self, container: str, since: float | None, before: float) -> None:
+        at = None if since is None else self.wall(since)
+        self.container(container, suspended_since=at, suspended_seconds=before)
+
+    def wall(self, monotonic: float) -> datetime:
+        return timezone.now() - timedelta(seconds=self._clock() - monotonic)
+
+    def monotonic(self, at: datetime) -> float:
+        return self._clock() - (timezone.now() - at).total_seconds()
+
+    # ---- writing ----
+
+    async def run(self) -> None:
+        """Writes what there is to write, at most every `PAUSE` seconds, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            try:
+                await self.flush()
+                await asyncio.sleep(PAUSE)
+            except DatabaseError as error:
+                log.error("the database does not take what is to be written, trying again: %s", error)
+                await asyncio.sleep(RETRY)
+
+    async def flush(self) -> None:
+        """Writes everything remembered so far. Raises DatabaseError, keeping what was not written."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        self._dirty.clear()
+        rows, self._rows = self._rows, {}
+        events, self._events = self._events[:BATCH], self._events[BATCH:]
+        samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
+        try:
+            await self.ask(_write, rows, events, samples)
+        except DatabaseError:
+            for row, fields in rows.items():
+                self._rows[row] = {**fields, **self._rows.get(row, {})}
+            self._events[:0] = events
+            self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
+            self._dirty.set()
+            raise
+        for row, fields in rows.items():
+            if row in self._written:
+                self._written[row].update(fields)
+        if self._events or self._samples:
+            self._dirty.set()
+        await self._hint()
+
+    async def _hint(self) -> None:
+        if self._layer is None:
+            return
+        try:
+            await self._layer.group_send("live", {"type": "live.changed"})
+        except Exception as error:  # whatever the layer is made of: a lost hint is no failure
+            log.warning("the channel layer does not take a hint: %s", error)
+
+    async def close(self) -> None:
+        try:
+            await self.flush()
+        except DatabaseError:
+            log.exception("not everything could be written")
+        self._thread.shutdown()
+
+    async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Runs a query in the database's thread."""
+        call = database_sync_to_async(query, thread_sensitive=False, executor=self._thread)
+        result: T = await call(*arguments)
+        return result
+
+    # ---- reading, and what must be there before it can be written to ----
+
+    async def open(self, cards: Mapping[str, Card], **node: Any) -> None:
+        """Makes this host and its cards known."""
+        self._node, self._gpus = await self.ask(_open, self._name, list(cards.values()), node)
+
+    async def commands(self) -> list[Command]:
+        """What is to be done, in order."""
+        return await self.ask(_commands)
+
+    async def living(self) -> list[Container]:
+        """Containers that have not ended and were launched here, with their claims."""
+        containers = await self.ask(_living, self._node)
+        for container in containers:
+            self._remember_claims(container)
+        return containers
+
+    async def claim_gpus(self, container: Container, quota: Mapping[str, int]) -> None:
+        """Writes down what a container was promised."""
+        await self.ask(_claim_gpus, container, self._node, {self._gpus[gpu]: size for gpu, size in quota.items()})
+        self._remember_claims(container)
+
+    def _remember_claims(self, container: Container) -> None:
+        for claim in container.claims.all():
+            self._claims[str(container.pk), claim.gpu.uuid] = claim.pk
+
+
+def _write(rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+    with transaction.atomic():
+        for (model, pk), fields in rows.items():
+            model._default_manager.filter(pk=pk).update(**fields)
+        audit.append(events)
+        UsageSample.objects.bulk_create(samples)
+
+
+def _open(name: str, cards: list[Card], fields: Mapping[str, Any]) -> tuple[int, dict[str, int]]:
+    with transaction.atomic():
+        node, _ = Node.objects.update_or_create(name=name, defaults=fields)
+        Gpu.objects.filter(node=node).update(present=False)
+        known = {}
+        for card in cards:
+            gpu, _ = Gpu.objects.update_or_create(
+                uuid=card.uuid,
+                defaults={
+                    "node": node,
+                    "index": card.index,
+                    "name": card.name,
+                    "present": True,
+                    "simulated": card.simulated,
+                    "total": card.total,
+                    "capacity": card.capacity(0),
+                    "context": card.context,
+                },
+            )
+            known[card.uuid] = gpu.pk
+        return node.pk, known
+
+
+def _commands() -> list[Command]:
+    return list(Command.objects.filter(done_at=None).select_related("container__owner", "issued_by"))
+
+
+def _living(node: int) -> list[Container]:
+    living = Container.objects.live().filter(node=node).order_by("created_at")
+    return list(living.select_related("owner").prefetch_related("claims__gpu"))
+
+
+def _claim_gpus(container: Container, node: int, quota: Mapping[int, int]) -> None:
+    with transaction.atomic():
+        Container.objects.filter(pk=container.pk).update(node=node)
+        for gpu, size in quota.items():
+            Claim.objects.update_or_create(container=container, gpu_id=gpu, defaults={"quota": size})
+        models.prefetch_related_objects([container], "claims__gpu")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

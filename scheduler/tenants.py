@@ -1,0 +1,88 @@
+"""What the scheduler holds in hand for each living container and for each of its processes.
+
+The arbiter's `State` is what decisions rest on; this is what they are carried out with: pages, descriptors,
+connections. Sizes are bytes, times seconds on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from . import pages
+from .pages import Lease, LeasePage
+from .server import Connection
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One process. `leases` has the container's GPUs in the order of the page's slots."""
+
+    id: int
+    container: str
+    pid: int
+    started: int  # in clock ticks since boot; with the pid it names a process for good
+    pidfd: int
+    page: LeasePage
+    leases: dict[str, Lease]
+    connection: Connection | None = None
+    asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
+    ended: bool = False  # the process is gone; what it held may not be
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        self.page.close()
+
+
+@dataclass(eq=False, slots=True)
+class Tenant:
+    """One living container. `quota` is in the order of its pages' slots."""
+
+    id: str
+    name: str
+    quota: dict[str, int]
+    sessions: dict[int, Session] = field(default_factory=dict)
+    ttl: float | None = None  # seconds from its start
+    remove_when_done: bool = False
+    engine_id: str = ""
+    started_at: datetime | None = None
+    finished: bool = False  # the engine says that it has ended; its memory may not be back yet
+    killed: bool = False
+    paused: bool = False
+    suspended_since: float | None = None
+    suspended_before: float = 0.0  # seconds, ended waits only
+    waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
+    peak: dict[str, int] = field(default_factory=dict)
+    reason: str = ""  # why it is being ended, if it is
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def used(self, gpu: str) -> int:
+        return sum(session.leases[gpu].used for session in self.sessions.values())
+
+    def granted(self, gpu: str) -> int:
+        return sum(session.leases[gpu].granted for session in self.sessions.values())
+
+    def overhead(self, gpu: str) -> int:
+        return sum(session.leases[gpu].overhead for session in self.sessions.values())
+
+    def note_peak(self, gpu: str) -> int:
+        """Brings the peak up to date; returns what is used now."""
+        used = self.used(gpu)
+        self.peak[gpu] = max(used, self.peak.get(gpu, 0))
+        return used
+
+    def places(self, contexts: Mapping[str, int]) -> list[pages.Place]:
+        return [pages.Place(gpu, quota, contexts.get(gpu, 0)) for gpu, quota in self.quota.items()]
+
+
+def start_time(pid: int) -> int | None:
+    """When this process started, in clock ticks since boot; None if it is gone."""
+    try:
+        # The program's name, in parentheses, may itself hold spaces and parentheses.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

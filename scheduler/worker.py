@@ -1,0 +1,213 @@
+"""The scheduler: start, run, stop. Everything it is made of is put together here.
+
+    stop = asyncio.Event()
+    await Scheduler().run(stop)
+
+It runs in a process of its own (`manage.py runscheduler`) or in the event loop of the web server. There is one per
+host. Stopping it leaves the containers running: the next one takes them over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
+from channels.worker import Worker  # type: ignore[import-untyped]
+from django.conf import settings
+from django.utils import timezone
+
+from .broker import Broker
+from .commands import Commands
+from .consumers import Hints
+from .containers import Containers
+from .core.events import GpuSeen, Ticked
+from .core.state import State
+from .engines.base import Engine, EngineAway
+from .engines.choose import choose
+from .engines.outfit import Simulation
+from .gpus import Gpus
+from .limits import Limits
+from .measure import Measure
+from .reaper import Reaper
+from .report import Report
+from .server import Server
+from .store import Store
+from .tenants import Session
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "scheduler"
+SIGN_OF_LIFE = 1.0  # seconds
+TICK = 0.1  # seconds; the precision of max_wait_seconds
+PUBLISH = 0.05  # seconds; the most often that rows are looked through
+RESTART = 1.0
+RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
+
+
+class AlreadyRunning(Exception):
+    """Another scheduler works in this GPUSHARE_HOME."""
+
+
+class Scheduler:
+    def __init__(self) -> None:
+        self.home: Path = settings.GPUSHARE_HOME
+        self.started = asyncio.Event()
+        self._stale = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Runs until `stop` is set. Raises NoGpus, AlreadyRunning or EngineError if it cannot start."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_only_one(self.home))
+            stopping = asyncio.create_task(stop.wait())
+            stack.callback(stopping.cancel)
+            starting = asyncio.create_task(self._start(stack))
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                await asyncio.wait([starting])
+                return
+            await starting
+            log.info("the scheduler has started with %s containers and %d GPUs", self.engine.name, len(self.gpus.cards))
+            self.started.set()
+            await stopping
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Everything in its order: what lives is known before a socket opens, and is written down when all ends."""
+        _allow_many_descriptors()
+        self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
+        stack.push_async_callback(self.gpus.close)
+        self.store = Store(settings.GPUSHARE_NODE)
+        await self.store.open(self.gpus.cards, **self._node())
+        stack.push_async_callback(self.store.close)
+        self.engine = await self._find_engine()
+        stack.push_async_callback(self.engine.close)
+        self._put_together()
+        stack.callback(self.server.close)
+        await self.containers.take_over()
+        stack.push_async_callback(self.commands.close)
+        self.report.publish()
+        self.store.node(seen_at=timezone.now())
+        await stack.enter_async_context(self._background())
+
+    def _node(self) -> dict[str, Any]:
+        return {
+            "policy": settings.GPUSHARE_POLICY,
+            "driver": self.gpus.driver,
+            "simulated": self.gpus.simulation is not None,
+            "started_at": timezone.now(),
+        }
+
+    async def _find_engine(self) -> Engine:
+        """Waits for the engine that was asked for, and says so meanwhile."""
+        state = self.gpus.simulation
+        simulation = Simulation(settings.GPUSHARE_BUILD / "sim", state) if state else None
+        while True:
+            try:
+                engine = await choose(simulation)
+            except EngineAway as error:
+                log.warning("%s", error)
+                self.store.node(seen_at=timezone.now(), engine_error=str(error)[:500])
+                await self.store.flush()
+                await asyncio.sleep(SIGN_OF_LIFE)
+            else:
+                self.store.node(engine=engine.name, engine_error="")
+                return engine
+
+    def _put_together(self) -> None:
+        state = State(policy=settings.GPUSHARE_POLICY)
+        self.broker = Broker(self.store, self.gpus.contexts, state, self._process_died, self._stale.set)
+        self.server = Server(self.home / "sockets", self.broker)
+        self.reaper = Reaper(self.gpus, self.broker.session_gone)
+        self.report = Report(self.broker, self.store)
+        self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns)
+        self.containers = Containers(self.engine, self.broker, self.server, self.gpus, self.store, self.home)
+        self.commands = Commands(self.containers, self.broker, self.store)
+        self.limits = Limits(self.containers, self.broker, self.store)
+        for card in self.gpus.cards.values():
+            self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
+
+    def _process_died(self, session: Session) -> None:
+        self.reaper.add(session)
+
+    @asynccontextmanager
+    async def _background(self) -> AsyncIterator[None]:
+        parts: list[Callable[[], Awaitable[None]]] = [
+            self.store.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
+            self._publish, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
+        ]  # fmt: skip
+        tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _publish(self) -> None:
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            self.report.publish()
+            await asyncio.sleep(PUBLISH)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            if self.broker.state.waiting:
+                self.broker.tell(Ticked(self.broker.now()))
+
+    async def _live(self) -> None:
+        """A sign of life, and everything that changes without a message: use inside leases above all."""
+        while True:
+            self.store.node(seen_at=timezone.now(), engine_error=self.engine.away[:500])
+            self.report.publish()
+            await asyncio.sleep(SIGN_OF_LIFE)
+
+    async def _follow_engine(self) -> None:
+        async for sighting in self.engine.changes():
+            self.containers.seen(sighting)
+
+    async def _listen_to_hints(self) -> None:
+        """A Channels worker for one channel, in this loop."""
+        worker = Worker(Hints.as_asgi(heard=self.commands.wake), [CHANNEL], get_channel_layer())
+        await asyncio.gather(worker.application_checker(), worker.listener(CHANNEL))
+
+    async def _stop_expecting(self) -> None:
+        await asyncio.sleep(RECONNECTING)
+        self.broker.stop_expecting()
+        await asyncio.Event().wait()
+
+
+async def _keep_going(part: Callable[[], Awaitable[None]]) -> None:
+    """Runs a part of the scheduler for ever: a failure is logged, and the part starts again."""
+    while True:
+        try:
+            await part()
+            log.error("%s has ended; it starts again", part.__qualname__)
+        except Exception:
+            log.exception("%s failed; it starts again", part.__qualname__)
+        await asyncio.sleep(RESTART)
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    """Two schedulers would both hand out the same memory. The kernel drops the lock however the process ends."""
+    with (home / "scheduler.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(f"Another scheduler already works in {home}.") from None
+        yield
+
+
+def _allow_many_descriptors() -> None:
+    """Each session takes four; the usual soft limit of 1024 would do for 250 processes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,174 @@
+"""A whole host for tests: a real scheduler in the test's event loop, local processes, a simulated card, real rows.
+
+async def test_something(host):
+    container = await host.launch("workload", "--bytes", "1GiB", gpu_memory=2 * GIB)
+    await host.until(container, "exited")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from channels.db import database_sync_to_async
+from django.contrib.auth.models import User
+
+from scheduler.worker import Scheduler
+from tests.support.eventually import eventually
+from web.models import AllocationEvent, Claim, Command, Container
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = ROOT / ".build"
+MIB = 1 << 20
+GIB = 1 << 30
+T = TypeVar("T")
+
+
+async def query(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Runs a query outside the event loop, on a connection of its own."""
+    result: T = await database_sync_to_async(function, thread_sensitive=False)(*arguments, **options)
+    return result
+
+
+class Host:
+    """One host. `start` and `stop` the scheduler as often as the test wants; containers live on."""
+
+    def __init__(self) -> None:
+        self.scheduler: Scheduler | None = None
+        self._stop = asyncio.Event()
+        self._run: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> Scheduler:
+        assert self.scheduler is not None
+        return self.scheduler
+
+    async def start(self) -> Scheduler:
+        self.scheduler, self._stop = Scheduler(), asyncio.Event()
+        self._run = asyncio.create_task(self.scheduler.run(self._stop))
+        started = asyncio.create_task(self.scheduler.started.wait())
+        await asyncio.wait([started, self._run], return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        if self._run.done():
+            self._run.result()
+        return self.scheduler
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._run is not None:
+            await asyncio.wait_for(self._run, 15)
+            self._run = None
+
+    async def command(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
+        """Writes a command as services do and returns it finished."""
+        command = await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
+        self.up.commands.wake()
+        return await self.answer(command)
+
+    async def answer(self, command: Command, within: float = 15.0) -> Command:
+        async with asyncio.timeout(within):
+            while True:
+                command = await query(Command.objects.select_related("container").get, pk=command.pk)
+                if command.done_at is not None:
+                    return command
+                await asyncio.sleep(0.005)
+
+    async def start_launch(self, *words: str, gpu_memory: int | None = GIB, **fields: Any) -> tuple[Container, Command]:
+        """Asks for a container that runs these words; `workload` stands for the demo's program."""
+
+        def write() -> tuple[Container, Command]:
+            owner, _ = User.objects.get_or_create(username=fields.pop("owner", "ada"))
+            container = Container.objects.create(
+                **{
+                    "name": f"c{Container.objects.count()}",
+                    "owner": owner,
+                    "image": "local",
+                    "command": [str(BUILD / "workload") if word == "workload" else word for word in words],
+                    "gpu_memory": gpu_memory,
+                    **fields,
+                }
+            )
+            return container, Command.objects.create(kind="launch", container=container, issued_by=owner)
+
+        container, command = await query(write)
+        self.up.commands.wake()
+        return container, command
+
+    async def launch(self, *words: str, **fields: Any) -> Container:
+        container, command = await self.start_launch(*words, **fields)
+        command = await self.answer(command)
+        assert command.outcome == "done", command.message
+        return await self.get(container)
+
+    async def get(self, container: Container) -> Container:
+        return await query(Container.objects.get, pk=container.pk)
+
+    async def claim(self, container: Container) -> Claim:
+        return await query(Claim.objects.select_related("gpu").get, container=container)
+
+    async def until(self, container: Container, state: str, within: float = 15.0) -> Container:
+        """The container once its row says that it is in this state."""
+        deadline = time.monotonic() + within
+        while True:
+            container = await self.get(container)
+            if container.state == state:
+                return container
+            assert time.monotonic() < deadline, f"{container.name} is {container.state}: {self.log(container)}"
+            await asyncio.sleep(0.005)
+
+    async def returned(self, container: Container) -> Claim:
+        """The claim of an ended container, once everything it held has come back."""
+        await eventually(lambda: str(container.pk) not in self.up.broker.tenants)
+        self.up.report.publish()
+        await self.up.store.flush()
+        return await self.claim(container)
+
+    async def events(self, container: Container, *kinds: str) -> list[AllocationEvent]:
+        events = await query(lambda: list(AllocationEvent.objects.filter(container=container).order_by("id")))
+        return [event for event in events if not kinds or event.kind in kinds]
+
+    def log(self, container: Container) -> str:
+        path = self.up.home / "logs" / f"{container.pk}.log"
+        return path.read_text() if path.exists() else ""
+
+    async def says(self, container: Container, words: str) -> None:
+        """Waits until the program has printed these words."""
+        await eventually(lambda: words in self.log(container))
+
+    async def close(self) -> None:
+        """Ends every container, then the scheduler."""
+        if self._run is None:
+            await self.start()
+        for sighting in await self.up.engine.sightings():
+            await self.up.engine.kill(sighting.engine_id)
+        await self.stop()
+
+
+_card: Path | None = None
+
+
+def _shared_card(home: Path, fresh: Path) -> None:
+    """Gives this home the card that every host of this test process has: a process can open only one."""
+    global _card
+    _card = _card or fresh
+    _card.mkdir(exist_ok=True)
+    (home / "card").symlink_to(_card)
+
+
+@contextlib.asynccontextmanager
+async def a_host(settings: Any, home: Path, policy: str = "fifo") -> AsyncIterator[Host]:
+    """A running host with one simulated GPU of 5 GiB. `home` must be empty and outlive the test."""
+    _shared_card(home, home.parent / "shared-card")
+    settings.GPUSHARE_HOME = home
+    settings.GPUSHARE_GPUS = "sim:1x5GiB"
+    settings.GPUSHARE_ENGINE = "process"
+    settings.GPUSHARE_POLICY = policy
+    host = Host()
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.close()
