@@ -10,7 +10,7 @@ all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1
 
 $(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h) sim/build.mk
 	mkdir -p $(@D)
-	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libcuda.so.1 -o $@ $(SIM_DRIVER)
+	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -o $@ $(SIM_DRIVER)
 
 $(SIM)/libnvidia-ml.so.1: $(SIM_NVML) $(wildcard sim/*.h) sim/build.mk
 	mkdir -p $(@D)

@@ -5,7 +5,11 @@
 
 #define STACK 64
 
+enum { LIMIT_STACK = 0, LIMIT_PRINTF = 1, LIMIT_HEAP = 2 };
+#define HEAP_DEFAULT (8u << 20) /* part of what every context takes */
+
 static struct context primary[CARD_GPUS];
+static unsigned living[CARD_GPUS]; /* contexts by device */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct context *stack[STACK];
 static _Thread_local int depth;
@@ -17,7 +21,11 @@ static CUresult start(struct context *context, CUdevice device, unsigned flags) 
     context->device = device;
     context->flags = flags;
     context->broken = CUDA_SUCCESS;
+    context->limit[LIMIT_STACK] = 1024;
+    context->limit[LIMIT_PRINTF] = 1 << 20;
+    context->limit[LIMIT_HEAP] = HEAP_DEFAULT;
     context->alive = true;
+    living[device]++;
     return CUDA_SUCCESS;
 }
 
@@ -26,6 +34,11 @@ static void stop(struct context *context) {
     context->alive = false;
     heap_drop(gpu, context);
     units_give(gpu, &context->overhead);
+    if (context->limits.taken != NULL) units_give(gpu, &context->limits);
+    /* Pools are the device's, not a context's; they end with the last one. */
+    if (--living[context->device] > 0) return;
+    pool_forget(context->device);
+    graph_memory_forget(context->device);
 }
 
 static CUresult begin(CUdevice device) {
@@ -45,10 +58,9 @@ CUresult context_current(struct context **context) {
 
 /* ---- primary contexts ---- */
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+CUresult context_retain(CUdevice device, struct context **context) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
-    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     struct context *mine = &primary[device];
     if (!mine->alive) result = start(mine, device, mine->flags);
@@ -60,7 +72,12 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return result;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    ENTERED();
+    return context == NULL ? CUDA_ERROR_INVALID_VALUE : context_retain(device, context);
+}
+
+CUresult context_release(CUdevice device) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&lock);
@@ -71,9 +88,17 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return result;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    ENTERED();
+    return context_release(device);
+}
 
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    ENTERED();
+    return context_release(device);
+}
+
+static CUresult reset(CUdevice device) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&lock);
@@ -83,19 +108,30 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    ENTERED();
+    return reset(device);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    ENTERED();
+    return reset(device);
+}
 
 EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
+    ENTERED();
     CUresult result = begin(device);
     if (result == CUDA_SUCCESS) primary[device].flags = flags;
     return result;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+    ENTERED();
     return cuDevicePrimaryCtxSetFlags_v2(device, flags);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    ENTERED();
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     if (flags != NULL) *flags = primary[device].flags;
@@ -105,7 +141,7 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int
 
 /* ---- made contexts ---- */
 
-EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
+static CUresult push(CUcontext context) {
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (context == NULL || depth == STACK) return CUDA_ERROR_INVALID_VALUE;
@@ -114,7 +150,14 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    ENTERED();
+    return push(context);
+}
+ALSO(cuCtxPushCurrent, cuCtxPushCurrent_v2);
+
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    ENTERED();
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -123,7 +166,7 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+static CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -131,27 +174,35 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice devi
     struct context *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     result = start(made, device, flags);
-    if (result == CUDA_SUCCESS) result = cuCtxPushCurrent_v2(made);
+    if (result == CUDA_SUCCESS) result = push(made);
     if (result == CUDA_SUCCESS) *context = made;
     else free(made);
     return result;
 }
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    return cuCtxCreate_v2(context, flags, device);
+    ENTERED();
+    return create(context, flags, device);
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    ENTERED();
+    return create(context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
+    ENTERED();
     if (affinity != NULL || count != 0) return CUDA_ERROR_NOT_SUPPORTED;
-    return cuCtxCreate_v2(context, flags, device);
+    return create(context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned flags, CUdevice device) {
+    ENTERED();
     if (params != NULL) return CUDA_ERROR_NOT_SUPPORTED;
-    return cuCtxCreate_v2(context, flags, device);
+    return create(context, flags, device);
 }
 
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+static CUresult destroy(CUcontext context) {
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (context == NULL || (context >= primary && context < primary + CARD_GPUS)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -164,9 +215,25 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+    ENTERED();
+    return destroy(context);
+}
+
+EXPORT CUresult cuCtxDestroy(CUcontext context) {
+    ENTERED();
+    return destroy(context);
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext context) {
+    ENTERED();
+    return destroy(context);
+}
+
 /* ---- the current context ---- */
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
+    ENTERED();
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (context == NULL) {
@@ -180,6 +247,7 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
 }
 
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
+    ENTERED();
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -188,6 +256,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
 }
 
 EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
+    ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
@@ -197,6 +266,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
+    ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
@@ -206,11 +276,83 @@ EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
+    ENTERED();
     struct context *context;
-    return context_current(&context);
+    CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS) pool_settle();
+    return result;
+}
+
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    ENTERED();
+    CUresult ready = sim_ready();
+    if (ready != CUDA_SUCCESS) return ready;
+    if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    pool_settle();
+    return context->broken;
+}
+
+EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
+    ENTERED();
+    CUresult ready = sim_ready();
+    if (ready != CUDA_SUCCESS) return ready;
+    if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *device = context->device;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+    ENTERED();
+    struct context *current;
+    CUresult result = context_current(&current);
+    if (context == NULL && result != CUDA_SUCCESS) return result;
+    if (id == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *id = (uintptr_t)(context != NULL ? context : current);
+    return CUDA_SUCCESS;
+}
+
+/* A bigger device heap takes memory at once; the other limits cost nothing here. */
+static CUresult grow_heap(struct context *context, size_t bytes) {
+    uint64_t beyond = bytes > HEAP_DEFAULT ? (bytes - HEAP_DEFAULT + CARD_UNIT - 1) / CARD_UNIT : 0;
+    unsigned gpu = sim_gpu(context->device);
+    struct units more = {0};
+    if (beyond > card_open()->gpu[gpu].units) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = beyond > 0 ? units_take(gpu, beyond, &more) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+    if (context->limits.taken != NULL) units_give(gpu, &context->limits);
+    context->limits = more;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
+    ENTERED();
+    struct context *context;
+    CUresult result = context_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (limit < 0 || limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    pthread_mutex_lock(&lock);
+    if (limit == LIMIT_HEAP) result = grow_heap(context, value);
+    if (result == CUDA_SUCCESS) context->limit[limit] = value;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuCtxGetLimit(size_t *value, int limit) {
+    ENTERED();
+    struct context *context;
+    CUresult result = context_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *value = context->limit[limit];
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
+    ENTERED();
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (version == NULL || (context != NULL && !context->alive)) return CUDA_ERROR_INVALID_VALUE;
@@ -219,6 +361,7 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
 }
 
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    ENTERED();
     if (least != NULL) *least = 0;
     if (greatest != NULL) *greatest = 0;
     return sim_ready();

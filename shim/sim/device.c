@@ -66,6 +66,7 @@ unsigned sim_gpu(CUdevice device) { return (unsigned)visible[device]; }
 bool sim_valid(CUdevice device) { return device >= 0 && device < count; }
 
 EXPORT CUresult cuInit(unsigned flags) {
+    ENTERED();
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&lock);
@@ -82,6 +83,7 @@ EXPORT CUresult cuInit(unsigned flags) {
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
+    ENTERED();
     if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
     *version = SIM_CUDA_VERSION;
     return CUDA_SUCCESS;
@@ -97,6 +99,7 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
     } while (0)
 
 EXPORT CUresult cuDeviceGetCount(int *devices) {
+    ENTERED();
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (devices == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -105,12 +108,14 @@ EXPORT CUresult cuDeviceGetCount(int *devices) {
 }
 
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    ENTERED();
     CHECK_DEVICE(device, ordinal);
     *device = ordinal;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    ENTERED();
     CHECK_DEVICE(name, device);
     if (length <= 0) return CUDA_ERROR_INVALID_VALUE;
     snprintf(name, (size_t)length, CARD_NAME);
@@ -118,20 +123,23 @@ EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
 }
 
 EXPORT CUresult cuDeviceGetUuid_v2(uint8_t *uuid, CUdevice device) {
+    ENTERED();
     CHECK_DEVICE(uuid, device);
     memcpy(uuid, card_open()->gpu[sim_gpu(device)].uuid, 16);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceGetUuid(uint8_t *uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+ALSO(cuDeviceGetUuid, cuDeviceGetUuid_v2);
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    ENTERED();
     CHECK_DEVICE(bytes, device);
     *bytes = card_open()->gpu[sim_gpu(device)].units * CARD_UNIT;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
+    ENTERED();
     CHECK_DEVICE(major, device);
     if (minor == NULL) return CUDA_ERROR_INVALID_VALUE;
     *major = 9;
@@ -140,6 +148,7 @@ EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice devic
 }
 
 EXPORT CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
+    ENTERED();
     CHECK_DEVICE(id, device);
     if (length < 13) return CUDA_ERROR_INVALID_VALUE;
     snprintf(id, (size_t)length, "0000:%02x:00.0", sim_gpu(device) + 1);
@@ -170,6 +179,7 @@ static const struct {
 };
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    ENTERED();
     CHECK_DEVICE(value, device);
     if (attribute <= 0) return CUDA_ERROR_INVALID_VALUE;
     *value = attribute == 33 ? (int)sim_gpu(device) + 1 : 0; /* PCI_BUS_ID */
@@ -192,6 +202,7 @@ static const struct {
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_UNSUPPORTED_LIMIT, "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
@@ -200,6 +211,10 @@ static const struct {
     {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
 };
 
 static CUresult describe(CUresult error, const char **text, bool name) {
@@ -210,5 +225,11 @@ static CUresult describe(CUresult error, const char **text, bool name) {
     return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-EXPORT CUresult cuGetErrorName(CUresult error, const char **name) { return describe(error, name, true); }
-EXPORT CUresult cuGetErrorString(CUresult error, const char **text) { return describe(error, text, false); }
+EXPORT CUresult cuGetErrorName(CUresult error, const char **name) {
+    ENTERED();
+    return describe(error, name, true);
+}
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text) {
+    ENTERED();
+    return describe(error, text, false);
+}

@@ -8,6 +8,19 @@
 #include <stddef.h>
 
 #define EXPORT __attribute__((visibility("default")))
+/* The same function under another name, such as the one for per-thread default streams. */
+#define ALSO(name, of) extern __typeof__(of) name __attribute__((alias(#of), visibility("default")))
+
+/* Every entry point begins with this: tests ask by sim_calls(name) how often the driver was entered. */
+struct entry {
+    const char *name;
+    _Atomic uint64_t calls;
+};
+#define ENTERED()                                                                                       \
+    do {                                                                                                \
+        static struct entry entry __attribute__((section("sim_entries"), used)) = {.name = __func__};  \
+        atomic_fetch_add_explicit(&entry.calls, 1, memory_order_relaxed);                               \
+    } while (0)
 
 typedef int CUresult;
 typedef int CUdevice;
@@ -17,6 +30,20 @@ typedef struct stream *CUstream;
 typedef struct event *CUevent;
 typedef struct module *CUmodule;
 typedef struct function *CUfunction;
+typedef struct pool *CUmemoryPool;
+typedef struct graph *CUgraph;
+typedef struct node *CUgraphNode;
+typedef struct exec *CUgraphExec;
+typedef struct array *CUarray;
+typedef unsigned long long CUmemHandle; /* CUmemGenericAllocationHandle */
+
+struct location {
+    int type; /* LOCATION_DEVICE, … */
+    int id;
+};
+enum { LOCATION_DEVICE = 1 };
+enum { TYPE_PINNED = 1 };
+enum { HANDLE_NONE = 0, HANDLE_POSIX_FD = 1 };
 
 enum {
     CUDA_SUCCESS = 0,
@@ -27,6 +54,7 @@ enum {
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
@@ -35,10 +63,22 @@ enum {
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
 };
 
 #define SIM_CUDA_VERSION 13000
 #define SIM_CONTEXT_UNITS 33 /* 66 MiB, as in the paper that this product stands on */
+
+/* ---- calls.c ---- */
+
+struct call {
+    const char *name;
+    int version; /* the CUDA version that brought this form */
+    void (*function)(void), (*per_thread)(void);
+};
+extern const struct call calls[]; /* by name, then by version */
+extern const size_t call_count;
 
 /* ---- device.c: the GPUs this process sees, in its order ---- */
 
@@ -51,7 +91,12 @@ bool sim_valid(CUdevice device);
 
 /* ---- heap.c: this process's memory on each GPU ---- */
 
-enum block_kind { BLOCK_DEVICE, BLOCK_MANAGED };
+enum block_kind {
+    BLOCK_DEVICE,
+    BLOCK_MANAGED,
+    BLOCK_POOL, /* a pool's segment: pool.c knows what is in it */
+    BLOCK_HIDDEN, /* memory without an address of its own: arrays, and what VMM maps elsewhere */
+};
 
 /* Where an address belongs. */
 struct place {
@@ -59,6 +104,7 @@ struct place {
     CUdeviceptr base;
     uint64_t bytes;
     enum block_kind kind;
+    const void *owner;
 };
 
 /* `owner` is the context that the memory goes away with. */
@@ -66,6 +112,12 @@ CUresult heap_take(unsigned gpu, const void *owner, uint64_t bytes, enum block_k
 CUresult heap_give(CUdeviceptr address);
 void heap_drop(unsigned gpu, const void *owner);
 bool heap_find(CUdeviceptr address, struct place *place);
+/* Whole units of memory, and where in which file they lie: what VMM maps. */
+CUresult heap_take_hidden(unsigned gpu, uint64_t bytes, CUdeviceptr *address, int *file, off_t *offset);
+/* The memory file of a GPU, made if need be; −1 if that cannot be. */
+int heap_open(unsigned gpu);
+/* In which file an address of the heap lies, and where. */
+int heap_file(CUdeviceptr address, off_t *offset);
 /* Is the address in the simulated memory's address space at all? */
 bool heap_is_ours(CUdeviceptr address);
 
@@ -79,21 +131,140 @@ void units_give(unsigned gpu, struct units *units);
 
 /* ---- context.c ---- */
 
+#define CONTEXT_LIMITS 11
+
 struct context {
     CUdevice device;
     bool alive;
     unsigned flags;
     unsigned users;  /* primary contexts: how often retained */
     CUresult broken; /* an error of the device that stays until the context is destroyed */
-    struct units overhead;
+    struct units overhead, limits; /* beside the fixed part, what raised limits take */
+    size_t limit[CONTEXT_LIMITS];
 };
 
 /* The calling thread's context, or why it has none that works. */
 CUresult context_current(struct context **context);
 
+CUresult context_retain(CUdevice device, struct context **context);
+CUresult context_release(CUdevice device);
+
 /* ---- memory.c ---- */
 
 /* True if a program may touch these bytes as device memory. */
 bool memory_covers(CUdeviceptr address, uint64_t bytes);
+/* Where an address belongs, whichever way it was allocated. */
+bool memory_find(CUdeviceptr address, struct place *place);
+CUresult memory_free(CUdeviceptr address);
+CUresult memory_copy(CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
+CUresult memory_set(CUdeviceptr to, uint32_t value, uint64_t width, uint64_t count);
+
+/* ---- vmm.c ---- */
+
+bool vmm_find(CUdeviceptr address, struct place *place);
+bool vmm_covers(CUdeviceptr address, uint64_t bytes);
+CUresult vmm_reserve(uint64_t bytes, CUdeviceptr *address);
+void vmm_unreserve(CUdeviceptr address, uint64_t bytes);
+/* A window on a file, as the importer of somebody else's memory has it. */
+CUresult vmm_map_file(int file, off_t offset, uint64_t bytes, unsigned gpu, CUdeviceptr *address);
+bool vmm_unmap_file(CUdeviceptr address);
+/* Keeps the physical memory of a handle alive, as a mapping does; NULL if there is no such handle. */
+void *vmm_attach(CUmemHandle handle);
+void vmm_detach(void *attached);
+
+/* ---- pool.c ---- */
+
+bool pool_find(CUdeviceptr address, struct place *place);
+CUresult pool_free(CUdeviceptr address);
+CUresult pool_take(CUmemoryPool pool, uint64_t bytes, CUdeviceptr *address);
+CUmemoryPool pool_current(CUdevice device);
+/* What a real card does when it synchronises: pools give back what they hold beyond their thresholds. */
+void pool_settle(void);
+void pool_forget(CUdevice device);
+bool pool_exportable(CUmemoryPool pool, unsigned *gpu);
+/* A pool that lives in another process; `file` is that process's memory file, and the pool's from now on. */
+CUmemoryPool pool_import(int file);
+int pool_imported_file(CUmemoryPool pool);
+
+/* ---- graphmemory.c: memory that is allocated by running a graph ---- */
+
+struct graph_memory; /* one allocation node's: an address for good, physical memory while it is allocated */
+
+struct graph_memory *graph_memory_new(CUdevice device, uint64_t bytes);
+void graph_memory_hold(struct graph_memory *memory);
+void graph_memory_drop(struct graph_memory *memory);
+CUdeviceptr graph_memory_address(const struct graph_memory *memory);
+CUdevice graph_memory_device(const struct graph_memory *memory);
+CUresult graph_memory_prepare(struct graph_memory *memory);
+CUresult graph_memory_take(struct graph_memory *memory, bool again);
+/* CUDA_ERROR_INVALID_VALUE if the address is no allocated graph memory. */
+CUresult graph_memory_free(CUdeviceptr address);
+bool graph_memory_find(CUdeviceptr address, struct place *place);
+void graph_memory_forget(CUdevice device);
+
+/* ---- graph.c ---- */
+
+enum node_type { NODE_KERNEL = 0, NODE_COPY = 1, NODE_SET = 2, NODE_HOST = 3, NODE_CHILD = 4, NODE_EMPTY = 5, NODE_ALLOC = 10, NODE_FREE = 11 };
+
+/* Kernels have at most two words of parameters here: a captured launch keeps them by value. */
+struct launch {
+    CUfunction function;
+    uint64_t threads;
+    uint64_t words[2];
+};
+
+struct work {
+    enum node_type type;
+    union {
+        struct launch launch;
+        struct {
+            CUdeviceptr to, from;
+            uint64_t bytes;
+        } copy;
+        struct {
+            CUdeviceptr to;
+            uint64_t value, width, count;
+        } set;
+        struct {
+            void (*function)(void *);
+            void *data;
+        } host;
+        struct {
+            struct graph_memory *memory;
+            uint64_t asked;
+        } alloc;
+        CUdeviceptr free;
+        CUgraph child;
+    };
+};
+
+CUgraph graph_new(void);
+CUresult graph_add(CUgraph graph, const struct work *work, CUgraphNode *node);
+/* Does the work now, or, on a stream that captures, notes it down in the stream's graph. */
+CUresult work_submit(CUstream stream, const struct work *work);
+CUresult work_run(const struct work *work);
+
+/* ---- stream.c ---- */
+
+struct stream {
+    CUdevice device;
+    unsigned flags;
+    int priority;
+    struct context *context;
+    CUgraph capturing;
+};
+
+CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, int priority);
+/* The stream that a handle names: a default stream is one per process. */
+struct stream *stream_of(CUstream handle);
+
+/* ---- host.c, old.c ---- */
+
+bool host_covers(CUdeviceptr address, uint64_t bytes);
+bool old_find(CUdeviceptr address, struct place *place);
+
+/* ---- module.c ---- */
+
+CUresult launch_run(const struct launch *launch);
 
 #endif

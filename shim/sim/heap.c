@@ -273,6 +273,15 @@ CUresult heap_take(unsigned gpu, const void *owner, uint64_t bytes, enum block_k
     return result;
 }
 
+CUresult heap_take_hidden(unsigned gpu, uint64_t bytes, CUdeviceptr *address, int *file, off_t *offset) {
+    /* Rounded up, so that it is a block of its own. */
+    CUresult result = heap_take(gpu, NULL, bytes < CARD_UNIT ? CARD_UNIT : bytes, BLOCK_HIDDEN, address);
+    if (result != CUDA_SUCCESS) return result;
+    *file = windows[gpu].file;
+    *offset = (off_t)(*address - (uintptr_t)windows[gpu].base);
+    return CUDA_SUCCESS;
+}
+
 CUresult heap_give(CUdeviceptr address) {
     pthread_mutex_lock(&lock);
     unsigned gpu;
@@ -307,6 +316,7 @@ static bool find(CUdeviceptr address, struct place *place) {
     const struct block *block = window == NULL ? NULL : block_at(window, address);
     if (block == NULL) return false;
     place->kind = block->kind;
+    place->owner = block->owner;
     place->base = block_address(window, block);
     place->bytes = block->bytes;
     uint64_t offset = address - place->base;
@@ -318,6 +328,23 @@ bool heap_find(CUdeviceptr address, struct place *place) {
     bool found = find(address, place);
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+int heap_open(unsigned gpu) {
+    pthread_mutex_lock(&lock);
+    int file = window_open(gpu) ? windows[gpu].file : -1;
+    pthread_mutex_unlock(&lock);
+    return file;
+}
+
+int heap_file(CUdeviceptr address, off_t *offset) {
+    unsigned gpu;
+    pthread_mutex_lock(&lock);
+    const struct window *window = window_of(address, &gpu);
+    if (window != NULL) *offset = (off_t)(address - (uintptr_t)window->base);
+    int file = window != NULL ? window->file : -1;
+    pthread_mutex_unlock(&lock);
+    return file;
 }
 
 bool heap_is_ours(CUdeviceptr address) {

@@ -1,17 +1,36 @@
-/* Plain memory: allocate, free, ask, copy, set. Everything is done before the call returns. */
+/* Plain memory: allocate, free, ask, copy, set. Work is done before the call returns. */
 #include "driver.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The same function under the name that programs built for per-thread default streams use. */
-#define ALSO(name, of) extern __typeof__(of) name __attribute__((alias(#of), visibility("default")))
-
 #define PITCH 512ull
+
+bool memory_find(CUdeviceptr address, struct place *place) {
+    if (heap_find(address, place)) {
+        if (place->kind == BLOCK_POOL) return pool_find(address, place);
+        return place->kind != BLOCK_HIDDEN;
+    }
+    return vmm_find(address, place) || graph_memory_find(address, place) || old_find(address, place);
+}
 
 bool memory_covers(CUdeviceptr address, uint64_t bytes) {
     struct place place;
-    return bytes == 0 || (heap_find(address, &place) && bytes <= place.base + place.bytes - address);
+    if (bytes == 0 || vmm_covers(address, bytes)) return true;
+    if (!memory_find(address, &place)) return host_covers(address, bytes);
+    return bytes <= place.base + place.bytes - address;
+}
+
+CUresult memory_free(CUdeviceptr address) {
+    struct place place;
+    if (!heap_find(address, &place)) {
+        CUresult result = graph_memory_free(address);
+        if (result == CUDA_SUCCESS) return result;
+        /* A mapped buffer of external memory is freed like memory. */
+        return vmm_unmap_file(address / CARD_UNIT * CARD_UNIT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (place.kind == BLOCK_HIDDEN) return CUDA_ERROR_INVALID_VALUE;
+    return place.kind == BLOCK_POOL ? pool_free(address) : heap_give(address);
 }
 
 static CUresult take(CUdeviceptr *address, uint64_t bytes, enum block_kind kind) {
@@ -22,9 +41,13 @@ static CUresult take(CUdeviceptr *address, uint64_t bytes, enum block_kind kind)
     return heap_take(sim_gpu(context->device), context, bytes, kind, address);
 }
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) { return take(address, bytes, BLOCK_DEVICE); }
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
+    ENTERED();
+    return take(address, bytes, BLOCK_DEVICE);
+}
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element) {
+    ENTERED();
     if (pitch == NULL || (element != 4 && element != 8 && element != 16)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t row, bytes;
     if (__builtin_add_overflow(width, PITCH - 1, &row)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -36,18 +59,23 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags) {
+    ENTERED();
     if (flags != 1 && flags != 2) return CUDA_ERROR_INVALID_VALUE; /* attach to all streams, or to the host */
     return take(address, bytes, BLOCK_MANAGED);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
+    ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS || address == 0) return result;
-    return heap_give(address);
+    result = memory_free(address);
+    pool_settle(); /* cuMemFree synchronises */
+    return result;
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
@@ -58,108 +86,145 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 }
 
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
+    ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     struct place place;
-    if (!heap_find(address, &place)) return CUDA_ERROR_NOT_FOUND;
+    if (!memory_find(address, &place)) return CUDA_ERROR_NOT_FOUND;
     if (base != NULL) *base = place.base;
     if (bytes != NULL) *bytes = place.bytes;
     return CUDA_SUCCESS;
 }
 
-/* ---- copies ---- */
+/* ---- copies and sets ---- */
 
 static void *host(CUdeviceptr address) { return (void *)(uintptr_t)address; }
 
-static CUresult copy(CUdeviceptr to, bool to_device, CUdeviceptr from, bool from_device, size_t bytes) {
-    struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (to_device && !memory_covers(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (from_device && !memory_covers(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+CUresult memory_copy(CUdeviceptr to, CUdeviceptr from, uint64_t bytes) {
     memmove(host(to), host(from), bytes);
     return CUDA_SUCCESS;
 }
 
+/* `device`: which side has to be device memory. */
+enum side { TO = 1, FROM = 2, BOTH = TO | FROM };
+
+static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum side device, CUstream stream) {
+    struct context *context;
+    CUresult result = context_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if ((device & TO) && !memory_covers(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if ((device & FROM) && !memory_covers(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return work_submit(stream, &(struct work){.type = NODE_COPY, .copy = {to, from, bytes}});
+}
+
+/* With unified addressing the sides say themselves what they are. */
+static enum side sides(CUdeviceptr to, CUdeviceptr from) {
+    struct place place;
+    bool to_device = heap_is_ours(to) || memory_find(to, &place);
+    bool from_device = heap_is_ours(from) || memory_find(from, &place);
+    return (to_device ? TO : 0) | (from_device ? FROM : 0);
+}
+
+#define DEFAULT NULL
+
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    return copy(to, true, (uintptr_t)from, false, bytes);
+    ENTERED();
+    return copy(to, (uintptr_t)from, bytes, TO, DEFAULT);
 }
 ALSO(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD_v2);
 
 EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    return copy((uintptr_t)to, false, from, true, bytes);
+    ENTERED();
+    return copy((uintptr_t)to, from, bytes, FROM, DEFAULT);
 }
 ALSO(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH_v2);
 
 EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy(to, true, from, true, bytes);
+    ENTERED();
+    return copy(to, from, bytes, BOTH, DEFAULT);
 }
 ALSO(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD_v2);
 
 EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy(to, heap_is_ours(to), from, heap_is_ours(from), bytes);
+    ENTERED();
+    return copy(to, from, bytes, sides(to, from), DEFAULT);
 }
 ALSO(cuMemcpy_ptds, cuMemcpy);
 
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpyHtoD_v2(to, from, bytes);
+    ENTERED();
+    return copy(to, (uintptr_t)from, bytes, TO, stream);
 }
 ALSO(cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyHtoDAsync_v2);
 
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpyDtoH_v2(to, from, bytes);
+    ENTERED();
+    return copy((uintptr_t)to, from, bytes, FROM, stream);
 }
 ALSO(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync_v2);
 
 EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpyDtoD_v2(to, from, bytes);
+    ENTERED();
+    return copy(to, from, bytes, BOTH, stream);
 }
 ALSO(cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoDAsync_v2);
 
 EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpy(to, from, bytes);
+    ENTERED();
+    return copy(to, from, bytes, sides(to, from), stream);
 }
 ALSO(cuMemcpyAsync_ptsz, cuMemcpyAsync);
 
-/* ---- sets ---- */
+CUresult memory_set(CUdeviceptr to, uint32_t value, uint64_t width, uint64_t count) {
+    if (width == 1) memset(host(to), (int)value, count);
+    for (uint64_t i = 0; width == 2 && i < count; i++) ((uint16_t *)host(to))[i] = (uint16_t)value;
+    for (uint64_t i = 0; width == 4 && i < count; i++) ((uint32_t *)host(to))[i] = value;
+    return CUDA_SUCCESS;
+}
 
-static CUresult set(CUdeviceptr to, uint32_t value, size_t width, size_t count) {
+static CUresult set(CUdeviceptr to, uint32_t value, uint64_t width, size_t count, CUstream stream) {
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     uint64_t bytes;
     if (to % width != 0 || __builtin_mul_overflow(count, width, &bytes) || !memory_covers(to, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    if (width == 1) memset(host(to), (int)value, count);
-    for (size_t i = 0; width == 2 && i < count; i++) ((uint16_t *)host(to))[i] = (uint16_t)value;
-    for (size_t i = 0; width == 4 && i < count; i++) ((uint32_t *)host(to))[i] = value;
-    return CUDA_SUCCESS;
+    return work_submit(stream, &(struct work){.type = NODE_SET, .set = {to, value, width, count}});
 }
 
-EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) { return set(to, value, 1, count); }
-EXPORT CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) { return set(to, value, 2, count); }
-EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) { return set(to, value, 4, count); }
+EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
+    ENTERED();
+    return set(to, value, 1, count, DEFAULT);
+}
 ALSO(cuMemsetD8_v2_ptds, cuMemsetD8_v2);
-ALSO(cuMemsetD16_v2_ptds, cuMemsetD16_v2);
-ALSO(cuMemsetD32_v2_ptds, cuMemsetD32_v2);
 
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-    (void)stream;
-    return set(to, value, 1, count);
-}
-EXPORT CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
-    (void)stream;
-    return set(to, value, 2, count);
-}
-EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
-    (void)stream;
-    return set(to, value, 4, count);
+    ENTERED();
+    return set(to, value, 1, count, stream);
 }
 ALSO(cuMemsetD8Async_ptsz, cuMemsetD8Async);
+
+EXPORT CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
+    ENTERED();
+    return set(to, value, 2, count, DEFAULT);
+}
+ALSO(cuMemsetD16_v2_ptds, cuMemsetD16_v2);
+
+EXPORT CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
+    ENTERED();
+    return set(to, value, 2, count, stream);
+}
 ALSO(cuMemsetD16Async_ptsz, cuMemsetD16Async);
+
+EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
+    ENTERED();
+    return set(to, value, 4, count, DEFAULT);
+}
+ALSO(cuMemsetD32_v2_ptds, cuMemsetD32_v2);
+
+EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+    ENTERED();
+    return set(to, value, 4, count, stream);
+}
 ALSO(cuMemsetD32Async_ptsz, cuMemsetD32Async);

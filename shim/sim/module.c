@@ -7,16 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALSO(name, of) extern __typeof__(of) name __attribute__((alias(#of), visibility("default")))
-
 struct function {
     struct function *next;
     char name[128];
 };
 
+/* A .global of the module: it lives in device memory. */
+struct variable {
+    struct variable *next;
+    char name[128];
+    CUdeviceptr address;
+    uint64_t bytes;
+};
+
 struct module {
     char *text;
     struct function *functions;
+    struct variable *variables;
 };
 
 static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%'; }
@@ -31,44 +38,115 @@ static bool has_entry(const char *text, const char *name) {
     return false;
 }
 
-EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (module == NULL || image == NULL) return CUDA_ERROR_INVALID_VALUE;
-    const char *text = image;
-    /* PTX begins with its version, after white space and comments; an ELF or fat binary begins with other bytes. */
-    bool ptx = text[strspn(text, " \t\r\n")] == '.' || text[strspn(text, " \t\r\n")] == '/';
-    if (!ptx || strstr(text, ".version") == NULL || strstr(text, ".target") == NULL) return CUDA_ERROR_INVALID_IMAGE;
-    struct module *made = calloc(1, sizeof *made);
-    if (made != NULL) made->text = strdup(text);
-    if (made == NULL || made->text == NULL) {
-        free(made);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+/* ---- loading ---- */
+
+/* ".global .align 8 .b8 name[4096];": the bytes, or 0 for another statement. */
+static uint64_t parse_global(const char *text, char *name) {
+    static const char TYPE[] = "bsuf";
+    unsigned bits = 0;
+    unsigned long long count = 1;
+    for (const char *word = text; *word != '\0' && *word != ';' && *word != '='; word += strcspn(word, " \t\r\n;=[")) {
+        word += strspn(word, " \t\r\n");
+        if (word[0] == '.' && word[1] != '\0' && strchr(TYPE, word[1]) != NULL && isdigit((unsigned char)word[2])) {
+            bits = (unsigned)atoi(word + 2);
+        } else if (*word == '[') {
+            count = strtoull(word + 1, NULL, 10);
+            break;
+        } else if (bits > 0 && sscanf(word, "%127[A-Za-z0-9_$%]", name) != 1) {
+            return 0;
+        }
+        if (*word == ';' || *word == '=') break;
     }
-    *module = made;
+    return bits / 8 * count;
+}
+
+static CUresult take_globals(struct module *module, const struct context *context) {
+    const char *text = module->text;
+    while ((text = strstr(text, ".global ")) != NULL) {
+        text += strlen(".global ");
+        char name[128] = "";
+        uint64_t bytes = parse_global(text, name);
+        if (bytes == 0 || name[0] == '\0') continue;
+        struct variable *made = calloc(1, sizeof *made);
+        if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+        snprintf(made->name, sizeof made->name, "%s", name);
+        made->bytes = bytes;
+        CUresult result = heap_take(sim_gpu(context->device), context, bytes, BLOCK_DEVICE, &made->address);
+        if (result != CUDA_SUCCESS) {
+            free(made);
+            return result;
+        }
+        made->next = module->variables;
+        module->variables = made;
+    }
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
-    (void)count;
-    (void)options;
-    (void)values;
-    return cuModuleLoadData(module, image);
-}
-
-EXPORT CUresult cuModuleUnload(CUmodule module) {
-    if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
+static void unload(struct module *module) {
     for (struct function *function = module->functions, *next; function != NULL; function = next) {
         next = function->next;
         free(function);
     }
+    for (struct variable *variable = module->variables, *next; variable != NULL; variable = next) {
+        next = variable->next;
+        heap_give(variable->address);
+        free(variable);
+    }
     free(module->text);
     free(module);
+}
+
+static CUresult load(CUmodule *module, const char *text) {
+    struct context *context;
+    CUresult result = context_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (module == NULL || text == NULL) return CUDA_ERROR_INVALID_VALUE;
+    /* PTX begins with its version, after white space and comments; an ELF or fat binary begins with other bytes. */
+    char first = text[strspn(text, " \t\r\n")];
+    bool ptx = (first == '.' || first == '/') && strstr(text, ".version") != NULL && strstr(text, ".target") != NULL;
+    if (!ptx) return CUDA_ERROR_INVALID_IMAGE;
+    struct module *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->text = strdup(text);
+    result = made->text != NULL ? take_globals(made, context) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) *module = made;
+    else unload(made);
+    return result;
+}
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    ENTERED();
+    return load(module, image);
+}
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
+    ENTERED();
+    (void)count;
+    (void)options;
+    (void)values;
+    return load(module, image);
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module) {
+    ENTERED();
+    if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    unload(module);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name) {
+    ENTERED();
+    if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const struct variable *variable = module->variables;
+    while (variable != NULL && strcmp(variable->name, name) != 0) variable = variable->next;
+    if (variable == NULL) return CUDA_ERROR_NOT_FOUND;
+    if (address != NULL) *address = variable->address;
+    if (bytes != NULL) *bytes = variable->bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult find_function(CUfunction *function, CUmodule module, const char *name) {
     if (function == NULL || name == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
     if (strlen(name) >= sizeof module->functions->name || !has_entry(module->text, name)) return CUDA_ERROR_NOT_FOUND;
@@ -81,10 +159,56 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    ENTERED();
+    return find_function(function, module, name);
+}
+
+/* ---- libraries: modules that belong to no context; here they are loaded into the current one at once ---- */
+
+EXPORT CUresult cuLibraryLoadData(CUmodule *library, const void *code, int *jit_options, void **jit_values,
+                                  unsigned jit_count, int *options, void **values, unsigned count) {
+    ENTERED();
+    (void)jit_options;
+    (void)jit_values;
+    (void)jit_count;
+    (void)options;
+    (void)values;
+    (void)count;
+    return load(library, code);
+}
+
+EXPORT CUresult cuLibraryUnload(CUmodule library) {
+    ENTERED();
+    if (library == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    unload(library);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUmodule library) {
+    ENTERED();
+    if (module == NULL || library == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *module = library;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name) {
+    ENTERED();
+    return find_function(kernel, library, name);
+}
+
+EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
+    ENTERED();
+    if (function == NULL || kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *function = kernel;
+    return CUDA_SUCCESS;
+}
+
+/* ---- launches ---- */
+
 /* complement(data, words): thread i turns over every bit of the i-th 64-bit word, if there is one. */
-static CUresult complement(uint64_t threads, void **params) {
-    CUdeviceptr data = *(CUdeviceptr *)params[0];
-    uint64_t words = *(uint64_t *)params[1], bytes;
+static CUresult complement(uint64_t threads, CUdeviceptr data, uint64_t words) {
+    uint64_t bytes;
     if (words > threads) words = threads;
     if (data % 8 != 0 || __builtin_mul_overflow(words, 8, &bytes) || !memory_covers(data, bytes))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -93,10 +217,18 @@ static CUresult complement(uint64_t threads, void **params) {
     return CUDA_SUCCESS;
 }
 
+CUresult launch_run(const struct launch *launch) {
+    struct context *context;
+    CUresult result = context_current(&context);
+    /* As on a card, a bad address shows at the next call, and the context stays broken. */
+    if (result == CUDA_SUCCESS) context->broken = complement(launch->threads, launch->words[0], launch->words[1]);
+    return result;
+}
+
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                                void **params, void **extra) {
-    (void)stream;
+    ENTERED();
     (void)extra;
     struct context *context;
     CUresult result = context_current(&context);
@@ -107,8 +239,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
     if (threads == 0 || threads > 1024 || blocks == 0 || shared_bytes > 49152) return CUDA_ERROR_INVALID_VALUE;
     if (strcmp(function->name, "complement") != 0) return CUDA_ERROR_NOT_SUPPORTED;
     if (params == NULL) return CUDA_ERROR_INVALID_VALUE;
-    /* As on a card, a bad address shows at the next call, and the context stays broken. */
-    context->broken = complement(blocks * threads, params);
-    return CUDA_SUCCESS;
+    struct launch launch = {function, blocks * threads, {*(uint64_t *)params[0], *(uint64_t *)params[1]}};
+    return work_submit(stream, &(struct work){.type = NODE_KERNEL, .launch = launch});
 }
 ALSO(cuLaunchKernel_ptsz, cuLaunchKernel);

@@ -4,14 +4,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define ALSO(name, of) extern __typeof__(of) name __attribute__((alias(#of), visibility("default")))
-
-struct stream {
-    unsigned flags;
-    int priority;
-    struct context *context;
-};
-
 struct event {
     unsigned flags;
     bool recorded;
@@ -25,44 +17,128 @@ static CUresult working(void) {
     return context_current(&context);
 }
 
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+/* NULL and the handles 1 and 2 name the default streams: the legacy one, and each thread's own. */
+static bool is_made(CUstream stream) { return (uintptr_t)stream > 2; }
+
+struct stream *stream_of(CUstream handle) {
+    static _Thread_local struct stream legacy, own;
+    if (is_made(handle)) return handle;
+    struct stream *stream = (uintptr_t)handle == 2 ? &own : &legacy;
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (stream == NULL || flags > 1) return CUDA_ERROR_INVALID_VALUE;
+    if (context_current(&context) == CUDA_SUCCESS) {
+        stream->context = context;
+        stream->device = context->device;
+    }
+    return stream;
+}
+
+CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, int priority) {
     struct stream *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct stream){.flags = flags, .priority = priority, .context = context};
+    *made = (struct stream){.device = context->device, .flags = flags, .priority = priority, .context = context};
     *stream = made;
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
-
-/* NULL and the two handles 1 and 2 name the default streams. */
-static bool made(CUstream stream) { return (uintptr_t)stream > 2; }
-
-EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-    CUresult result = working();
+static CUresult create(CUstream *stream, unsigned flags, int priority) {
+    struct context *context;
+    CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (!made(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    free(stream);
-    return CUDA_SUCCESS;
+    if (stream == NULL || flags > 1) return CUDA_ERROR_INVALID_VALUE;
+    return stream_new(stream, context, flags, priority);
 }
 
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    ENTERED();
+    return create(stream, flags, 0);
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+    ENTERED();
+    return create(stream, flags, priority);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (!is_made(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    free(stream);
+    pool_settle();
+    return CUDA_SUCCESS;
+}
+ALSO(cuStreamDestroy, cuStreamDestroy_v2);
+
+EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *context = stream_of(stream)->context;
+    return CUDA_SUCCESS;
+}
+ALSO(cuStreamGetCtx_ptsz, cuStreamGetCtx);
+
+EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, void **green) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *context = stream_of(stream)->context;
+    if (green != NULL) *green = NULL;
+    return CUDA_SUCCESS;
+}
+ALSO(cuStreamGetCtx_v2_ptsz, cuStreamGetCtx_v2);
+
+EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *device = stream_of(stream)->device;
+    return CUDA_SUCCESS;
+}
+ALSO(cuStreamGetDevice_ptsz, cuStreamGetDevice);
+
+EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned *flags) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *flags = stream_of(stream)->flags;
+    return CUDA_SUCCESS;
+}
+ALSO(cuStreamGetFlags_ptsz, cuStreamGetFlags);
+
+EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (priority == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *priority = stream_of(stream)->priority;
+    return CUDA_SUCCESS;
+}
+ALSO(cuStreamGetPriority_ptsz, cuStreamGetPriority);
+
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-    (void)stream;
-    return working();
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (stream_of(stream)->capturing != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    pool_settle();
+    return CUDA_SUCCESS;
 }
 ALSO(cuStreamSynchronize_ptsz, cuStreamSynchronize);
 
 EXPORT CUresult cuStreamQuery(CUstream stream) {
+    ENTERED();
     (void)stream;
     return working();
 }
 ALSO(cuStreamQuery_ptsz, cuStreamQuery);
 
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    ENTERED();
     (void)stream;
     (void)flags;
     return event == NULL ? CUDA_ERROR_INVALID_HANDLE : working();
@@ -70,16 +146,16 @@ EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags
 ALSO(cuStreamWaitEvent_ptsz, cuStreamWaitEvent);
 
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
-    (void)stream;
+    ENTERED();
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     if (function == NULL) return CUDA_ERROR_INVALID_VALUE;
-    function(data);
-    return CUDA_SUCCESS;
+    return work_submit(stream, &(struct work){.type = NODE_HOST, .host = {function, data}});
 }
 ALSO(cuLaunchHostFunc_ptsz, cuLaunchHostFunc);
 
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    ENTERED();
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     if (event == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -91,12 +167,14 @@ EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
 }
 
 EXPORT CUresult cuEventDestroy_v2(CUevent event) {
+    ENTERED();
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
     free(event);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
+    ENTERED();
     (void)stream;
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
@@ -107,10 +185,19 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 }
 ALSO(cuEventRecord_ptsz, cuEventRecord);
 
-EXPORT CUresult cuEventQuery(CUevent event) { return event == NULL ? CUDA_ERROR_INVALID_HANDLE : working(); }
-EXPORT CUresult cuEventSynchronize(CUevent event) { return event == NULL ? CUDA_ERROR_INVALID_HANDLE : working(); }
+EXPORT CUresult cuEventQuery(CUevent event) {
+    ENTERED();
+    return event == NULL ? CUDA_ERROR_INVALID_HANDLE : working();
+}
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+    ENTERED();
+    if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    pool_settle();
+    return working();
+}
 
 EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent begin, CUevent end) {
+    ENTERED();
     if (begin == NULL || end == NULL) return CUDA_ERROR_INVALID_HANDLE;
     if (milliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (!begin->recorded || !end->recorded || ((begin->flags | end->flags) & DISABLE_TIMING))
@@ -121,5 +208,6 @@ EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent begin, CUeven
 }
 
 EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
+    ENTERED();
     return cuEventElapsedTime_v2(milliseconds, begin, end);
 }

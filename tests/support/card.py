@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,14 @@ class Card:
         """Starts a Python program on the card; stdin and stdout are pipes."""
         words = [sys.executable, "-c", program, *arguments]
         return self.popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def check(self, program: str, **env: str) -> str:
+        """Runs Python code that uses tests.support.cuda to its end; its output. A failed assert there fails here."""
+        code = "from tests.support.cuda import *\n" + textwrap.dedent(program)
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, env=self.env(**env), text=True, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def gpus(self) -> list[dict[str, Any]]:
         """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}. Asked from another process."""

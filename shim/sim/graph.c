@@ -1,0 +1,372 @@
+/* Graphs. A node is one piece of work; nodes run in the order in which they were added, which satisfies every
+ * dependency because a node can only depend on earlier ones. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct node {
+    CUgraph graph;
+    struct work work;
+    struct node *next;
+};
+
+struct graph {
+    struct node *first, **last;
+};
+
+struct exec {
+    bool free_before_launch;
+    size_t count;
+    struct work *work;
+};
+
+enum { AUTO_FREE_ON_LAUNCH = 1 };
+
+/* ---- work ---- */
+
+CUresult work_run(const struct work *work) {
+    switch (work->type) {
+    case NODE_KERNEL: return launch_run(&work->launch);
+    case NODE_COPY: return memory_copy(work->copy.to, work->copy.from, work->copy.bytes);
+    case NODE_SET: return memory_set(work->set.to, (uint32_t)work->set.value, work->set.width, work->set.count);
+    case NODE_HOST: work->host.function(work->host.data); return CUDA_SUCCESS;
+    case NODE_ALLOC: return graph_memory_take(work->alloc.memory, false);
+    case NODE_FREE: return memory_free(work->free);
+    default: return CUDA_SUCCESS; /* an empty node; child graphs were taken apart at instantiation */
+    }
+}
+
+CUresult work_submit(CUstream stream, const struct work *work) {
+    CUgraph graph = stream_of(stream)->capturing;
+    return graph == NULL ? work_run(work) : graph_add(graph, work, NULL);
+}
+
+/* ---- graphs ---- */
+
+CUgraph graph_new(void) {
+    struct graph *graph = calloc(1, sizeof *graph);
+    if (graph != NULL) graph->last = &graph->first;
+    return graph;
+}
+
+CUresult graph_add(CUgraph graph, const struct work *work, CUgraphNode *node) {
+    struct node *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct node){.graph = graph, .work = *work};
+    *graph->last = made;
+    graph->last = &made->next;
+    if (node != NULL) *node = made;
+    return CUDA_SUCCESS;
+}
+
+static void graph_end(CUgraph graph) {
+    for (struct node *node = graph->first, *next; node != NULL; node = next) {
+        next = node->next;
+        if (node->work.type == NODE_ALLOC) graph_memory_drop(node->work.alloc.memory);
+        if (node->work.type == NODE_CHILD) graph_end(node->work.child);
+        free(node);
+    }
+    free(graph);
+}
+
+static CUgraph graph_copy(CUgraph graph) {
+    CUgraph copy = graph_new();
+    for (const struct node *node = graph->first; copy != NULL && node != NULL; node = node->next) {
+        struct work work = node->work;
+        if (work.type == NODE_ALLOC) graph_memory_hold(work.alloc.memory);
+        if (work.type == NODE_CHILD) work.child = graph_copy(work.child);
+        graph_add(copy, &work, NULL);
+    }
+    return copy;
+}
+
+EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (graph == NULL || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    *graph = graph_new();
+    return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph graph) {
+    ENTERED();
+    if (graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    graph_end(graph);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    ENTERED();
+    if (graph == NULL || count == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (struct node *node = graph->first; node != NULL; node = node->next, found++)
+        if (nodes != NULL && found < *count) nodes[found] = node;
+    for (size_t i = found; nodes != NULL && i < *count; i++) nodes[i] = NULL;
+    if (nodes == NULL || found < *count) *count = found;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
+    ENTERED();
+    if (node == NULL || type == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *type = node->work.type;
+    return CUDA_SUCCESS;
+}
+
+/* ---- nodes ---- */
+
+struct pool_properties {
+    int type, handle_types;
+    struct location location;
+    void *unused;
+    size_t most;
+    unsigned char more[56];
+};
+
+struct alloc_params { /* CUDA_MEM_ALLOC_NODE_PARAMS, both versions */
+    struct pool_properties pool;
+    const void *accesses;
+    size_t access_count;
+    size_t bytes;
+    CUdeviceptr address;
+};
+_Static_assert(sizeof(struct alloc_params) == 120, "CUDA's layout");
+
+struct node_params { /* CUgraphNodeParams */
+    int type;
+    int reserved[3];
+    union {
+        struct alloc_params alloc;
+        CUdeviceptr free;
+        struct {
+            CUgraph graph;
+            int ownership;
+        } child;
+        struct {
+            void (*function)(void *);
+            void *data;
+        } host;
+        long long padding[29];
+    };
+    long long more;
+};
+_Static_assert(sizeof(struct node_params) == 256, "CUDA's layout");
+
+static CUresult alloc_work(CUdevice device, uint64_t bytes, struct work *work) {
+    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    *work = (struct work){.type = NODE_ALLOC, .alloc = {graph_memory_new(device, bytes), bytes}};
+    return work->alloc.memory != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult add_alloc(CUgraph graph, struct alloc_params *params, CUgraphNode *node) {
+    if (params == NULL || params->pool.type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (params->pool.location.type != LOCATION_DEVICE || params->pool.handle_types != HANDLE_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!sim_valid(params->pool.location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    struct work work;
+    CUresult result = alloc_work(params->pool.location.id, params->bytes, &work);
+    if (result == CUDA_SUCCESS) params->address = graph_memory_address(work.alloc.memory);
+    return result == CUDA_SUCCESS ? graph_add(graph, &work, node) : result;
+}
+
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                       struct alloc_params *params) {
+    ENTERED();
+    (void)after;
+    (void)count;
+    if (node == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    return add_alloc(graph, params, node);
+}
+
+EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, struct alloc_params *params) {
+    ENTERED();
+    if (node == NULL || params == NULL || node->work.type != NODE_ALLOC) return CUDA_ERROR_INVALID_VALUE;
+    memset(params, 0, sizeof *params);
+    params->pool.type = TYPE_PINNED;
+    params->pool.location = (struct location){LOCATION_DEVICE, graph_memory_device(node->work.alloc.memory)};
+    params->bytes = node->work.alloc.asked;
+    params->address = graph_memory_address(node->work.alloc.memory);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                      CUdeviceptr address) {
+    ENTERED();
+    (void)after;
+    (void)count;
+    if (node == NULL || graph == NULL || address == 0) return CUDA_ERROR_INVALID_VALUE;
+    return graph_add(graph, &(struct work){.type = NODE_FREE, .free = address}, node);
+}
+
+EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *address) {
+    ENTERED();
+    if (node == NULL || address == NULL || node->work.type != NODE_FREE) return CUDA_ERROR_INVALID_VALUE;
+    *address = node->work.free;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count) {
+    ENTERED();
+    (void)after;
+    (void)count;
+    if (node == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    return graph_add(graph, &(struct work){.type = NODE_EMPTY}, node);
+}
+
+static CUresult add_child(CUgraph graph, CUgraph child, CUgraphNode *node) {
+    if (child == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUgraph copy = graph_copy(child);
+    if (copy == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    return graph_add(graph, &(struct work){.type = NODE_CHILD, .child = copy}, node);
+}
+
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                         CUgraph child) {
+    ENTERED();
+    (void)after;
+    (void)count;
+    if (node == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    return add_child(graph, child, node);
+}
+
+EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
+    ENTERED();
+    if (node == NULL || graph == NULL || node->work.type != NODE_CHILD) return CUDA_ERROR_INVALID_VALUE;
+    *graph = node->work.child;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_node(CUgraphNode *node, CUgraph graph, struct node_params *params) {
+    if (node == NULL || graph == NULL || params == NULL) return CUDA_ERROR_INVALID_VALUE;
+    switch (params->type) {
+    case NODE_ALLOC: return add_alloc(graph, &params->alloc, node);
+    case NODE_FREE: return graph_add(graph, &(struct work){.type = NODE_FREE, .free = params->free}, node);
+    case NODE_CHILD: return add_child(graph, params->child.graph, node);
+    case NODE_EMPTY: return graph_add(graph, &(struct work){.type = NODE_EMPTY}, node);
+    case NODE_HOST: {
+        struct work work = {.type = NODE_HOST, .host = {params->host.function, params->host.data}};
+        return params->host.function != NULL ? graph_add(graph, &work, node) : CUDA_ERROR_INVALID_VALUE;
+    }
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                               struct node_params *params) {
+    ENTERED();
+    (void)after;
+    (void)count;
+    return add_node(node, graph, params);
+}
+
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+                                  size_t count, struct node_params *params) {
+    ENTERED();
+    (void)after;
+    (void)edges;
+    (void)count;
+    return add_node(node, graph, params);
+}
+
+/* ---- executable graphs ---- */
+
+static size_t count_work(CUgraph graph) {
+    size_t count = 0;
+    for (const struct node *node = graph->first; node != NULL; node = node->next)
+        count += node->work.type == NODE_CHILD ? count_work(node->work.child) : 1;
+    return count;
+}
+
+static void flatten(CUgraph graph, struct exec *exec) {
+    for (const struct node *node = graph->first; node != NULL; node = node->next) {
+        if (node->work.type == NODE_CHILD) {
+            flatten(node->work.child, exec);
+            continue;
+        }
+        if (node->work.type == NODE_ALLOC) graph_memory_hold(node->work.alloc.memory);
+        exec->work[exec->count++] = node->work;
+    }
+}
+
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    if (exec == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    struct exec *made = calloc(1, sizeof *made);
+    size_t count = count_work(graph);
+    if (made != NULL) made->work = calloc(count + 1, sizeof *made->work);
+    if (made == NULL || made->work == NULL) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    made->free_before_launch = flags & AUTO_FREE_ON_LAUNCH;
+    flatten(graph, made);
+    *exec = made;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *failed, char *log, size_t room) {
+    ENTERED();
+    if (failed != NULL) *failed = NULL;
+    if (log != NULL && room > 0) *log = '\0';
+    return instantiate(exec, graph, 0);
+}
+ALSO(cuGraphInstantiate_v2, cuGraphInstantiate);
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    ENTERED();
+    return instantiate(exec, graph, flags);
+}
+
+struct instantiate_params {
+    unsigned long long flags;
+    CUstream upload;
+    CUgraphNode failed;
+    int result;
+};
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, struct instantiate_params *params) {
+    ENTERED();
+    if (params == NULL) return CUDA_ERROR_INVALID_VALUE;
+    params->failed = NULL;
+    params->result = 0;
+    return instantiate(exec, graph, params->flags);
+}
+ALSO(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithParams);
+
+EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    ENTERED();
+    (void)stream;
+    if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
+        if (exec->work[i].type == NODE_ALLOC) result = graph_memory_prepare(exec->work[i].alloc.memory);
+    return result;
+}
+ALSO(cuGraphUpload_ptsz, cuGraphUpload);
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    ENTERED();
+    (void)stream;
+    struct context *context;
+    CUresult result = context_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++) {
+        const struct work *work = &exec->work[i];
+        if (work->type == NODE_ALLOC) result = graph_memory_take(work->alloc.memory, exec->free_before_launch);
+        else result = work_run(work);
+    }
+    return result;
+}
+ALSO(cuGraphLaunch_ptsz, cuGraphLaunch);
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    ENTERED();
+    if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < exec->count; i++)
+        if (exec->work[i].type == NODE_ALLOC) graph_memory_drop(exec->work[i].alloc.memory);
+    free(exec->work);
+    free(exec);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,509 @@
+/* Virtual memory management: address ranges, physical memory, and what is mapped where.
+ *
+ * Physical memory lives until its last handle is released and its last mapping is gone. It is part of the process's
+ * memory file, mapped a second time at the program's address; memory that can be exported has a file of its own, which
+ * is the exported handle. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct properties { /* CUmemAllocationProp */
+    int type;
+    int handle_types;
+    struct location location;
+    void *unused;
+    struct {
+        unsigned char compression, rdma;
+        unsigned short usage;
+        unsigned char reserved[4];
+    } flags;
+};
+_Static_assert(sizeof(struct properties) == 32, "CUDA's layout");
+
+struct access {
+    struct location location;
+    int flags;
+};
+enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READ_WRITE = 3 };
+
+struct physical {
+    unsigned gpu;
+    unsigned handles, mappings;
+    uint64_t bytes;
+    bool whole; /* mapped by vmm_map_file: mapping, address and memory go together */
+    struct properties properties;
+    int file;
+    off_t offset;
+    CUdeviceptr hidden; /* in the heap; 0: a file of its own */
+    struct units units; /* of a file of its own; none when imported */
+};
+
+struct mapping {
+    CUdeviceptr base;
+    uint64_t bytes;
+    struct physical *physical;
+    int access;
+};
+
+struct reservation {
+    CUdeviceptr base;
+    uint64_t bytes;
+    struct reservation *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct reservation *reservations;
+static struct mapping *mappings; /* by address */
+static size_t mapped, room;
+/* A handle is a place in this table and a serial number, so that a stale one is told from a new one. */
+static struct {
+    struct physical *physical;
+    uint32_t serial;
+} *handles;
+static uint32_t handle_count;
+
+/* ---- handles ---- */
+
+static CUmemHandle handle_new(struct physical *physical) {
+    uint32_t i = 0;
+    while (i < handle_count && handles[i].physical != NULL) i++;
+    if (i == handle_count) {
+        uint32_t more = handle_count ? handle_count * 2 : 64;
+        void *grown = realloc(handles, more * sizeof *handles);
+        if (grown == NULL) return 0;
+        handles = grown;
+        memset(&handles[handle_count], 0, (more - handle_count) * sizeof *handles);
+        handle_count = more;
+    }
+    handles[i].physical = physical;
+    physical->handles++;
+    return (CUmemHandle)++handles[i].serial << 32 | (i + 1);
+}
+
+static struct physical *handle_get(CUmemHandle handle) {
+    uint32_t i = (uint32_t)handle - 1;
+    return i < handle_count && handles[i].serial == handle >> 32 ? handles[i].physical : NULL;
+}
+
+static void physical_end(struct physical *physical) {
+    if (physical->handles > 0 || physical->mappings > 0) return;
+    if (physical->hidden != 0) {
+        heap_give(physical->hidden);
+    } else {
+        close(physical->file);
+        if (physical->units.taken != NULL) units_give(physical->gpu, &physical->units);
+    }
+    free(physical);
+}
+
+/* ---- physical memory ---- */
+
+static CUresult own_file(struct physical *physical) {
+    CUresult result = units_take(physical->gpu, physical->bytes / CARD_UNIT, &physical->units);
+    if (result != CUDA_SUCCESS) return result;
+    physical->file = (int)syscall(SYS_memfd_create, "simulated GPU memory, exported", 1u /* MFD_CLOEXEC */);
+    if (physical->file >= 0 && ftruncate(physical->file, (off_t)physical->bytes) == 0) return CUDA_SUCCESS;
+    if (physical->file >= 0) close(physical->file);
+    units_give(physical->gpu, &physical->units);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult check(const struct properties *properties) {
+    if (properties == NULL || properties->type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->location.type != LOCATION_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (properties->handle_types & ~HANDLE_POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
+    return sim_valid(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const struct properties *properties, int option) {
+    ENTERED();
+    (void)option;
+    CUresult result = sim_ready();
+    if (result == CUDA_SUCCESS) result = bytes == NULL ? CUDA_ERROR_INVALID_VALUE : check(properties);
+    if (result == CUDA_SUCCESS) *bytes = CARD_UNIT;
+    return result;
+}
+
+EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct properties *properties,
+                            unsigned long long flags) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (handle == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    result = check(properties);
+    if (result != CUDA_SUCCESS) return result;
+    unsigned gpu = sim_gpu(properties->location.id);
+    if (bytes > card_open()->gpu[gpu].units * CARD_UNIT || !card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct physical *physical = calloc(1, sizeof *physical);
+    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *physical = (struct physical){.gpu = gpu, .bytes = bytes, .properties = *properties};
+    if (properties->handle_types != HANDLE_NONE) result = own_file(physical);
+    else result = heap_take_hidden(gpu, bytes, &physical->hidden, &physical->file, &physical->offset);
+    if (result != CUDA_SUCCESS) {
+        free(physical);
+        return result;
+    }
+    pthread_mutex_lock(&lock);
+    *handle = handle_new(physical);
+    if (*handle == 0) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+        physical_end(physical);
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemHandle handle) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    struct physical *physical = handle_get(handle);
+    if (physical != NULL) {
+        handles[(uint32_t)handle - 1].physical = NULL;
+        physical->handles--;
+        physical_end(physical);
+    }
+    pthread_mutex_unlock(&lock);
+    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *properties, CUmemHandle handle) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    const struct physical *physical = handle_get(handle);
+    if (physical == NULL || properties == NULL) result = CUDA_ERROR_INVALID_VALUE;
+    else *properties = physical->properties;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* ---- addresses ---- */
+
+CUresult vmm_reserve(uint64_t bytes, CUdeviceptr *address) {
+    struct reservation *reservation = malloc(sizeof *reservation);
+    char *memory = mmap(NULL, bytes + CARD_UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reservation == NULL || memory == MAP_FAILED) {
+        if (memory != MAP_FAILED) munmap(memory, bytes + CARD_UNIT);
+        free(reservation);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    /* Keep the part that begins at a whole unit. */
+    uintptr_t base = ((uintptr_t)memory + CARD_UNIT - 1) / CARD_UNIT * CARD_UNIT;
+    size_t before = base - (uintptr_t)memory;
+    if (before > 0) munmap(memory, before);
+    if (before < CARD_UNIT) munmap((void *)(base + bytes), CARD_UNIT - before);
+    madvise((void *)base, bytes, MADV_DONTFORK);
+    pthread_mutex_lock(&lock);
+    *reservation = (struct reservation){.base = base, .bytes = bytes, .next = reservations};
+    reservations = reservation;
+    pthread_mutex_unlock(&lock);
+    *address = base;
+    return CUDA_SUCCESS;
+}
+
+/* The index of the first mapping that ends after `address`. */
+static size_t first_after(CUdeviceptr address) {
+    size_t low = 0, high = mapped;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (mappings[middle].base + mappings[middle].bytes > address) high = middle;
+        else low = middle + 1;
+    }
+    return low;
+}
+
+static bool anything_mapped(CUdeviceptr address, uint64_t bytes) {
+    size_t i = first_after(address);
+    return i < mapped && mappings[i].base < address + bytes;
+}
+
+static bool within_reservation(CUdeviceptr address, uint64_t bytes) {
+    for (const struct reservation *one = reservations; one != NULL; one = one->next)
+        if (address >= one->base && bytes <= one->bytes && address - one->base <= one->bytes - bytes) return true;
+    return false;
+}
+
+static bool unreserve(CUdeviceptr address, uint64_t bytes) {
+    for (struct reservation **link = &reservations; *link != NULL; link = &(*link)->next) {
+        struct reservation *one = *link;
+        if (one->base != address || one->bytes != bytes) continue;
+        if (anything_mapped(address, bytes)) return false;
+        *link = one->next;
+        munmap((void *)(uintptr_t)address, bytes);
+        free(one);
+        return true;
+    }
+    return false;
+}
+
+void vmm_unreserve(CUdeviceptr address, uint64_t bytes) {
+    pthread_mutex_lock(&lock);
+    unreserve(address, bytes);
+    pthread_mutex_unlock(&lock);
+}
+
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
+                                    unsigned long long flags) {
+    ENTERED();
+    (void)wish;
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (address == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (alignment > CARD_UNIT) return CUDA_ERROR_NOT_SUPPORTED;
+    if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
+    return vmm_reserve(bytes, address);
+}
+
+EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    if (!unreserve(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* ---- mappings ---- */
+
+static bool insert(struct mapping mapping) {
+    if (mapped == room) {
+        size_t more = room ? room * 2 : 64;
+        struct mapping *grown = realloc(mappings, more * sizeof *grown);
+        if (grown == NULL) return false;
+        mappings = grown;
+        room = more;
+    }
+    size_t i = first_after(mapping.base);
+    memmove(&mappings[i + 1], &mappings[i], (mapped - i) * sizeof *mappings);
+    mappings[i] = mapping;
+    mapped++;
+    mapping.physical->mappings++;
+    return true;
+}
+
+static CUresult map(struct mapping mapping) {
+    void *at = (void *)(uintptr_t)mapping.base;
+    int protection = mapping.access == ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE;
+    if (mmap(at, mapping.bytes, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, mapping.physical->file,
+             mapping.physical->offset) == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    madvise(at, mapping.bytes, MADV_DONTFORK);
+    return insert(mapping) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void unmap_at(size_t i) {
+    struct mapping mapping = mappings[i];
+    memmove(&mappings[i], &mappings[i + 1], (mapped - i - 1) * sizeof *mappings);
+    mapped--;
+    /* The range stays reserved. */
+    mmap((void *)(uintptr_t)mapping.base, mapping.bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    mapping.physical->mappings--;
+    physical_end(mapping.physical);
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle,
+                         unsigned long long flags) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    struct physical *physical = handle_get(handle);
+    if (physical == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || address % CARD_UNIT != 0 || offset != 0 ||
+        flags != 0 || bytes > physical->bytes || !within_reservation(address, bytes) || anything_mapped(address, bytes))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else result = map((struct mapping){.base = address, .bytes = bytes, .physical = physical});
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    /* Whole mappings only, and nothing but mappings. */
+    size_t first = first_after(address), last = first;
+    CUdeviceptr end = address;
+    while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
+    if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
+    while (result == CUDA_SUCCESS && last > first) unmap_at(--last);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct access *accesses, size_t count) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (accesses == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    int access = ACCESS_NONE;
+    for (size_t i = 0; i < count; i++) {
+        if (accesses[i].location.type == LOCATION_DEVICE && !sim_valid(accesses[i].location.id))
+            return CUDA_ERROR_INVALID_DEVICE;
+        if (accesses[i].flags > access) access = accesses[i].flags;
+    }
+    pthread_mutex_lock(&lock);
+    size_t first = first_after(address), last = first;
+    CUdeviceptr end = address;
+    while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
+    if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = first; result == CUDA_SUCCESS && i < last; i++) mappings[i].access = access;
+    /* The host may not care about reading only: the driver checks the rest. */
+    int protection = access == ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE;
+    if (result == CUDA_SUCCESS) mprotect((void *)(uintptr_t)address, bytes, protection);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const struct location *location, CUdeviceptr address) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    size_t i = first_after(address);
+    if (flags == NULL || location == NULL || i == mapped || mappings[i].base > address)
+        result = CUDA_ERROR_INVALID_VALUE;
+    else *flags = (unsigned long long)mappings[i].access;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    size_t i = first_after((uintptr_t)address);
+    if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address) result = CUDA_ERROR_INVALID_VALUE;
+    else if ((*handle = handle_new(mappings[i].physical)) == 0) result = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* ---- sharing ---- */
+
+EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle, int type, unsigned long long flags) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    const struct physical *physical = handle_get(handle);
+    int file = -1;
+    if (physical == NULL || shareable == NULL || flags != 0 || type != HANDLE_POSIX_FD ||
+        !(physical->properties.handle_types & HANDLE_POSIX_FD))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if ((file = dup(physical->file)) < 0) result = CUDA_ERROR_OUT_OF_MEMORY;
+    else *(int *)shareable = file;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Memory that another process has exported: its file, none of this process's units. */
+static struct physical *import(int given, off_t offset, uint64_t bytes, unsigned gpu) {
+    struct physical *physical = calloc(1, sizeof *physical);
+    int file = dup(given);
+    if (physical == NULL || file < 0) {
+        free(physical);
+        if (file >= 0) close(file);
+        return NULL;
+    }
+    *physical = (struct physical){.gpu = gpu, .bytes = bytes, .file = file, .offset = offset};
+    physical->properties = (struct properties){
+        .type = TYPE_PINNED, .handle_types = HANDLE_POSIX_FD, .location = {LOCATION_DEVICE, 0}};
+    return physical;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shareable, int type) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    struct stat status;
+    int given = (int)(intptr_t)shareable;
+    if (handle == NULL || type != HANDLE_POSIX_FD || fstat(given, &status) != 0 || status.st_size == 0 ||
+        (uint64_t)status.st_size % CARD_UNIT != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct physical *physical = import(given, 0, (uint64_t)status.st_size, sim_gpu(0));
+    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    *handle = handle_new(physical);
+    pthread_mutex_unlock(&lock);
+    return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vmm_map_file(int file, off_t offset, uint64_t bytes, unsigned gpu, CUdeviceptr *address) {
+    bytes = (bytes + CARD_UNIT - 1) / CARD_UNIT * CARD_UNIT;
+    struct physical *physical = import(file, offset, bytes, gpu);
+    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    physical->whole = true;
+    CUresult result = vmm_reserve(bytes, address);
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    result = map((struct mapping){
+        .base = *address, .bytes = bytes, .physical = physical, .access = ACCESS_READ_WRITE});
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+void *vmm_attach(CUmemHandle handle) {
+    pthread_mutex_lock(&lock);
+    struct physical *physical = handle_get(handle);
+    if (physical != NULL) physical->mappings++;
+    pthread_mutex_unlock(&lock);
+    return physical;
+}
+
+void vmm_detach(void *attached) {
+    struct physical *physical = attached;
+    pthread_mutex_lock(&lock);
+    physical->mappings--;
+    physical_end(physical);
+    pthread_mutex_unlock(&lock);
+}
+
+bool vmm_unmap_file(CUdeviceptr address) {
+    pthread_mutex_lock(&lock);
+    size_t i = first_after(address);
+    bool found = i < mapped && mappings[i].base == address && mappings[i].physical->whole;
+    if (found) {
+        uint64_t bytes = mappings[i].bytes;
+        unmap_at(i);
+        unreserve(address, bytes);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* ---- what the rest of the driver asks ---- */
+
+bool vmm_find(CUdeviceptr address, struct place *place) {
+    pthread_mutex_lock(&lock);
+    size_t i = first_after(address);
+    bool found = i < mapped && mappings[i].base <= address;
+    if (found)
+        *place = (struct place){
+            .gpu = mappings[i].physical->gpu, .base = mappings[i].base, .bytes = mappings[i].bytes, .kind = BLOCK_DEVICE};
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+bool vmm_covers(CUdeviceptr address, uint64_t bytes) {
+    CUdeviceptr end = address + bytes;
+    pthread_mutex_lock(&lock);
+    for (size_t i = first_after(address); address < end; i++) {
+        if (i == mapped || mappings[i].base > address || mappings[i].access == ACCESS_NONE) break;
+        address = mappings[i].base + mappings[i].bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return address >= end;
+}
