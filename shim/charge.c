@@ -3,6 +3,8 @@
 
 #include "client.h"
 #include "devices.h"
+#include "hooks.h"
+#include "pools.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -24,6 +26,9 @@ static void forget_all(void) {
     client_forget();
     ledger_forget();
     devices_forget();
+    pools_forget();
+    virtual_forget();
+    graphs_forget();
 }
 
 static void watch_forks(void) {
@@ -85,8 +90,15 @@ bool charge_note(struct ledger_entry entry) {
     struct ledger_entry replaced;
     if (!ledger_put(entry, &replaced)) return false;
     /* The driver gave out an address that we still had: it was freed in a way that we do not see. */
-    if (replaced.kind && !replaced.pooled) charge_give(replaced.slot, replaced.bytes);
+    if (replaced.kind) charge_freed(&replaced);
     return true;
+}
+
+void charge_freed(const struct ledger_entry *entry) {
+    if (entry->pooled)
+        pool_freed((struct pool *)(uintptr_t)entry->owner, entry->bytes);
+    else
+        charge_give(entry->slot, entry->bytes);
 }
 
 struct gone {

@@ -48,6 +48,9 @@ bool charge_again(int slot, uint64_t bytes, unsigned attempt);
 /* Notes what is held. False: no host memory for that; the caller gives the allocation back. */
 bool charge_note(struct ledger_entry entry);
 
+/* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
+void charge_freed(const struct ledger_entry *entry);
+
 /* Drops everything that belonged to a context which is gone. */
 void charge_context_gone(CUcontext context);
 

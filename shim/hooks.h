@@ -16,6 +16,11 @@
 #define HOOKS(X)                                                                                                       \
     HOOKS_ENTRY(X)                                                                                                     \
     HOOKS_MEMORY(X)                                                                                                    \
+    HOOKS_POOL(X)                                                                                                      \
+    HOOKS_VIRTUAL(X)                                                                                                   \
+    HOOKS_ARRAY(X)                                                                                                     \
+    HOOKS_GRAPH(X)                                                                                                     \
+    HOOKS_STREAM(X)                                                                                                    \
     HOOKS_CONTEXT(X)                                                                                                   \
     HOOKS_REPORT(X)
 
@@ -35,6 +40,76 @@
     X(CUDA, cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))                              \
     X(CUDA, cuMemFree, (CUdeviceptr_v1 address))                                                                       \
     X(CUDA, cuMemFree_v2, (CUdeviceptr address))
+
+/* hooks_pool.c */
+#define HOOKS_POOL(X)                                                                                                  \
+    X(CUDA, cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))                                   \
+    X(CUDA, cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))                              \
+    X(CUDA, cuMemAllocFromPoolAsync, (CUdeviceptr * address, size_t bytes, CUmemoryPool handle, CUstream stream))      \
+    X(CUDA, cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool handle, CUstream stream)) \
+    X(CUDA, cuMemFreeAsync, (CUdeviceptr address, CUstream stream))                                                    \
+    X(CUDA, cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream))                                               \
+    X(CUDA, cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *properties))                                \
+    X(CUDA, cuMemPoolDestroy, (CUmemoryPool handle))                                                                   \
+    X(CUDA, cuMemPoolTrimTo, (CUmemoryPool handle, size_t keep))                                                       \
+    X(CUDA, cuMemPoolSetAttribute, (CUmemoryPool handle, int attribute, void *value))                                  \
+    X(CUDA, cuMemPoolImportFromShareableHandle,                                                                        \
+      (CUmemoryPool * handle, void *shared, int type, unsigned long long flags))                                       \
+    X(CUDA, cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle))                                                \
+    X(CUDA, cuMemSetMemPool, (CUmemLocation * location, int type, CUmemoryPool handle))
+
+/* hooks_virtual.c */
+#define HOOKS_VIRTUAL(X)                                                                                               \
+    X(CUDA, cuMemCreate,                                                                                               \
+      (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp *properties,                     \
+       unsigned long long flags))                                                                                      \
+    X(CUDA, cuMemRelease, (CUmemGenericAllocationHandle handle))                                                       \
+    X(CUDA, cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address))                       \
+    X(CUDA, cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *shared, int type))           \
+    X(CUDA, cuMemMap,                                                                                                  \
+      (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,                          \
+       unsigned long long flags))                                                                                      \
+    X(CUDA, cuMemUnmap, (CUdeviceptr address, size_t bytes))
+
+/* hooks_array.c */
+#define HOOKS_ARRAY(X)                                                                                                 \
+    X(CUDA, cuArrayCreate, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR_v1 *description))                             \
+    X(CUDA, cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *description))                             \
+    X(CUDA, cuArray3DCreate, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *description))                         \
+    X(CUDA, cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *description))                         \
+    X(CUDA, cuArrayDestroy, (CUarray array))                                                                           \
+    X(CUDA, cuMipmappedArrayCreate,                                                                                    \
+      (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels))                     \
+    X(CUDA, cuMipmappedArrayDestroy, (CUmipmappedArray array))
+
+/* hooks_graph.c */
+#define HOOKS_GRAPH(X)                                                                                                 \
+    X(CUDA, cuStreamBeginCapture, (CUstream stream))                                                                   \
+    X(CUDA, cuStreamBeginCapture_ptsz, (CUstream stream))                                                              \
+    X(CUDA, cuStreamBeginCapture_v2, (CUstream stream, int mode))                                                      \
+    X(CUDA, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))                                                 \
+    X(CUDA, cuStreamBeginCaptureToGraph,                                                                               \
+      (CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode))          \
+    X(CUDA, cuStreamBeginCaptureToGraph_ptsz,                                                                          \
+      (CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode))          \
+    X(CUDA, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                                    \
+    X(CUDA, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph * graph))                                               \
+    X(CUDA, cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode * error, char *log, size_t size))      \
+    X(CUDA, cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode * error, char *log, size_t size))   \
+    X(CUDA, cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                \
+    X(CUDA, cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, void *parameters))                       \
+    X(CUDA, cuGraphInstantiateWithParams_ptsz, (CUgraphExec * exec, CUgraph graph, void *parameters))                  \
+    X(CUDA, cuGraphUpload, (CUgraphExec exec, CUstream stream))                                                        \
+    X(CUDA, cuGraphUpload_ptsz, (CUgraphExec exec, CUstream stream))                                                   \
+    X(CUDA, cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                                        \
+    X(CUDA, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream))                                                   \
+    X(CUDA, cuGraphExecDestroy, (CUgraphExec exec))                                                                    \
+    X(CUDA, cuDeviceGraphMemTrim, (CUdevice device))
+
+/* hooks_stream.c */
+#define HOOKS_STREAM(X)                                                                                                \
+    X(CUDA, cuStreamDestroy, (CUstream stream))                                                                        \
+    X(CUDA, cuStreamDestroy_v2, (CUstream stream))
 
 /* hooks_context.c */
 #define HOOKS_CONTEXT(X)                                                                                               \
@@ -65,6 +140,24 @@
 
 /* Calls that the shim makes and does not intercept. */
 #define USED(X)                                                                                                        \
+    X(CUDA, cuCtxPushCurrent_v2, (CUcontext context))                                                                  \
+    X(CUDA, cuCtxPopCurrent_v2, (CUcontext * context))                                                                 \
+    X(CUDA, cuDeviceGetCount, (int *count))                                                                            \
+    X(CUDA, cuDeviceGetMemPool, (CUmemoryPool * handle, CUdevice device))                                              \
+    X(CUDA, cuDeviceGetDefaultMemPool, (CUmemoryPool * handle, CUdevice device))                                       \
+    X(CUDA, cuMemPoolGetAttribute, (CUmemoryPool handle, int attribute, void *value))                                  \
+    X(CUDA, cuDeviceGetGraphMemAttribute, (CUdevice device, int attribute, void *value))                               \
+    X(CUDA, cuStreamGetDevice, (CUstream stream, CUdevice * device))                                                   \
+    X(CUDA, cuStreamGetCtx, (CUstream stream, CUcontext * context))                                                    \
+    X(CUDA, cuStreamIsCapturing, (CUstream stream, int *status))                                                       \
+    X(CUDA, cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, size_t *count))                                      \
+    X(CUDA, cuGraphNodeGetType, (CUgraphNode node, int *type))                                                         \
+    X(CUDA, cuGraphMemAllocNodeGetParams, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS * parameters))                 \
+    X(CUDA, cuGraphMemFreeNodeGetParams, (CUgraphNode node, CUdeviceptr * address))                                    \
+    X(CUDA, cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph * graph))                                        \
+    X(CUDA, cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS * needs, CUarray array, CUdevice device))    \
+    X(CUDA, cuMipmappedArrayGetMemoryRequirements,                                                                     \
+      (CUDA_ARRAY_MEMORY_REQUIREMENTS * needs, CUmipmappedArray array, CUdevice device))                               \
     X(CUDA, cuCtxGetCurrent, (CUcontext * context))                                                                    \
     X(CUDA, cuCtxGetDevice, (CUdevice * device))                                                                       \
     X(CUDA, cuCtxGetApiVersion, (CUcontext context, unsigned int *version))                                            \
@@ -113,6 +206,10 @@ static inline void *real_function(enum hook hook) {
 
 /* The driver's own function: REAL(cuMemFree_v2)(address) */
 #define REAL(name) ((name##_function *)real_function(HOOK_##name))
+
+/* In a forked child, where nothing that was noted is so any more. hooks_virtual.c, hooks_graph.c */
+void virtual_forget(void);
+void graphs_forget(void);
 
 /* What to hand out instead of a real function, or NULL if that one is not intercepted. */
 void *wrapper_of(const void *real);

@@ -88,25 +88,26 @@ static CUresult end(const struct making *making, CUresult result, CUcontext *con
 }
 
 #define CREATE(name, device, ...)                                                                                      \
-    {                                                                                                                  \
-        struct making making;                                                                                          \
-        CUresult result = begin(&making, device);                                                                      \
-        if (result != CUDA_SUCCESS) return result;                                                                     \
-        return end(&making, REAL(name)(context, __VA_ARGS__), context);                                                \
-    }
+    struct making making;                                                                                              \
+    CUresult result = begin(&making, device);                                                                          \
+    if (result != CUDA_SUCCESS) return result;                                                                         \
+    return end(&making, REAL(name)(context, __VA_ARGS__), context)
 
-int cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) CREATE(cuCtxCreate, device, flags, device)
+int cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) { CREATE(cuCtxCreate, device, flags, device); }
 
-    int cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-        CREATE(cuCtxCreate_v2, device, flags, device)
+int cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(cuCtxCreate_v2, device, flags, device);
+}
 
-            int cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
-                CREATE(cuCtxCreate_v3, device, affinities, count, flags, device)
+int cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device) {
+    CREATE(cuCtxCreate_v3, device, affinities, count, flags, device);
+}
 
-                    int cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
-                        CREATE(cuCtxCreate_v4, device, parameters, flags, device)
+int cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device) {
+    CREATE(cuCtxCreate_v4, device, parameters, flags, device);
+}
 
-                            static void gone(CUcontext context, const struct ledger_entry *entry) {
+static void gone(CUcontext context, const struct ledger_entry *entry) {
     devices_changed();
     charge_context_gone(context);
     atomic_fetch_sub(&client_page()->slot[entry->slot].overhead, entry->bytes);

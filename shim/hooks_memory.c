@@ -97,7 +97,7 @@ int cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int w
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
     CUresult result = call;                                                                                            \
     if (known && result != CUDA_SUCCESS) charge_note(entry);                                                           \
-    if (known && result == CUDA_SUCCESS) charge_give(entry.slot, entry.bytes);                                         \
+    if (known && result == CUDA_SUCCESS) charge_freed(&entry);                                                         \
     return result
 
 int cuMemFree_v2(CUdeviceptr address) { FREE(address, REAL(cuMemFree_v2)(address)); }

@@ -1,0 +1,125 @@
+/* Stream-ordered allocations: charged by what their pool has reserved (pools.c). */
+#include "charge.h"
+#include "devices.h"
+#include "hooks.h"
+#include "pools.h"
+#include "streams.h"
+
+/* Ends a pool's allocation: notes it, or undoes what could not be charged. */
+static CUresult settle(CUresult result, struct pool *pool, const struct growth *growth, const CUdeviceptr *address,
+                       CUstream stream) {
+    bool charged = pool_end(pool, growth, result == CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS) return result;
+    struct ledger_entry entry = {.kind = LEDGER_POINTER,
+                                 .key = *address,
+                                 .bytes = growth->live,
+                                 .slot = (uint8_t)pool->slot,
+                                 .pooled = true,
+                                 .owner = (uint64_t)(uintptr_t)pool};
+    if (charged && charge_note(entry)) return CUDA_SUCCESS;
+    REAL(cuMemFreeAsync)(*address, stream);
+    REAL(cuMemPoolTrimTo)(pool->handle, 0);
+    pool_freed(pool, growth->live);
+    pool_look(pool);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. */
+#define ALLOCATE(where, pool_found, call)                                                                              \
+    CUresult result;                                                                                                   \
+    struct growth growth;                                                                                              \
+    if (streams_capturing(where)) return call;                                                                         \
+    struct pool *pool = pool_found;                                                                                    \
+    if (!pool) return result;                                                                                          \
+    if (pool->slot == NO_SLOT) return call;                                                                            \
+    result = pool_begin(pool, bytes, &growth);                                                                         \
+    if (result != CUDA_SUCCESS) return result;                                                                         \
+    result = CHARGED_CALL(pool->slot, growth.live, call);                                                              \
+    return settle(result, pool, &growth, address, stream)
+
+int cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    ALLOCATE(stream, pools_of_stream(stream, &result), REAL(cuMemAllocAsync)(address, bytes, stream));
+}
+
+int cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    ALLOCATE(PER_THREAD(stream), pools_of_stream(stream, &result), REAL(cuMemAllocAsync_ptsz)(address, bytes, stream));
+}
+
+int cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream) {
+    ALLOCATE(stream, pools_find(handle, &result), REAL(cuMemAllocFromPoolAsync)(address, bytes, handle, stream));
+}
+
+int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream) {
+    ALLOCATE(PER_THREAD(stream), pools_find(handle, &result),
+             REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, handle, stream));
+}
+
+/* A captured free of memory from outside the capture happens when the graph runs, so it is not one yet. */
+#define FREE(where, call)                                                                                              \
+    struct ledger_entry entry;                                                                                         \
+    if (streams_capturing(where)) return call;                                                                         \
+    bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
+    CUresult result = call;                                                                                            \
+    if (known && result == CUDA_SUCCESS) charge_freed(&entry);                                                         \
+    if (known && result != CUDA_SUCCESS) charge_note(entry);                                                           \
+    return result
+
+int cuMemFreeAsync(CUdeviceptr address, CUstream stream) { FREE(stream, REAL(cuMemFreeAsync)(address, stream)); }
+
+int cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+    FREE(PER_THREAD(stream), REAL(cuMemFreeAsync_ptsz)(address, stream));
+}
+
+/* ---- the pools themselves ---- */
+
+int cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties) {
+    int slot = NO_SLOT;
+    CUresult result;
+    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        slot = devices_slot(properties->location.id, &result);
+        if (slot == NO_SLOT) return result;
+    }
+    result = REAL(cuMemPoolCreate)(handle, properties);
+    if (result != CUDA_SUCCESS || pools_add(*handle, slot)) return result;
+    REAL(cuMemPoolDestroy)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+int cuMemPoolDestroy(CUmemoryPool handle) {
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (result == CUDA_SUCCESS) pools_drop(handle);
+    return result;
+}
+
+static CUresult look(CUresult result, CUmemoryPool handle) {
+    CUresult unused;
+    struct pool *pool = result == CUDA_SUCCESS ? pools_find(handle, &unused) : NULL;
+    if (pool) pool_look(pool);
+    return result;
+}
+
+int cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) { return look(REAL(cuMemPoolTrimTo)(handle, keep), handle); }
+
+int cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value) {
+    return look(REAL(cuMemPoolSetAttribute)(handle, attribute, value), handle);
+}
+
+/* Its memory is charged where it was exported. */
+int cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shared, int type, unsigned long long flags) {
+    CUresult result = REAL(cuMemPoolImportFromShareableHandle)(handle, shared, type, flags);
+    if (result != CUDA_SUCCESS || pools_add(*handle, NO_SLOT)) return result;
+    REAL(cuMemPoolDestroy)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+int cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+    CUresult result = REAL(cuDeviceSetMemPool)(device, handle);
+    pools_changed();
+    return result;
+}
+
+int cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool handle) {
+    CUresult result = REAL(cuMemSetMemPool)(location, type, handle);
+    pools_changed();
+    return result;
+}

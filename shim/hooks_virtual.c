@@ -1,0 +1,188 @@
+/* Virtual memory management: physical memory is charged when it is created, and until it is neither referred to by a
+ * handle nor mapped anywhere. Addresses alone cost nothing. Imported memory is its exporter's. */
+#include "charge.h"
+#include "devices.h"
+#include "hooks.h"
+#include "lock.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+/* Memory of cuMemCreate. */
+struct physical {
+    int slot;
+    uint64_t bytes;
+    _Atomic uint64_t references; /* handles and mappings */
+};
+
+/* Holds a handle's entry and its count together; never held across a call. */
+static struct lock counting;
+
+void virtual_forget(void) { atomic_store(&counting.word, 0); }
+
+static struct physical *physical_of(const struct ledger_entry *entry) {
+    return (struct physical *)(uintptr_t)entry->owner;
+}
+
+static void refer(struct physical *physical) { atomic_fetch_add(&physical->references, 1); }
+
+static void drop(struct physical *physical) {
+    if (atomic_fetch_sub(&physical->references, 1) != 1) return;
+    charge_give(physical->slot, physical->bytes);
+    free(physical);
+}
+
+/* One more handle of this value. What it stood for until now, if it was something else, was released in a way that we
+ * do not see. False: no host memory. */
+static bool add_handle(CUmemGenericAllocationHandle handle, struct physical *physical) {
+    struct ledger_entry before = {.bytes = 0}, replaced;
+    lock_take(&counting);
+    bool taken = ledger_take(LEDGER_HANDLE, handle, &before);
+    bool again = taken && physical_of(&before) == physical;
+    bool noted = ledger_put((struct ledger_entry){.kind = LEDGER_HANDLE,
+                                                  .key = handle,
+                                                  .bytes = again ? before.bytes + 1 : 1,
+                                                  .slot = (uint8_t)physical->slot,
+                                                  .owner = (uint64_t)(uintptr_t)physical},
+                            &replaced);
+    lock_drop(&counting);
+    while (taken && !again && before.bytes--) drop(physical_of(&before));
+    return noted;
+}
+
+/* One handle less; its memory, still referred to for the caller, or NULL if it is not ours. */
+static struct physical *remove_handle(CUmemGenericAllocationHandle handle) {
+    struct ledger_entry entry, replaced;
+    struct physical *physical = NULL;
+    lock_take(&counting);
+    if (ledger_take(LEDGER_HANDLE, handle, &entry)) {
+        physical = physical_of(&entry);
+        if (--entry.bytes) ledger_put(entry, &replaced);
+    }
+    lock_drop(&counting);
+    return physical;
+}
+
+/* The memory behind a handle, referred to once more, or NULL if it is not ours. */
+static struct physical *look_up(CUmemGenericAllocationHandle handle) {
+    struct ledger_entry entry;
+    struct physical *physical = NULL;
+    lock_take(&counting);
+    if (ledger_get(LEDGER_HANDLE, handle, &entry)) refer(physical = physical_of(&entry));
+    lock_drop(&counting);
+    return physical;
+}
+
+int cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                unsigned long long flags) {
+    if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return REAL(cuMemCreate)(handle, bytes, properties, flags);
+    CUresult result;
+    int slot = devices_slot(properties->location.id, &result);
+    if (slot == NO_SLOT) return result;
+    uint64_t charge = bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) & ~(BLOCK - 1);
+    result = charge_take(slot, charge, WIRE_FOR_MEMORY);
+    if (result != CUDA_SUCCESS) return result;
+    struct physical *physical = malloc(sizeof *physical);
+    result = physical ? CHARGED_CALL(slot, charge, REAL(cuMemCreate)(handle, bytes, properties, flags))
+                      : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        *physical = (struct physical){.slot = slot, .bytes = charge, .references = 1};
+        if (add_handle(*handle, physical)) return CUDA_SUCCESS;
+        REAL(cuMemRelease)(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    free(physical);
+    charge_give(slot, charge);
+    return result;
+}
+
+int cuMemRelease(CUmemGenericAllocationHandle handle) {
+    struct physical *physical = remove_handle(handle);
+    CUresult result = REAL(cuMemRelease)(handle);
+    if (!physical) return result;
+    if (result != CUDA_SUCCESS)
+        add_handle(handle, physical);
+    else
+        drop(physical);
+    return result;
+}
+
+struct search {
+    CUdeviceptr address;
+    struct physical *found;
+};
+
+static bool contains(const struct ledger_entry *entry, void *context) {
+    struct search *search = context;
+    if (!search->found && entry->kind == LEDGER_MAPPING && search->address - entry->key < entry->bytes)
+        refer(search->found = physical_of(entry));
+    return false;
+}
+
+/* A new handle for what is mapped at an address, perhaps after the last one was released. */
+int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    if (result != CUDA_SUCCESS) return result;
+    struct search search = {.address = (CUdeviceptr)(uintptr_t)address};
+    if (!(search.found = look_up(*handle))) ledger_sweep(contains, &search);
+    if (!search.found || add_handle(*handle, search.found)) return result;
+    drop(search.found);
+    REAL(cuMemRelease)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Our own memory may come back to us under the handle that we know: then that is one more reference. */
+int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type) {
+    CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shared, type);
+    if (result != CUDA_SUCCESS) return result;
+    struct physical *physical = look_up(*handle);
+    if (physical) add_handle(*handle, physical);
+    return result;
+}
+
+int cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+             unsigned long long flags) {
+    struct physical *physical = look_up(handle);
+    CUresult result = REAL(cuMemMap)(address, bytes, offset, handle, flags);
+    if (!physical) return result;
+    struct ledger_entry replaced, entry = {.kind = LEDGER_MAPPING,
+                                           .key = address,
+                                           .bytes = bytes,
+                                           .slot = (uint8_t)physical->slot,
+                                           .owner = (uint64_t)(uintptr_t)physical};
+    if (result == CUDA_SUCCESS && !ledger_put(entry, &replaced)) {
+        REAL(cuMemUnmap)(address, bytes);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != CUDA_SUCCESS) drop(physical);
+    return result;
+}
+
+/* One call may end several mappings that lie one behind the other. Their entries are taken out first (another thread
+ * may map something new there as soon as the call returns) and chained through their own fields. */
+int cuMemUnmap(CUdeviceptr address, size_t bytes) {
+    struct ledger_entry few[8], *taken = few, *more;
+    size_t count = 0, room = sizeof few / sizeof *few;
+    CUdeviceptr at = address, end = address + bytes;
+    while (at < end && ledger_take(LEDGER_MAPPING, at, &taken[count])) {
+        at += taken[count++].bytes;
+        if (count < room) continue;
+        more = taken == few ? malloc(2 * sizeof few) : realloc(taken, room * 2 * sizeof *taken);
+        if (!more) break; /* what is left stays charged: too much rather than too little */
+        if (taken == few)
+            for (size_t index = 0; index < count; index++) more[index] = few[index];
+        taken = more;
+        room *= 2;
+    }
+    CUresult result = REAL(cuMemUnmap)(address, bytes);
+    while (count--) {
+        struct ledger_entry replaced;
+        if (result == CUDA_SUCCESS)
+            drop(physical_of(&taken[count]));
+        else
+            ledger_put(taken[count], &replaced);
+    }
+    if (taken != few) free(taken);
+    return result;
+}

@@ -1,0 +1,23 @@
+/* Whether a stream is being captured into a graph. */
+#ifndef GPUSHARE_STREAMS_H
+#define GPUSHARE_STREAMS_H
+
+#include "hooks.h"
+
+#include <stdbool.h>
+
+/* Captures of this process that have begun and not ended; one that is abandoned stays counted, which costs time only.
+ */
+extern _Atomic int streams_captures;
+
+/* What a NULL stream means to the calls whose name ends in _ptsz. */
+#define PER_THREAD(stream) ((stream) ? (stream) : (CUstream)2)
+
+/* Asks the driver only while there is a capture anywhere: a stream joins one by waiting for an event. */
+static inline bool streams_capturing(CUstream stream) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (atomic_load_explicit(&streams_captures, memory_order_relaxed) <= 0) return false;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+#endif
