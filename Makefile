@@ -1,11 +1,46 @@
-# make demo: see it work. make up: run it. make test, check, bench, gpu-test: for those who change it.
+# make demo: see it work.  make up: run it.  make test, check, bench, gpu-test: for those who change it.
+#
+# Each does its own set-up, once: Python packages from hashed pins into .venv, the C parts and the front-end libraries
+# into .build. Settings come from the environment; appliance/settings.py is the list.
 PYTHON ?= python3
 VENV := .venv
 BUILD := $(CURDIR)/.build
 PY := $(CURDIR)/$(VENV)/bin/python
 PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
+TESTS ?= tests
 
 .PHONY: demo up test check format bench gpu-test setup dev native clean
+
+# A real card is capped for the demo, so that four small jobs fill it.
+demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
+demo: setup
+	@$(PY) manage.py demo
+
+up: setup
+	@$(PY) manage.py up
+
+test: dev
+	$(PY) -m pytest $(TESTS)
+	$(MAKE) -s -C shim test BUILD=$(BUILD) PY=$(PY)
+
+check: dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy .
+	$(VENV)/bin/lint-imports
+	$(PY) manage.py makemigrations --check --dry-run
+	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
+
+format: dev
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(VENV)/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+
+bench: dev
+	$(PY) -m benchmarks
+
+gpu-test: setup
+	tests/gpu/run
 
 setup: $(VENV)/.run native $(BUILD)/vendor/.done
 dev: $(VENV)/.dev setup
@@ -13,15 +48,18 @@ dev: $(VENV)/.dev setup
 $(VENV)/.run: requirements/run.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/run.txt
-	touch $@
+	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt | $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
-	touch $@
+	@touch $@
 
 native: $(VENV)/.run
-	$(MAKE) -s -C shim BUILD=$(BUILD) PY=$(PY)
+	@$(MAKE) -s -C shim BUILD=$(BUILD) PY=$(PY)
 
 $(BUILD)/vendor/.done: static/package-lock.json | $(VENV)/.run
 	static/install $(BUILD)/vendor $(PY)
-	touch $@
+	@touch $@
+
+clean:
+	rm -rf .build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -172,11 +172,14 @@ LOGGING = {
 
 # ---- the appliance's own ---------------------------------------------------------------------------------------
 
+HOST = os.environ.get("HOST", "127.0.0.1")
+PORT = int(os.environ.get("PORT", "8000"))
 GPUSHARE_HOME = HOME
 GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = os.environ.get("GPUSHARE_ENGINE", "auto")  # auto | docker | process
 GPUSHARE_POLICY = os.environ.get("GPUSHARE_POLICY", "fair")
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
+DEMO_EXIT = os.environ.get("DEMO_EXIT") == "1"  # `make demo` ends after its last step
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
 GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches

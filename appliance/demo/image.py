@@ -1,0 +1,45 @@
+"""The demo's own Docker image: the workload and glibc, nothing else, made by `docker import`. Needs no registry."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import docker
+from django.conf import settings
+
+IMAGE = "gpushare/demo:latest"
+WORKLOAD = "/workload"
+
+# What the workload, the shim and NVIDIA's driver libraries ask of a C library.
+LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
+FOLDERS = ("/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib")
+LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+
+
+def build(client: docker.DockerClient) -> str:
+    """Imports the image anew (it is a few megabytes) and returns its name."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        _add(tar, settings.GPUSHARE_BUILD / "workload", WORKLOAD)
+        for loader in LOADERS:
+            if Path(loader).exists():
+                _add(tar, Path(loader), loader)
+        for library in LIBRARIES:
+            found = next((Path(folder, library) for folder in FOLDERS if Path(folder, library).exists()), None)
+            if found:
+                _add(tar, found, f"/lib64/{library}")
+        for name in ("tmp", "etc", "run", "proc", "dev", "sys"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(folder)
+    client.api.import_image_from_data(archive.getvalue(), repository="gpushare/demo", tag="latest")
+    return IMAGE
+
+
+def _add(tar: tarfile.TarFile, source: Path, name: str) -> None:
+    data = source.resolve().read_bytes()
+    info = tarfile.TarInfo(name.lstrip("/"))
+    info.size, info.mode = len(data), 0o755
+    tar.addfile(info, io.BytesIO(data))

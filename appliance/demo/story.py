@@ -1,0 +1,113 @@
+"""The main job, played: Figure 3 of the ConVGPU paper, told as it is observed.
+
+Four containers on a card of 5 GiB. A and B run. C allocates inside what is left and is then suspended. D is suspended
+at once. B ends, C resumes, D goes on waiting until it fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+MiB = 1 << 20
+
+Container = dict[str, Any]
+Tell = Callable[[str], None]
+
+
+class NotObserved(Exception):
+    """A step did not happen in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One container: its quota in MiB, how it allocates that (in this many steps), and how long it holds it (s)."""
+
+    name: str
+    quota: int
+    options: Sequence[str]
+
+
+# Quotas count contexts too, so that they add up alike on a simulated card (66 MiB a context) and a real one (526 MiB).
+A = Part("demo-a", 1792, ["--hold", "8"])
+B = Part("demo-b", 1792, ["--hold", "4"])
+C = Part("demo-c", 2304, ["--first", "192", "--hold", "1"])
+D = Part("demo-d", 2048, ["--hold", "1"])
+
+
+class Story:
+    """Launches the four through REST and watches them there, as any user could."""
+
+    def __init__(self, client: httpx.AsyncClient, image: str, workload: str, tell: Tell, patience: float = 30) -> None:
+        self._client, self._image, self._workload = client, image, workload
+        self._tell, self._patience = tell, patience
+        self._ids: dict[str, str] = {}
+        self._began = time.monotonic()
+
+    async def play(self) -> None:
+        """Raises NotObserved at the first step that is not seen."""
+        await self._clear()
+        for part in (A, B):
+            await self._launch(part)
+            await self._see(part, "holds its memory", lambda c: c["state"] == "running" and _used(c) > 1000 * MiB)
+        await self._launch(C)
+        await self._see(C, "allocated inside what is left and is now suspended", lambda c: c["state"] == "suspended")
+        await self._launch(D)
+        await self._see(D, "is suspended at once: the rest is not enough for it", lambda c: c["state"] == "suspended")
+        await self._see(B, "has ended and gave its memory back", lambda c: c["state"] == "exited")
+        await self._see(C, "resumes with what B gave back", lambda c: c["state"] in ("running", "exited"))
+        await self._see(D, "goes on waiting: what is left does not fit it yet", lambda c: c["state"] == "suspended")
+        await self._see(A, "has ended too", lambda c: c["state"] == "exited")
+        await self._see(C, "has ended, its result checked", lambda c: c["state"] == "exited")
+        await self._see(D, "had its turn and ended, its result checked", lambda c: c["state"] == "exited")
+
+    async def _clear(self) -> None:
+        """A demo that was interrupted may have left its containers."""
+        for container in (await self._get("containers/"))["results"]:
+            if container["name"] in (A.name, B.name, C.name, D.name):
+                await self._client.delete(f"containers/{container['id']}/")
+
+    async def _launch(self, part: Part) -> None:
+        body = {
+            "name": part.name,
+            "image": self._image,
+            "command": [self._workload, *part.options],
+            "gpu_memory": part.quota * MiB,
+        }
+        answer = await self._client.post("containers/", json=body)
+        if answer.status_code != 201:
+            raise NotObserved(f"{part.name} was not launched: {answer.text}")
+        self._ids[part.name] = answer.json()["id"]
+        self._say(part, f"launched with a quota of {part.quota / 1024:.2f} GiB")
+
+    async def _see(self, part: Part, what: str, holds: Callable[[Container], bool]) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            container = await self._get(f"containers/{self._ids[part.name]}/")
+            if holds(container):
+                break
+            over = container["state"] in ("exited", "failed", "killed")
+            if over or time.monotonic() > deadline:
+                raise NotObserved(
+                    f"{part.name} should have been seen so: “{what}”, but it is {container['state']} "
+                    f"{container.get('reason') or ''}"
+                )
+            await asyncio.sleep(0.05)
+        self._say(part, what)
+
+    async def _get(self, path: str) -> Any:
+        answer = await self._client.get(path)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _say(self, part: Part, what: str) -> None:
+        self._tell(f"  {time.monotonic() - self._began:5.1f} s  {part.name[-1].upper()}  {what}")
+
+
+def _used(container: Container) -> int:
+    return sum(gpu["used"] for gpu in container["gpus"])

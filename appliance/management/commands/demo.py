@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import docker
+import httpx
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from appliance.demo import image
+from appliance.demo.story import NotObserved, Story
+from appliance.serve import Appliance
+
+
+class Command(BaseCommand):
+    help = "Starts the appliance and plays the main job: four containers share one card of 5 GiB."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        asyncio.run(self.run())
+
+    async def run(self) -> None:
+        appliance = Appliance(settings.HOST, settings.PORT)
+        async with appliance as address:
+            headers = {"Authorization": f"Token {address.token}"}
+            async with httpx.AsyncClient(base_url=f"{address.url}/api/v1/", headers=headers, timeout=30) as client:
+                self.say(self.style.MIGRATE_HEADING("gpushare: containers share one GPU under quotas"))
+                self.say(await where(client))
+                self.say(f"  Watch it: {address.url}  (sign in as 'admin', password: {address.token})\n")
+                observed = await self.play(client)
+            if settings.DEMO_EXIT:
+                if not observed:
+                    raise CommandError("The demo did not go as it should.")
+                return
+            self.say(f"\n  The dashboard stays up: {address.url}   Ctrl-C ends it.")
+            await appliance.wait()
+
+    async def play(self, client: httpx.AsyncClient) -> bool:
+        try:
+            name, workload = await prepare(client)
+            await Story(client, name, workload, self.say).play()
+        except NotObserved as error:
+            self.stderr.write(self.style.ERROR(f"  Not observed: {error}"))
+            return False
+        self.say(self.style.SUCCESS("  Every step was observed: nobody crashed, nobody waits for ever."))
+        return True
+
+    def say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+
+async def where(client: httpx.AsyncClient) -> str:
+    """One line that says on what this demo runs, and plainly when the card is not a real one."""
+    gpus = (await client.get("gpus/")).json()["results"]
+    engine = (await client.get("nodes/")).json()["results"][0]["engine"]
+    card = ", ".join(f"{gpu['name']} ({gpu['capacity'] / 2**30:.1f} GiB to share)" for gpu in gpus)
+    kind = "  No NVIDIA GPU was found, so this card is SIMULATED.\n" if gpus[0]["simulated"] else ""
+    runs = "Docker containers" if engine == "docker" else "local processes (no Docker engine answered)"
+    return f"  Card: {card}\n{kind}  Running: {runs}"
+
+
+async def prepare(client: httpx.AsyncClient) -> tuple[str, str]:
+    """The image to launch and the workload's path inside it."""
+    engine = (await client.get("nodes/")).json()["results"][0]["engine"]
+    if engine != "docker":
+        return "local", str(settings.GPUSHARE_BUILD / "workload")
+    return await sync_to_async(image.build)(docker.from_env()), image.WORKLOAD
