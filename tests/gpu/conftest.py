@@ -1,0 +1,140 @@
+"""Tests on a real GPU: the whole appliance, a real Docker engine, PyTorch in containers. Skipped without an NVIDIA GPU.
+
+`tests/gpu/run` prepares the machine (see there) and names what these need in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).parent
+# The image's root is a busybox; the host's own Python with PyTorch comes in by read-only volumes.
+IMAGE = os.environ.get("GPU_TEST_IMAGE", "gpushare/host:latest")
+VOLUMES = [f"{folder}:{folder}:ro" for folder in ("/usr", "/lib", "/lib64", "/opt")] + [f"{HERE}:/jobs:ro"]
+PYTHON = os.environ.get("GPU_TEST_PYTHON", sys.executable)
+
+
+def _nvidia() -> bool:
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=30).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not _nvidia():
+        for item in items:
+            if HERE in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+
+
+class Appliance:
+    """A running appliance, spoken to by REST."""
+
+    def __init__(self, home: Path, gpus: str, log: Path) -> None:
+        self.home, self.gpus, self._log = home, gpus, log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "GPUSHARE_HOME": str(self.home),
+            "GPUSHARE_GPUS": self.gpus,
+            "GPUSHARE_ENGINE": "docker",
+            "GPUSHARE_VOLUME_ROOTS": f"/usr /lib /lib64 /opt {HERE}",
+            "PORT": "8123",
+        }
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", "up"], cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+        self.until(lambda: (self.home / "admin-token").exists(), "the admin token")
+        token = (self.home / "admin-token").read_text().strip()
+        self.client = httpx.Client(
+            base_url="http://127.0.0.1:8123", headers={"Authorization": f"Token {token}"}, timeout=30
+        )
+        self.until(self._ready, "the appliance to be ready")
+
+    def _ready(self) -> bool:
+        try:
+            return self.client.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(30)
+
+    def launch(self, name: str, job: str, *arguments: str, **fields: Any) -> str:
+        """Launches /jobs/JOB with the host's Python and returns the container's id."""
+        body = {
+            "name": name,
+            "image": IMAGE,
+            "command": [PYTHON, f"/jobs/{job}", *arguments],
+            "volumes": VOLUMES,
+            **fields,
+        }
+        answer = self.client.post("/api/v1/containers/", json=body)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def get(self, container: str) -> dict[str, Any]:
+        answer = self.client.get(f"/api/v1/containers/{container}/")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def logs(self, container: str) -> str:
+        return self.client.get(f"/api/v1/containers/{container}/logs/").text
+
+    def state_becomes(self, container: str, *states: str, timeout: float = 120) -> dict[str, Any]:
+        self.until(lambda: self.get(container)["state"] in states, f"{container} to be {states}", timeout)
+        return self.get(container)
+
+    @staticmethod
+    def until(holds: Callable[[], bool], what: str, timeout: float = 60) -> None:
+        deadline = time.monotonic() + timeout
+        while not holds():
+            assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    """The appliance on the real card, capped to 6 GiB."""
+    results = Path(os.environ.get("GPU_TEST_RESULTS", str(tmp_path)))
+    running = Appliance(tmp_path / "home", "nvidia:cap=6GiB", results / "appliance.log")
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def record() -> Iterator[Callable[[str], None]]:
+    """Writes a line into the kept log of this run (date, driver and versions first)."""
+    folder = Path(os.environ.get("GPU_TEST_RESULTS", "/tmp"))
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+        capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    with (folder / "sharing.log").open("w") as file:
+
+        def write(line: str) -> None:
+            file.write(line + "\n")
+            file.flush()
+
+        write(f"date     {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}")
+        write(f"card     {driver}")
+        write(f"host     {platform.release()}, Python {platform.python_version()}")
+        yield write
