@@ -1,0 +1,77 @@
+"""`make demo` plays the main job and says by its exit code whether each step was seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.dockerd import Dockerd
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+STEPS = [
+    "A  holds its memory",
+    "B  holds its memory",
+    "C  allocated inside what is left and is now suspended",
+    "D  is suspended at once",
+    "B  has ended",
+    "C  resumes",
+    "D  goes on waiting",
+    "A  has ended too",
+    "D  had its turn and ended, its result checked",
+]
+Demo = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "manage.py", "demo"],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "GPUSHARE_HOME": str(tmp_path / "home"),
+                "GPUSHARE_GPUS": "sim:1x5GiB",
+                "PORT": "0",
+                "DEMO_EXIT": "1",
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    return run
+
+
+def told_in_order(output: str) -> bool:
+    places = [output.find(step) for step in STEPS]
+    return -1 not in places and places == sorted(places)
+
+
+def test_demo_observes_every_step_with_local_processes(demo: Demo) -> None:
+    ended = demo(GPUSHARE_ENGINE="process")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert told_in_order(ended.stdout), ended.stdout
+    assert "SIMULATED" in ended.stdout
+
+
+@pytest.mark.docker
+def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd) -> None:
+    ended = demo(GPUSHARE_ENGINE="docker", DOCKER_HOST=dockerd.url)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert told_in_order(ended.stdout), ended.stdout
+    assert "Docker containers" in ended.stdout
+
+
+def test_demo_fails_if_a_step_is_not_observed(demo: Demo) -> None:
+    """On a card that holds all four at once nobody is ever suspended."""
+    ended = demo(GPUSHARE_ENGINE="process", GPUSHARE_GPUS="sim:1x50GiB")
+    assert ended.returncode != 0
+    assert "Not observed: demo-c" in ended.stderr
