@@ -191,7 +191,6 @@ GPUSHARE_DOCKER_HOST = (
     os.environ.get("GPUSHARE_DOCKER_HOST") or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 )
 GPUSHARE_GPU_ACCESS = os.environ.get("GPUSHARE_GPU_ACCESS", "auto")  # auto | runtime | cdi | raw
-GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # folders on the host that volumes may come from
 GPUSHARE_REGISTRY_CONFIG = os.environ.get("GPUSHARE_REGISTRY_CONFIG", "")  # a Docker config.json with credentials
 # For containers that ask for nothing themselves; empty: nine tenths of the host's memory, all of its cores.
 GPUSHARE_CONTAINER_MEMORY = parse_size(os.environ.get("GPUSHARE_CONTAINER_MEMORY") or 0) or None

@@ -18,8 +18,9 @@ FOLDERS = ("/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/li
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 
-def build(client: docker.DockerClient) -> str:
+def build() -> str:
     """Imports the image anew (it is a few megabytes) and returns its name."""
+    client = docker.APIClient(settings.GPUSHARE_DOCKER_HOST, version="auto")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         _add(tar, settings.GPUSHARE_BUILD / "workload", WORKLOAD)
@@ -34,7 +35,8 @@ def build(client: docker.DockerClient) -> str:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(folder)
-    client.api.import_image_from_data(archive.getvalue(), repository="gpushare/demo", tag="latest")
+    client.import_image_from_data(archive.getvalue(), repository="gpushare/demo", tag="latest")
+    client.close()
     return IMAGE
 
 

@@ -26,7 +26,7 @@ class NotObserved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One container: its quota in MiB, how it allocates that (in this many steps), and how long it holds it (s)."""
+    """One container: its quota in MiB, and in how many allocations it takes that and how long it holds it (s)."""
 
     name: str
     quota: int
@@ -36,8 +36,8 @@ class Part:
 # Quotas count contexts too, so that they add up alike on a simulated card (66 MiB a context) and a real one (526 MiB).
 A = Part("demo-a", 1792, ["--hold", "8"])
 B = Part("demo-b", 1792, ["--hold", "4"])
-C = Part("demo-c", 2304, ["--first", "192", "--hold", "1"])
-D = Part("demo-d", 2048, ["--hold", "1"])
+C = Part("demo-c", 2304, ["--chunks", "3", "--hold", "1"])
+D = Part("demo-d", 2048, ["--chunks", "1", "--hold", "1"])
 
 
 class Story:

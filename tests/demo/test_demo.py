@@ -64,7 +64,7 @@ def test_demo_observes_every_step_with_local_processes(demo: Demo) -> None:
 
 @pytest.mark.docker
 def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd) -> None:
-    ended = demo(GPUSHARE_ENGINE="docker", DOCKER_HOST=dockerd.url)
+    ended = demo(GPUSHARE_ENGINE="docker", DOCKER_HOST=dockerd.address)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert told_in_order(ended.stdout), ended.stdout
     assert "Docker containers" in ended.stdout

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import docker
 import httpx
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -66,4 +65,4 @@ async def prepare(client: httpx.AsyncClient) -> tuple[str, str]:
     engine = (await client.get("nodes/")).json()["results"][0]["engine"]
     if engine != "docker":
         return "local", str(settings.GPUSHARE_BUILD / "workload")
-    return await sync_to_async(image.build)(docker.from_env()), image.WORKLOAD
+    return await sync_to_async(image.build)(), image.WORKLOAD
