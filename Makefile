@@ -13,6 +13,7 @@ TESTS ?= tests
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
+demo: export GPUSHARE_LOG ?= WARNING
 demo: setup
 	@$(PY) manage.py demo
 

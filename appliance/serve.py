@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import uvicorn
 from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
+
 from scheduler.worker import Scheduler
 from web.bootstrap import ensure_admin
 
@@ -81,14 +82,14 @@ class Appliance:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        ready = asyncio.Event()
+        scheduler = Scheduler()
         self._tasks = [
-            asyncio.create_task(Scheduler().run(self._stop, ready), name="scheduler"),
+            asyncio.create_task(scheduler.run(self._stop), name="scheduler"),
             asyncio.create_task(self._server.serve(sockets=[self._listener]), name="web"),
         ]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._stop.set())
-        waiting = [asyncio.create_task(event.wait()) for event in (ready, self._stop)]
+        waiting = [asyncio.create_task(event.wait()) for event in (scheduler.started, self._stop)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for waiter in waiting:
             waiter.cancel()

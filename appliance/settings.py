@@ -167,6 +167,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {name: {"level": "WARNING"} for name in ("httpx", "uvicorn")},  # a line a request is too much
     "root": {"handlers": ["stderr"], "level": os.environ.get("GPUSHARE_LOG", "INFO")},
 }
 
@@ -175,7 +176,7 @@ LOGGING = {
 HOST = os.environ.get("HOST", "127.0.0.1")
 PORT = int(os.environ.get("PORT", "8000"))
 GPUSHARE_HOME = HOME
-GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto | nvidia[:cap=SIZE] | sim:NxSIZE
+GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = os.environ.get("GPUSHARE_ENGINE", "auto")  # auto | docker | process
 GPUSHARE_POLICY = os.environ.get("GPUSHARE_POLICY", "fair")
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)

@@ -1,7 +1,8 @@
 """NVML: which GPUs there are, what is in use on them, and by which processes.
 
 `GPUSHARE_GPUS` chooses: `nvidia` is what the driver shows, `nvidia:cap=6GiB` the same with each card taken for no
-larger than that, `sim:2x5GiB` two simulated cards, `auto` the first of `nvidia` and `sim:1x5GiB` that is there.
+larger than that, `sim:2x5GiB` two simulated cards, `auto` the first of `nvidia` and `sim:1x5GiB` that is there
+(`auto:cap=5GiB`: of `nvidia:cap=5GiB`).
 
 NVML answers within microseconds to milliseconds, so every call runs in a thread of its own: a decision never waits.
 """
@@ -80,13 +81,12 @@ class Reading:
 
 def parse(spec: str) -> Choice:
     """Decodes `GPUSHARE_GPUS`. Raises NoGpus for what it does not know."""
-    if spec == "auto":
-        return Choice() if real_cards() else Choice(DEFAULT_SIMULATION)
-    if match := re.fullmatch(r"nvidia(?::cap=(.+))?", spec):
+    if match := re.fullmatch(r"(auto|nvidia)(?::cap=(.+))?", spec):
         try:
-            return Choice(cap=parse_size(match[1]) if match[1] else None)
+            real = Choice(cap=parse_size(match[2]) if match[2] else None)
         except ValueError as error:
             raise NoGpus(f"GPUSHARE_GPUS={spec}: {error}") from None
+        return real if match[1] == "nvidia" or real_cards() else Choice(DEFAULT_SIMULATION)
     if spec == "sim":
         return Choice(DEFAULT_SIMULATION)
     try:
