@@ -204,6 +204,9 @@ class Server:
     def socket_dir(self, container: str) -> Path:
         return self.folder / container
 
+    def connections(self, container: str) -> int:
+        return len(self._connections.get(container, ()))
+
     def listen(self, container: str) -> Path:
         """Opens a container's socket, over that of an earlier scheduler if need be; returns its directory."""
         directory = self.socket_dir(container)

@@ -64,7 +64,7 @@ class Scheduler:
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until `stop` is set. Raises NoGpus, AlreadyRunning or EngineError if it cannot start."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(_only_one(self.home))
+            stack.enter_context(only_one(self.home))
             stopping = asyncio.create_task(stop.wait())
             stack.callback(stopping.cancel)
             starting = asyncio.create_task(self._start(stack))
@@ -197,7 +197,7 @@ async def _keep_going(part: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextmanager
-def _only_one(home: Path) -> Iterator[None]:
+def only_one(home: Path) -> Iterator[None]:
     """Two schedulers would both hand out the same memory. The kernel drops the lock however the process ends."""
     with (home / "scheduler.lock").open("w") as lock:
         try:

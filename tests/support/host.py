@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,10 +19,12 @@ from typing import Any, TypeVar
 
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import User
+from django.db import connection
+from django.utils import timezone
 
 from scheduler.worker import Scheduler
 from tests.support.eventually import eventually
-from web.models import AllocationEvent, Claim, Command, Container
+from web.models import AllocationEvent, Claim, Command, Container, Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / ".build"
@@ -34,13 +39,56 @@ async def query(function: Callable[..., T], *arguments: Any, **options: Any) -> 
     return result
 
 
+class SeparateScheduler:
+    """`manage.py runscheduler` as a process of its own, on the test's database: for killing it."""
+
+    def __init__(self, home: Path, **environment: str) -> None:
+        self._environment = {
+            **os.environ,
+            "GPUSHARE_HOME": str(home),
+            "GPUSHARE_GPUS": "sim:1x5GiB",
+            "GPUSHARE_ENGINE": "process",
+            "GPUSHARE_POLICY": "fifo",
+            "DATABASE_URL": f"sqlite:///{connection.settings_dict['NAME']}",
+            **environment,
+        }
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Returns when it has shown a sign of life. Does nothing if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            return
+        begun = timezone.now()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, str(ROOT / "manage.py"), "runscheduler", env=self._environment
+        )
+        async with asyncio.timeout(30):
+            while not await query(Node.objects.filter(seen_at__gte=begun).exists):
+                assert self._process.returncode is None, "it ended by itself"
+                await asyncio.sleep(0.02)
+
+    async def kill(self) -> None:
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        await self._end(signal.SIGTERM)
+
+    async def _end(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+            await asyncio.wait_for(self._process.wait(), 15)
+
+
 class Host:
     """One host. `start` and `stop` the scheduler as often as the test wants; containers live on."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
+        self.home = home
         self.scheduler: Scheduler | None = None
         self._stop = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
+
+    workload = BUILD / "workload"
 
     @property
     def up(self) -> Scheduler:
@@ -65,8 +113,12 @@ class Host:
     async def command(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
         """Writes a command as services do and returns it finished."""
         command = await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
-        self.up.commands.wake()
+        self._hint()
         return await self.answer(command)
+
+    def _hint(self) -> None:
+        if self.scheduler is not None:
+            self.scheduler.commands.wake()
 
     async def answer(self, command: Command, within: float = 15.0) -> Command:
         async with asyncio.timeout(within):
@@ -94,7 +146,7 @@ class Host:
             return container, Command.objects.create(kind="launch", container=container, issued_by=owner)
 
         container, command = await query(write)
-        self.up.commands.wake()
+        self._hint()
         return container, command
 
     async def launch(self, *words: str, **fields: Any) -> Container:
@@ -102,6 +154,9 @@ class Host:
         command = await self.answer(command)
         assert command.outcome == "done", command.message
         return await self.get(container)
+
+    async def living(self) -> list[Container]:
+        return await query(lambda: list(Container.objects.live()))
 
     async def get(self, container: Container) -> Container:
         return await query(Container.objects.get, pk=container.pk)
@@ -131,7 +186,7 @@ class Host:
         return [event for event in events if not kinds or event.kind in kinds]
 
     def log(self, container: Container) -> str:
-        path = self.up.home / "logs" / f"{container.pk}.log"
+        path = self.home / "logs" / f"{container.pk}.log"
         return path.read_text() if path.exists() else ""
 
     async def says(self, container: Container, words: str) -> None:
@@ -166,7 +221,7 @@ async def a_host(settings: Any, home: Path, policy: str = "fifo") -> AsyncIterat
     settings.GPUSHARE_GPUS = "sim:1x5GiB"
     settings.GPUSHARE_ENGINE = "process"
     settings.GPUSHARE_POLICY = policy
-    host = Host()
+    host = Host(home)
     await host.start()
     try:
         yield host

@@ -1,0 +1,201 @@
+"""Bad manners on a container's socket end that connection, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import struct
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shim.binding import FRAME_SIZE, PAGE_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack
+from tests.support.eventually import eventually
+from tests.support.host import GIB, MIB, Host
+from tests.support.raw import Elsewhere, Raw
+
+HELLO = Frame(Type.HELLO, code=WIRE_VERSION)
+
+
+@pytest.fixture
+async def directory(host: Host) -> Path:
+    """Of the socket of a container that does nothing by itself."""
+    container = await host.launch("sleep", "600")
+    return host.up.server.socket_dir(str(container.pk))
+
+
+@pytest.fixture
+async def neighbour(host: Host) -> AsyncIterator[Elsewhere]:
+    """A well-behaved process of another container; it must still get memory when the test is over."""
+    container = await host.launch("sleep", "600")
+    elsewhere = await asyncio.to_thread(Elsewhere, host.up.server.socket_dir(str(container.pk)))
+    yield elsewhere
+    answer = await asyncio.to_thread(elsewhere.need, 64 * MIB)
+    elsewhere.close()
+    assert answer == str(Frame(Type.GRANTED.value, 0, 99, 0, 64 * MIB))
+
+
+def size(number: int) -> bytes:
+    return struct.pack("=I", number)
+
+
+BAD = {
+    "garbage": random.Random(1).randbytes(4096),
+    "text": b"GET / HTTP/1.1\r\nHost: gpushare\r\n\r\n",
+    "size of nothing": size(0) + pack(HELLO)[4:],
+    "size too large": size(2**32 - 1) + pack(HELLO)[4:],
+    "size one too small": size(FRAME_SIZE - 1) + pack(HELLO)[4:],
+    "wrong size in half a frame": size(77),
+    "message before HELLO": pack(Frame(Type.NEED, 0, 1, 0, MIB)),
+    "HELLO twice": pack(HELLO) * 2,
+    "a message that only a scheduler sends": pack(HELLO) + pack(Frame(Type.GRANTED, 0, 1, 0, GIB)),
+    "unknown type": pack(HELLO) + pack(Frame(99)),
+    "slot out of range": pack(HELLO) + pack(Frame(Type.NEED, 1, 1, 0, MIB)),
+    "last slot there is": pack(HELLO) + pack(Frame(Type.RELEASED, 65535)),
+    "unknown purpose": pack(HELLO) + pack(Frame(Type.NEED, 0, 1, 7, MIB)),
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
+async def test_connection_that_breaks_the_rules_is_closed(directory: Path, neighbour: Elsewhere, data: bytes) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    raw.send_bytes(data)
+    assert await asyncio.to_thread(raw.is_closed)
+    raw.close()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, FRAME_SIZE - 1])
+async def test_half_a_frame_hurts_nobody(host: Host, directory: Path, neighbour: Elsewhere, cut: int) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    raw.send_bytes(pack(HELLO)[:cut])
+    await asyncio.sleep(0)
+    raw.close()
+    await eventually(lambda: not host.up.server.connections(directory.name))
+
+
+async def test_a_frame_that_arrives_byte_by_byte_is_understood(directory: Path, neighbour: Elsewhere) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    for byte in pack(HELLO):
+        raw.send_bytes(bytes([byte]))
+        await asyncio.sleep(0.001)
+    welcome = await asyncio.to_thread(raw.read)
+    assert welcome is not None
+    assert welcome.type == Type.WELCOME
+    raw.close()
+
+
+async def test_other_release_is_told_so(directory: Path, neighbour: Elsewhere) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    raw.send(Frame(Type.HELLO, code=WIRE_VERSION + 1))
+    assert await asyncio.to_thread(raw.read) == Frame(Type.REFUSED, code=Code.BAD_VERSION)
+    assert await asyncio.to_thread(raw.is_closed)
+    raw.close()
+
+
+def _memory(length: int) -> int:
+    fd = os.memfd_create("gpushare-lease-1", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, length)
+    return fd
+
+
+def _other_gpu() -> int:
+    return os.dup(LeasePage.create([b"\1" * 16]).fileno())
+
+
+PAGES = {
+    "a pipe": lambda: os.pipe()[0],
+    "a directory": lambda: os.open("/", os.O_RDONLY),
+    "a device": lambda: os.open("/dev/zero", os.O_RDWR),
+    "a file that could shrink": lambda: _memory(PAGE_SIZE),
+    "an empty file": lambda: _memory(0),
+    "a page of another GPU": _other_gpu,
+    "a page of too many GPUs": lambda: os.dup(LeasePage.create([b"\1" * 16] * 16).fileno()),
+}
+
+
+@pytest.mark.parametrize("make", PAGES.values(), ids=PAGES.keys())
+async def test_what_is_no_lease_page_is_not_taken_over(directory: Path, neighbour: Elsewhere, make) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    fd = make()
+    raw.send(HELLO, files=(fd,))
+    answer = await asyncio.to_thread(raw.read)
+    assert answer is not None
+    assert answer.type == Type.REFUSED
+    os.close(fd)
+    raw.close()
+
+
+async def test_file_descriptors_outside_hello_close_the_connection_and_leak_nothing(
+    directory: Path, neighbour: Elsewhere
+) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(raw.hello)
+    before = len(os.listdir("/proc/self/fd"))
+    raw.send(Frame(Type.NEED, 0, 1, 0, MIB), files=(0, 1, 2, 0, 1, 2))
+    assert await asyncio.to_thread(raw.is_closed)
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    raw.close()
+
+
+async def test_process_that_reads_no_answers_is_hung_up_on(directory: Path, neighbour: Elsewhere) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(raw.hello)
+    raw.socket.settimeout(None)
+
+    def flood() -> None:
+        needs = b"".join(pack(Frame(Type.NEED, 0, serial, 0, 2**63)) for serial in range(1000))
+        while True:
+            raw.send_bytes(needs)
+
+    with pytest.raises(OSError, match=r"Broken pipe|reset"):
+        await asyncio.wait_for(asyncio.to_thread(flood), 20)
+    raw.close()
+
+
+async def test_flood_of_calls_from_one_process_is_bounded(host: Host, directory: Path, neighbour: Elsewhere) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(raw.hello)
+    filler = await host.launch("workload", "--bytes", "4500MiB", "--check", "1MiB", "--hold", "60", gpu_memory=5 * GIB)
+    await host.says(filler, "holding")
+
+    def flood() -> list[Frame | None]:
+        for serial in range(3000):
+            raw.need(900 * MIB, serial)
+        return [raw.read() for _ in range(3000 - 1024)]
+
+    answers = await asyncio.to_thread(flood)
+    assert {answer and answer.type for answer in answers} == {Type.REJECTED}
+    assert sum(request.container == directory.name for request in host.up.broker.state.waiting) == 1024
+    await host.command("kill", filler)
+    raw.close()
+
+
+_GREEDY = """
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (6000, 6000))
+kept = []
+for _ in range(5000):
+    kept.append(socket.socket(socket.AF_UNIX))
+    kept[-1].connect(sys.argv[1])
+print("connected", flush=True)
+time.sleep(60)
+"""
+
+
+async def test_many_connections_of_one_container_leave_descriptors_for_the_others(
+    host: Host, directory: Path, neighbour: Elsewhere
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _GREEDY, f"{directory}/gpushare.sock", stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"connected\n"
+        assert host.up.server.connections(directory.name) <= 4096
+    finally:
+        process.kill()
+        await process.communicate()
+    await eventually(lambda: not host.up.server.connections(directory.name))

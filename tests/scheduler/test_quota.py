@@ -1,0 +1,85 @@
+"""A container never holds more than its quota, whatever its programs do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from scheduler import pages
+from shim.binding import WIRE_VERSION, Code, Frame, LeasePage, Type
+from tests.support.eventually import eventually
+from tests.support.host import GIB, MIB, Host
+from tests.support.raw import Raw
+
+CONTEXT = 66 * MIB
+
+
+async def test_allocation_beyond_the_quota_is_refused_and_the_program_goes_on(host: Host) -> None:
+    container = await host.launch(
+        "workload", "--bytes", "2GiB", "--chunks", "16", "--check", "1MiB", "--go-on", gpu_memory=GIB
+    )
+    ended = await host.until(container, "exited")
+    assert "out of memory" in host.log(container)
+    assert ended.exit_code == 0
+    claim = await host.returned(container)
+    assert claim.peak <= GIB
+    assert claim.peak > GIB - 2 * 128 * MIB
+    rejected = await host.events(container, "rejected")
+    assert [event.detail for event in rejected] == ["over_quota"] * len(rejected)
+    assert rejected
+
+
+async def test_two_processes_share_one_quota(host: Host) -> None:
+    both = (
+        "workload --bytes 700MiB --check 1MiB --hold 3 & workload --bytes 700MiB --check 1MiB --hold 3; wait -n; wait"
+    )
+    workload = str(host.workload)
+    container = await host.launch("bash", "-c", both.replace("workload", workload), gpu_memory=GIB)
+    await eventually(lambda: "out of memory" in host.log(container))
+    await host.until(container, "exited")
+    assert (await host.returned(container)).peak <= GIB
+
+
+async def test_the_quota_is_what_the_program_sees_as_the_card(host: Host) -> None:
+    container = await host.launch("workload", "--check", "1MiB", gpu_memory=GIB)
+    await host.until(container, "exited")
+    assert "free of 1024 MiB" in host.log(container)
+
+
+async def test_forged_headroom_is_wiped_out_and_never_taken_back(host: Host) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=2 * GIB)
+    raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
+    page = await asyncio.to_thread(raw.hello)
+    assert isinstance(page, LeasePage)
+    raw.need(256 * MIB)
+    answer = await asyncio.to_thread(raw.read)
+    assert answer == Frame(Type.GRANTED, 0, 1, Code.OK, 256 * MIB)
+    session = next(iter(host.up.broker.sessions.values()))
+    lease = next(iter(session.leases.values()))
+    granted = lease.granted
+    page[0].extend(3 * GIB)
+    host.up.broker.tenants[str(container.pk)].note_peak(next(iter(session.leases)))
+    assert lease.forged
+    assert page[0].headroom == 0
+    assert lease.used == lease.granted == granted
+    page[0].extend(GIB)
+    assert lease.take_back() == 0
+    assert lease.granted == granted
+    raw.close()
+
+
+async def test_handed_back_page_brings_no_headroom_and_no_more_than_the_quota(host: Host) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=GIB)
+    gpu = next(iter(host.up.gpus.cards))
+    page = pages.make(os.getpid(), [pages.Place(gpu, GIB, CONTEXT)])
+    page[0].granted = 3 * GIB
+    page[0].extend(512 * MIB)
+    raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
+    raw.send(Frame(Type.HELLO, code=WIRE_VERSION), files=(page.fileno(),))
+    assert await asyncio.to_thread(raw.read) == Frame(Type.WELCOME)
+    assert page[0].headroom == 0
+    assert page[0].granted == GIB
+    raw.need(MIB)
+    assert await asyncio.to_thread(raw.read) == Frame(Type.REJECTED, 0, 1, Code.OVER_QUOTA)
+    raw.close()
+    page.close()

@@ -1,0 +1,98 @@
+"""The scheduler ends, however it ends, and no program does; the next one takes over what it finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.worker import AlreadyRunning, only_one
+from tests.support.host import GIB, MIB, Host, SeparateScheduler
+
+HOLD = ("--check", "1MiB", "--hold", "600")
+
+
+@pytest.fixture
+async def separate(transactional_db: None, tmp_path: Path) -> AsyncIterator[tuple[Host, SeparateScheduler]]:
+    host, scheduler = Host(tmp_path), SeparateScheduler(tmp_path)
+    await scheduler.start()
+    yield host, scheduler
+    await scheduler.start()
+    for container in await host.living():
+        await host.command("kill", container)
+    await scheduler.stop()
+
+
+async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_resumes_in_turn(
+    separate: tuple[Host, SeparateScheduler],
+) -> None:
+    host, scheduler = separate
+    holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    first = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    first = await host.until(first, "suspended")
+    second = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    second = await host.until(second, "suspended")
+
+    await scheduler.kill()
+    await scheduler.start()
+
+    assert (await host.get(holder)).state == "running"
+    for before in (first, second):
+        after = await host.until(before, "suspended")
+        assert after.suspended_since is not None
+        assert abs((after.suspended_since - before.suspended_since).total_seconds()) < 0.1
+    assert (await host.get(first)).queue_position == 1
+    used = (await host.claim(holder)).used
+    assert used >= 3 * GIB
+    await host.command("kill", holder)
+    await host.says(first, "holding")
+    assert (await host.get(first)).state == "running"
+    assert (await host.get(second)).state == "suspended"
+    await host.command("kill", first)
+    await host.says(second, "holding")
+
+
+async def test_allocations_inside_the_lease_go_on_without_a_scheduler_and_others_wait(
+    separate: tuple[Host, SeparateScheduler],
+) -> None:
+    host, scheduler = separate
+    script = "workload --bytes 256MiB --hold 1; workload --bytes 256MiB --check 1MiB"
+    container = await host.launch("bash", "-c", script.replace("workload", str(host.workload)), gpu_memory=GIB)
+    await host.says(container, "holding")
+    await scheduler.kill()
+    await host.says(container, "done")
+    await asyncio.sleep(0.2)
+    assert host.log(container).count("done") == 1  # the second program asks, and nobody answers
+    await scheduler.start()
+    ended = await host.until(container, "exited")
+    assert host.log(container).count("done") == 2
+    assert ended.exit_code == 0
+
+
+async def test_container_that_ended_meanwhile_is_seen(separate: tuple[Host, SeparateScheduler]) -> None:
+    host, scheduler = separate
+    container = await host.launch("sh", "-c", "sleep 1; exit 3")
+    await scheduler.kill()
+    await asyncio.sleep(1.5)
+    await scheduler.start()
+    ended = await host.until(container, "failed")
+    assert ended.exit_code == 3
+
+
+async def test_sigterm_leaves_containers_running(separate: tuple[Host, SeparateScheduler]) -> None:
+    host, scheduler = separate
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    await scheduler.stop()
+    await scheduler.start()
+    assert (await host.get(container)).state == "running"
+    claim = await host.claim(container)
+    assert claim.used >= GIB + 60 * MIB
+
+
+async def test_only_one_scheduler_works_in_a_home(separate: tuple[Host, SeparateScheduler], tmp_path: Path) -> None:
+    with pytest.raises(AlreadyRunning), only_one(tmp_path):
+        pass
