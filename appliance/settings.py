@@ -116,6 +116,13 @@ CHANNEL_LAYERS = {
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }
 
+CACHES = {  # throttles count in it: all web processes together
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    if REDIS_URL
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
+
+AUTHENTICATION_BACKENDS = ["web.signin.Throttle", "django.contrib.auth.backends.ModelBackend"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 LOGIN_URL = "login"
@@ -149,6 +156,11 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "web.api.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
+    "DEFAULT_THROTTLE_CLASSES": ["web.api.throttles.ByUser"],
+    "DEFAULT_THROTTLE_RATES": {
+        "api": os.environ.get("GPUSHARE_API_RATE", "100/second"),
+        "sign-in": os.environ.get("GPUSHARE_SIGN_IN_RATE", "60/minute"),
+    },
     "DEFAULT_METADATA_CLASS": None,  # the OpenAPI document says what there is; OPTIONS would say it differently
 }
 SPECTACULAR_SETTINGS = {
@@ -182,6 +194,11 @@ GPUSHARE_POLICY = os.environ.get("GPUSHARE_POLICY", "fair")
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
 DEMO_EXIT = os.environ.get("DEMO_EXIT") == "1"  # `make demo` ends after its last step
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
+GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever
+    1: int(os.environ.get("GPUSHARE_KEEP_SECONDS", 3600)),
+    60: int(os.environ.get("GPUSHARE_KEEP_MINUTES", 7 * 86400)),
+}
+GPUSHARE_PRICE = float(os.environ.get("GPUSHARE_PRICE", "0"))  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
 GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches
 GPUSHARE_PORTS = _port_range(os.environ.get("GPUSHARE_PORTS", "20000-29999"))  # host ports that may be published

@@ -16,6 +16,7 @@ from django.db.models import Sum
 from web import allowances, audit, commands, mounts
 from web.errors import Problem, conflict
 from web.models import Command, Container, Gpu
+from web.reports import require_gib_hours
 from web.roles import Role, require
 from web.sizes import format_size
 from web.spec import LaunchSpec
@@ -117,6 +118,7 @@ def _choose_gpus(user: User, spec: dict[str, Any]) -> list[str]:
     quota = allowances.DEFAULT_QUOTA if spec["gpu_memory"] is None else spec["gpu_memory"]
     fitting = require_capacity(candidates, quota, len(asked) or spec["gpus"])
     allowances.require_launch(user, limits, spec["image"], spec["priority"], quota * count, asked)
+    require_gib_hours(user, limits.gib_hours)
     if asked or limits.gpus is None:
         return asked
     return _least_promised(fitting, count)

@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,10 +16,12 @@ from rest_framework.views import APIView
 from web import services
 from web.api.access import person
 from web.api.answers import CommandAnswer, GpuAnswer, NodeAnswer, WaitingAnswer
-from web.api.outcome import ERRORS, decided
-from web.api.queries import PageQuery
+from web.api.outcome import ERRORS, decided, finished
+from web.api.queries import PageQuery, Query
+from web.errors import Problem
+from web.fields import SizeField
 from web.models import Claim, Container, Gpu, Node
-from web.spec import OrderSpec, PolicySpec
+from web.spec import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
 
 
 def _sum_of_claims(field: str) -> Coalesce:
@@ -82,3 +85,32 @@ class Policy(APIView):
     def put(self, request: Request) -> Response:
         """Which suspended container is tried first when memory comes back, from now on."""
         return decided(services.set_policy(person(request), PolicySpec.parse(request.data)["policy"]))
+
+
+class ForecastQuery(Query):
+    gpu_memory = SizeField()
+    gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=64)
+    priority = serializers.IntegerField(
+        required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
+    )
+
+
+class ForecastAnswer(serializers.Serializer[Any]):
+    fits = serializers.BooleanField(help_text="It would get all of its quota now.")
+    behind = serializers.ListField(child=serializers.UUIDField(), help_text="The containers it would wait for.")
+    earliest = serializers.FloatField(allow_null=True, help_text="Seconds from now, at the latest; null: not known.")
+    message = serializers.CharField()
+
+
+class Forecast(APIView):
+    @extend_schema(parameters=[ForecastQuery], responses={200: ForecastAnswer, **ERRORS})
+    def get(self, request: Request) -> Response:
+        """Would it fit now; if not, behind whom, and when at the latest."""
+        command = services.forecast(person(request), **ForecastQuery.of(request))
+        try:
+            result = finished(command)
+        finally:
+            command.delete()  # a question leaves no trace
+        if isinstance(result, Response):
+            raise Problem("scheduler_slow", "The scheduler has not answered in time; ask again.", 503)
+        return Response(ForecastAnswer(result.result).data)

@@ -1,4 +1,4 @@
-"""sign-in/, tokens/, me/."""
+"""sign-in/, tokens/, me/: who one is."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.mixins import DestroyModelMixin, ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
-from web import tokens
+from web import allowances, audit, reports, signin, tokens
+from web.api import throttles
 from web.api.access import person
 from web.api.outcome import ERRORS
-from web.api.queries import PageQuery
+from web.api.queries import PageQuery, Query
 from web.errors import Problem, forbidden
 from web.fields import StrictNumber, StrictSerializer, StrictText
-from web.models import Scope, Token
+from web.models import Container, Scope, Token
+from web.roles import Role, role_of
 
 
 class TokenSpec(StrictSerializer):
@@ -68,14 +71,19 @@ class SignIn(GenericAPIView[Token]):
 
     authentication_classes = []
     permission_classes = []
+    throttle_classes = [throttles.SignIn]
     serializer_class = NewTokenAnswer
 
     @extend_schema(request=SignInSpec, responses={201: NewTokenAnswer, **ERRORS})
     def post(self, request: Request) -> Response:
         spec = SignInSpec.parse(request.data)
+        if signin.is_blocked(request._request, spec["username"]):
+            raise Problem("too_many_requests", "Too many failed attempts. Wait five minutes.", 429)
         user = authenticate(request._request, username=spec["username"], password=spec["password"])
         if not isinstance(user, User):
             raise Problem("bad_credentials", "The user name or the password is wrong.", 401)
+        signin.forget_failures(request._request, user.get_username())
+        audit.record(user.get_username(), "sign-in")
         return _make(user, spec)
 
 
@@ -109,3 +117,48 @@ class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
 
     def perform_destroy(self, instance: Token) -> None:
         tokens.end(person(self.request), instance)
+
+
+class LimitsAnswer(serializers.Serializer[Any]):
+    """null sets no limit."""
+
+    gpu_memory = serializers.IntegerField(allow_null=True, help_text="Bytes of quota at once.")
+    containers = serializers.IntegerField(allow_null=True)
+    gib_hours = serializers.FloatField(allow_null=True, help_text="VRAM held in seven days, GiB × hours.")
+    priority_lowest = serializers.IntegerField(allow_null=True)
+    priority_highest = serializers.IntegerField(allow_null=True)
+    images = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    gpus = serializers.ListField(child=serializers.CharField(), allow_null=True)
+
+
+class UsageAnswer(serializers.Serializer[Any]):
+    gpu_memory = serializers.IntegerField()
+    containers = serializers.IntegerField()
+    gib_hours = serializers.FloatField()
+
+
+class MeAnswer(serializers.Serializer[Any]):
+    username = serializers.CharField()
+    role = serializers.ChoiceField([role.group for role in Role])
+    limits = LimitsAnswer()
+    usage = UsageAnswer()
+
+
+class Me(APIView):
+    @extend_schema(responses={200: MeAnswer, **ERRORS})
+    def get(self, request: Request) -> Response:
+        """Who one is here, what one may use, and what one uses."""
+        Query.of(request)
+        user, now = person(request), timezone.now()
+        usage = {
+            "gpu_memory": allowances.quota_held(user),
+            "containers": Container.objects.live().filter(owner=user).count(),
+            "gib_hours": reports.gib_hours(user.get_username(), now - reports.WEEK, now),
+        }
+        answer = {
+            "username": user.get_username(),
+            "role": role_of(user).group,
+            "limits": allowances.limits_of(user),
+            "usage": usage,
+        }
+        return Response(MeAnswer(answer).data)

@@ -1,0 +1,140 @@
+"""What people may use at once, a week, and with which images, GPUs and priorities."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from tests.support.events import Kind, append
+from tests.support.machine import GIB, make_container, make_gpu
+from web import services
+from web.allowances import Limits, limits_of
+from web.errors import Problem
+from web.models import Allowance, Container
+
+pytestmark = pytest.mark.django_db
+
+
+def allow(who, **fields) -> None:
+    Allowance.objects.update_or_create(**({"group": who} if isinstance(who, Group) else {"user": who}), defaults=fields)
+
+
+def refused(user, **spec) -> tuple[int, str, str]:
+    with pytest.raises(Problem) as problem:
+        services.launch(user, {"image": "local", **spec})
+    return problem.value.status, problem.value.code, problem.value.field
+
+
+def test_without_an_allowance_there_is_no_limit(ada, gpu):
+    assert limits_of(ada) == Limits()
+    for _ in range(5):
+        services.launch(ada, {"image": "local", "gpu_memory": "5g", "priority": 100})
+
+
+def test_vram_at_once(ada, gpu, node):
+    make_gpu(node, 1)
+    allow(ada, gpu_memory=4 * GIB)
+    services.launch(ada, {"image": "local", "gpu_memory": "2g"})
+    services.launch(ada, {"image": "local"})  # 1 GiB where nothing is said
+    assert refused(ada, gpu_memory="2g") == (403, "over_allowance", "gpu_memory")
+    assert refused(ada, gpu_memory="1g", gpus=2) == (403, "over_allowance", "gpu_memory")
+    services.launch(ada, {"image": "local", "gpu_memory": "1g"})
+    Container.objects.update(finished_at=timezone.now())
+    services.launch(ada, {"image": "local", "gpu_memory": "4g"})
+
+
+def test_a_quota_that_was_promised_counts_instead_of_what_was_asked_for(ada, gpu):
+    allow(ada, gpu_memory=4 * GIB)
+    make_container(ada, "labelled", gpu, quota=3 * GIB)  # by its image's label
+    assert refused(ada, gpu_memory="2g")[1] == "over_allowance"
+
+
+def test_raising_a_quota_is_held_to_the_same_limit(ada, gpu):
+    allow(ada, gpu_memory=4 * GIB)
+    container = make_container(ada, "a", gpu, quota=2 * GIB)
+    make_container(ada, "b", gpu, quota=GIB)
+    services.change(ada, container, gpu_memory="3g")
+    with pytest.raises(Problem, match="at once"):
+        services.change(ada, container, gpu_memory="4g")
+
+
+def test_containers_at_once(ada, gpu):
+    allow(ada, containers=1)
+    services.launch(ada, {"image": "local"})
+    assert refused(ada) == (403, "over_allowance", "")
+
+
+def test_priorities(ada, gpu):
+    allow(ada, priority_lowest=-5, priority_highest=0)
+    assert refused(ada, priority=1) == (403, "over_allowance", "priority")
+    assert refused(ada, priority=-6) == (403, "over_allowance", "priority")
+    services.launch(ada, {"image": "local", "priority": -5})
+    with pytest.raises(Problem, match="not above 0"):
+        services.change(ada, make_container(ada, "x", gpu), priority=3)
+
+
+def test_images_by_pattern(ada, gpu):
+    allow(ada, images=["lab/*", "local"])
+    assert refused(ada, image="docker.io/miner:latest") == (403, "over_allowance", "image")
+    services.launch(ada, {"image": "lab/torch:2"})
+    allow(ada, images=[])
+    assert refused(ada) == (403, "over_allowance", "image")
+
+
+def test_gpus(ada, gpu, node):
+    make_gpu(node, 1)
+    make_gpu(node, 2)
+    allow(ada, gpus=["GPU-1", "GPU-2"])
+    assert refused(ada, gpus=["GPU-0"]) == (403, "over_allowance", "gpus")
+    assert refused(ada, gpus=3) == (400, "too_few_gpus", "gpus")
+    assert services.launch(ada, {"image": "local", "gpus": ["GPU-2"]}).gpu_uuids == ["GPU-2"]
+
+
+def test_where_gpus_are_limited_the_least_promised_of_them_is_taken(ada, gpu, node):
+    first, second = make_gpu(node, 1), make_gpu(node, 2)
+    make_container(ada, "a", first, quota=2 * GIB)
+    allow(ada, gpus=["GPU-1", "GPU-2"])
+    assert services.launch(ada, {"image": "local"}).gpu_uuids == [second.uuid]
+
+
+def test_vram_hours_a_week(ada, gpu):
+    container = make_container(ada, "a", gpu)
+    long_ago, now = timezone.now() - timedelta(days=20), timezone.now()
+    Container.objects.update(created_at=long_ago)
+    allow(ada, gib_hours=2)
+    append(container, long_ago, Kind.ACCEPTED, gpu, used_after=GIB)
+    append(container, long_ago + timedelta(days=5), Kind.FREED, gpu, used_after=0)
+    services.launch(ada, {"image": "local"})  # long ago does not count
+    append(container, now - timedelta(hours=3), Kind.ACCEPTED, gpu, used_after=GIB)
+    assert refused(ada) == (403, "over_allowance", "")
+
+
+def test_ones_own_allowance_goes_before_the_groups_and_the_most_generous_group_counts(ada):
+    small, large = Group.objects.create(name="small"), Group.objects.create(name="large")
+    ada.groups.add(small, large)
+    allow(small, gpu_memory=GIB, containers=1, priority_lowest=-1, images=["a"])
+    allow(large, gpu_memory=4 * GIB, containers=3, priority_lowest=-9, images=["b"], gib_hours=5)
+    assert limits_of(ada) == Limits(
+        gpu_memory=4 * GIB, containers=3, priority_lowest=-9, images=("a", "b"), gib_hours=None
+    )
+    allow(ada, containers=2)
+    assert (limits_of(ada).containers, limits_of(ada).gpu_memory) == (2, 4 * GIB)
+
+
+def test_an_allowance_is_somebodys(ada):
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Allowance.objects.create(containers=1)
+
+
+def test_one_sees_what_one_may_and_does_use(client, ada, gpu):
+    allow(ada, gpu_memory=4 * GIB, images=["local"])
+    services.launch(ada, {"image": "local", "gpu_memory": "3g"})
+    body = client.get("/api/v1/me/").json()
+    assert (body["username"], body["role"]) == ("ada", "user")
+    assert (body["limits"]["gpu_memory"], body["limits"]["images"]) == (4 * GIB, ["local"])
+    assert body["limits"]["containers"] is None
+    assert body["usage"] == {"gpu_memory": 3 * GIB, "containers": 1, "gib_hours": 0.0}

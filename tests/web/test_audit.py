@@ -1,0 +1,153 @@
+"""The audit log tells everything, and any change to it is found."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from tests.support.events import Kind, append
+from tests.support.machine import GIB, make_container
+from tests.support.people import client_for, make_user
+from web import audit
+from web.models import AllocationEvent, AuditEntry, Chain, Seal
+from web.roles import Role
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def history(ada, gpu):
+    """Five seals: three entries, one event, and one batch of ten events."""
+    container = make_container(ada, "a", gpu)
+    audit.record("ada", "launch", container.pk, gpu_memory=GIB, note="naïve ☃", ratio=0.1)
+    audit.record("bob", "launch-refused", "b", code="over_capacity")
+    append(container, timezone.now(), Kind.STARTED)
+    batch = [
+        AllocationEvent(container=container, gpu=gpu, at=timezone.now(), kind=Kind.ACCEPTED, bytes=index, waited=index)
+        for index in range(10)
+    ]
+    audit.append(events=batch)
+    audit.record("ada", "kill", container.pk)
+
+
+def faults() -> list[str]:
+    return audit.verify()[1]
+
+
+def test_an_honest_log_verifies(history):
+    assert audit.verify() == (5, [])
+    out = io.StringIO()
+    call_command("verify_audit", stdout=out)
+    assert "5 seals" in out.getvalue()
+
+
+def test_an_empty_log_verifies(db):
+    assert audit.verify() == (0, [])
+
+
+def _forge_whole_tail():
+    """Somebody with the database but not the key rewrites the last entry and every hash after it."""
+    AuditEntry.objects.filter(action="kill").update(actor="eve")
+    seal = Seal.objects.get(number=5)
+    forged = hashlib.sha256(b"anything").hexdigest()
+    Seal.objects.filter(pk=seal.pk).update(hash=forged)
+    Chain.objects.update(hash=forged)
+
+
+def _swap_events():
+    first, second = AllocationEvent.objects.filter(seal=4).order_by("id")[:2]
+    AllocationEvent.objects.filter(pk=first.pk).update(bytes=second.bytes, waited=second.waited)
+    AllocationEvent.objects.filter(pk=second.pk).update(bytes=first.bytes, waited=first.waited)
+
+
+def _insert_event():
+    row = AllocationEvent.objects.filter(seal=4).last()
+    row.pk = None
+    row.save(force_insert=True)
+
+
+def _cut_tail():
+    AuditEntry.objects.filter(seal=5).delete()
+    Seal.objects.filter(number=5).delete()
+
+
+def _cut_middle():
+    AuditEntry.objects.filter(seal=2).delete()
+    Seal.objects.filter(number=2).delete()
+
+
+TAMPERINGS = {
+    "a changed actor": lambda: AuditEntry.objects.filter(action="launch").update(actor="bob"),
+    "a changed detail": lambda: AuditEntry.objects.filter(action="launch").update(detail={"gpu_memory": 1}),
+    "a changed time": lambda: AuditEntry.objects.filter(action="kill").update(at=timezone.now() + timedelta(hours=1)),
+    "a changed address": lambda: AuditEntry.objects.filter(action="kill").update(address="10.0.0.1"),
+    "a changed size": lambda: AllocationEvent.objects.filter(bytes=7).update(bytes=8),
+    "a changed container": lambda: AllocationEvent.objects.filter(bytes=7).update(
+        container=make_container(make_user("x"), "x")
+    ),
+    "a deleted event": lambda: AllocationEvent.objects.filter(bytes=7).delete(),
+    "a deleted batch of events": lambda: AllocationEvent.objects.filter(seal=4).delete(),
+    "an inserted event": _insert_event,
+    "two events swapped": _swap_events,
+    "an entry moved to another seal": lambda: AuditEntry.objects.filter(action="kill").update(seal=2),
+    "a changed seal": lambda: Seal.objects.filter(number=3).update(at=timezone.now() + timedelta(hours=1)),
+    "a missing seal in the middle": _cut_middle,
+    "a missing seal at the end": _cut_tail,
+    "everything missing": lambda: (AllocationEvent.objects.all().delete(), AuditEntry.objects.all().delete(),
+                                   Seal.objects.all().delete()),
+    "a forged end": _forge_whole_tail,
+    "a changed chain": lambda: Chain.objects.update(number=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_tampering_is_found(history, tampering):
+    TAMPERINGS[tampering]()
+    assert faults()
+    with pytest.raises(CommandError, match="tampered with or is damaged"):
+        call_command("verify_audit", stderr=io.StringIO())
+
+
+def test_a_new_secret_key_leaves_the_old_seals_valid(history, settings):
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another"
+    audit.record("ada", "kill")
+    assert audit.verify() == (6, [])
+    settings.SECRET_KEY_FALLBACKS = []
+    assert len(faults()) == 5
+
+
+def test_an_entry_says_from_where(client, gpu):
+    client.post("/api/v1/containers/", {"image": "local", "gpu_memory": "9t"}, REMOTE_ADDR="10.1.2.3")
+    entry = AuditEntry.objects.get(action="launch-refused")
+    assert (entry.actor, entry.address) == ("ada", "10.1.2.3")
+
+
+def test_sign_ins_and_failures_are_recorded(client, db):
+    make_user("bob", password="right")
+    for password in ("wrong", "right"):
+        client.post("/api/v1/sign-in/", {"username": "bob", "password": password})
+    actions = AuditEntry.objects.filter(actor="bob").values_list("action", flat=True)
+    assert list(actions) == ["sign-in-failed", "sign-in", "token-made"]
+
+
+def test_the_admin_reads_it_filtered(history):
+    admin = client_for(make_user("root", Role.ADMIN))
+    rows = admin.get("/api/v1/audit/", {"actor": "ada"}).json()["results"]
+    assert [row["action"] for row in rows] == ["kill", "launch"]
+    assert rows[1]["detail"]["gpu_memory"] == GIB
+
+
+def test_what_happened_to_memory_is_listed_and_filtered(client, history):
+    body = client.get("/api/v1/allocations/", {"kind": "accepted", "ordering": "-bytes", "page_size": 3}).json()
+    assert body["count"] == 10
+    assert [row["bytes"] for row in body["results"]] == [9, 8, 7]
+    assert body["results"][0]["gpu"] == "GPU-0"
+    assert client.get("/api/v1/allocations/", {"owner": "nobody"}).json()["count"] == 0
+    assert client.get("/api/v1/allocations/", {"to": "2020-01-01"}).json()["count"] == 0
+    assert client.get("/api/v1/allocations/", {"container": "x"}).status_code == 400

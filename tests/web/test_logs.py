@@ -1,0 +1,90 @@
+"""logs/: what a container wrote, and with follow=1 what it writes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.test import AsyncClient
+from django.utils import timezone
+
+from tests.support.machine import make_container
+from tests.support.people import make_user
+from web import logs, tokens
+from web.models import Container
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def home(tmp_path, settings):
+    settings.GPUSHARE_HOME = tmp_path
+    (tmp_path / "logs").mkdir()
+    return tmp_path
+
+
+def launched():
+    owner = make_user("owner")
+    return make_container(owner, "a"), tokens.make(owner)[1]
+
+
+async def get(container: Container, key: str, query: str = ""):
+    headers = {"Authorization": f"Token {key}"}
+    return await AsyncClient().get(f"/api/v1/containers/{container.pk}/logs/{query}", headers=headers)
+
+
+async def text_of(answer) -> bytes:
+    assert answer.status_code == 200
+    return b"".join([part async for part in answer.streaming_content])
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", b"one\ntwo\nthree\n"),
+        ("?tail=2", b"two\nthree\n"),
+        ("?tail=0", b""),
+        ("?tail=3", b"one\ntwo\nthree\n"),
+        ("?tail=9", b"one\ntwo\nthree\n"),
+    ],
+)
+async def test_what_was_written(home, query, expected):
+    container, key = await sync_to_async(launched)()
+    logs.path_of(container.pk).write_bytes(b"one\ntwo\nthree\n")
+    assert await text_of(await get(container, key, query)) == expected
+
+
+async def test_the_last_lines_of_a_long_log(home):
+    container, key = await sync_to_async(launched)()
+    lines = [b"%d " % index + b"x" * 200 + b"\n" for index in range(5000)]
+    logs.path_of(container.pk).write_bytes(b"".join(lines) + b"unfinished")
+    assert await text_of(await get(container, key, "?tail=1001")) == b"".join(lines[-1000:]) + b"unfinished"
+    assert await text_of(await get(container, key)) == b"".join(lines) + b"unfinished"
+
+
+async def test_no_output_yet_is_an_empty_text(home):
+    container, key = await sync_to_async(launched)()
+    assert await text_of(await get(container, key)) == b""
+
+
+async def test_following_ends_with_the_container(home):
+    container, key = await sync_to_async(launched)()
+    stream = (await get(container, key, "?follow=true")).streaming_content
+    logs.path_of(container.pk).write_bytes(b"first\n")
+    assert await anext(stream) == b"first\n"
+    later = asyncio.ensure_future(anext(stream))
+    with logs.path_of(container.pk).open("ab") as file:
+        file.write(b"second\n")
+    assert await later == b"second\n"
+    with logs.path_of(container.pk).open("ab") as file:
+        file.write(b"last words\n")
+    await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
+    assert [part async for part in stream] == [b"last words\n"]
+
+
+async def test_follow_takes_1_and_true_and_nothing_else(home):
+    container, key = await sync_to_async(launched)()
+    await Container.objects.aupdate(finished_at=timezone.now())
+    assert (await get(container, key, "?follow=1")).status_code == 200
+    assert (await get(container, key, "?follow=perhaps")).status_code == 400

@@ -1,0 +1,46 @@
+"""Right-sizing: suggestions come from what runs really took."""
+
+import pytest
+from django.utils import timezone
+
+from tests.support.events import Kind, append
+from tests.support.machine import GIB, make_container
+from web.models import Claim
+from web.peaks import peaks, suggest
+
+pytestmark = pytest.mark.django_db
+MIB = 2**20
+
+
+def run(owner, gpu, name, peak, image="torch", command=("python", "train.py")):
+    container = make_container(owner, name, gpu, image=image, command=list(command), finished_at=timezone.now())
+    Claim.objects.filter(container=container).update(peak=peak)
+    return container
+
+
+def test_the_highest_peak_of_all_runs_counts(ada, gpu):
+    run(ada, gpu, "a", 3 * GIB)
+    hungry = run(ada, gpu, "b", 2 * GIB)
+    run(ada, gpu, "c", GIB, command=["python", "test.py"])
+    run(ada, gpu, "d", 0)
+    for _ in range(3):
+        append(hungry, timezone.now(), Kind.REJECTED, gpu)
+    first, second = peaks("torch")
+    assert (first.command, first.runs, first.rejected_runs, first.peak) == (["python", "train.py"], 2, 1, 3 * GIB)
+    assert (second.command, second.runs, second.rejected_runs, second.peak) == (["python", "test.py"], 1, 0, GIB)
+    assert peaks("torch", ["python", "test.py"]) == [second]
+    assert peaks("jax") == []
+
+
+@pytest.mark.parametrize(
+    ("peak", "quota"), [(1, 64 * MIB), (64 * MIB, 128 * MIB), (GIB, 1088 * MIB), (100 * GIB, 105 * GIB)]
+)
+def test_a_suggestion_leaves_a_margin_and_is_round(peak, quota):
+    assert suggest(peak) == quota
+
+
+def test_the_suggestion_over_rest(client, ada, gpu):
+    run(ada, gpu, "a", GIB)
+    (row,) = client.get("/api/v1/peaks/", {"image": "torch", "command": "python train.py"}).json()["results"]
+    assert (row["runs"], row["peak"], row["suggestion"]) == (1, GIB, 1088 * MIB)
+    assert client.get("/api/v1/peaks/", {"command": "'"}).status_code == 400

@@ -1,0 +1,201 @@
+"""The audit report: its sums are those of the raw events."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import Group
+
+from tests.support.events import Kind, append, recomputed
+from tests.support.machine import GIB, make_container, make_gpu
+from tests.support.people import make_user
+from web import reports
+from web.models import Container
+from web.reports import report
+
+pytestmark = pytest.mark.django_db
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def made(container: Container, at: datetime = T0) -> Container:
+    Container.objects.filter(pk=container.pk).update(created_at=at)
+    return container
+
+
+@pytest.fixture
+def trace(ada, gpu):
+    """ada holds 2 GiB for an hour, then 1 GiB for two; waits twice for 10 minutes, and is refused once."""
+    container = made(make_container(ada, "a", gpu, image="torch"))
+    minute = HOUR / 60
+    append(container, T0, Kind.STARTED)
+    append(container, T0, Kind.ACCEPTED, gpu, bytes=2 * GIB, used_after=2 * GIB)
+    append(container, T0 + 5 * minute, Kind.SUSPENDED, gpu, bytes=GIB, used_after=2 * GIB)
+    append(container, T0 + 15 * minute, Kind.RESUMED, gpu, bytes=0, used_after=2 * GIB, waited=600)
+    append(container, T0 + 20 * minute, Kind.SUSPENDED, gpu, bytes=GIB, used_after=2 * GIB)
+    append(container, T0 + 30 * minute, Kind.REJECTED, gpu, bytes=GIB, used_after=2 * GIB, waited=600)
+    append(container, T0 + HOUR, Kind.FREED, gpu, bytes=GIB, used_after=GIB)
+    append(container, T0 + 3 * HOUR, Kind.ENDED)
+    Container.objects.filter(pk=container.pk).update(finished_at=T0 + 3 * HOUR)
+    return container
+
+
+def test_what_was_held_waited_for_and_refused(trace, settings):
+    settings.GPUSHARE_PRICE = 0.5
+    (row,) = report(T0, T0 + 4 * HOUR).rows
+    assert row.as_dict() == {
+        "group": "ada", "containers": 1, "vram_gib_hours": 4.0, "peak": 2 * GIB, "suspended_seconds": 1200.0,
+        "rejects": 1, "cost": 2.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "gib_hours", "waited", "rejects"),
+    [
+        (0.0, 1.0, 2.0, 1200, 1),
+        (0.5, 1.0, 1.0, 0, 1),  # the rejection stands at the very start
+        (1.0, 3.0, 2.0, 0, 0),
+        (0.75, 1.25, 0.75, 0, 0),
+        (1 / 6, 2 / 6, 1 / 3, 300, 0),
+        (-5.0, 0.0, 0.0, 0, 0),
+        (3.0, 9.0, 0.0, 0, 0),
+    ],
+)
+def test_a_report_counts_only_its_own_time(trace, start, end, gib_hours, waited, rejects):
+    total = report(T0 + start * HOUR, T0 + end * HOUR).total.as_dict()
+    assert total["vram_gib_hours"] == pytest.approx(gib_hours)
+    assert (total["suspended_seconds"], total["rejects"]) == (waited, rejects)
+
+
+def test_parts_of_a_time_add_up_to_it(trace):
+    cuts = [T0 + HOUR * fraction for fraction in (-1, 0.1, 0.3, 0.7, 1.9, 4)]
+    whole = report(cuts[0], cuts[-1]).total
+    parts = [report(start, end).total for start, end in itertools.pairwise(cuts)]
+    assert sum(part.byte_microseconds for part in parts) == whole.byte_microseconds
+    assert sum(part.suspended_microseconds for part in parts) == whole.suspended_microseconds
+    assert sum(part.rejects for part in parts) == whole.rejects
+
+
+def test_days_are_cut_at_midnight(ada, gpu):
+    evening = datetime(2026, 11, 20, 22, tzinfo=UTC)
+    container = made(make_container(ada, "night", gpu), evening)
+    append(container, evening, Kind.ACCEPTED, gpu, used_after=GIB)
+    append(container, evening + 5 * HOUR, Kind.ENDED)
+    Container.objects.update(finished_at=evening + 5 * HOUR)
+    rows = report(evening - HOUR, evening + 24 * HOUR, "day").rows
+    assert [(row.group, row.as_dict()["vram_gib_hours"]) for row in rows] == [("2026-11-20", 2.0), ("2026-11-21", 3.0)]
+
+
+def test_what_still_runs_counts_until_the_end_of_the_report(ada, gpu):
+    container = made(make_container(ada, "a", gpu))
+    append(container, T0, Kind.ACCEPTED, gpu, used_after=GIB)
+    append(container, T0 + HOUR, Kind.SUSPENDED, gpu, used_after=GIB)
+    total = report(T0, T0 + 3 * HOUR).total.as_dict()
+    assert (total["vram_gib_hours"], total["suspended_seconds"]) == (3.0, 7200.0)
+
+
+def test_somebody_in_two_groups_is_counted_once(ada, trace):
+    for name in ("vision", "audio"):
+        ada.groups.add(Group.objects.create(name=name))
+    found = report(T0, T0 + 4 * HOUR, "group")
+    assert [row.group for row in found.rows] == ["audio + vision"]
+    assert found.rows[0].byte_microseconds == found.total.byte_microseconds
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_sums_are_those_recomputed_from_the_raw_events(db, node, seed):
+    """Random lives of containers on two GPUs, several waits at once, some without an end, over three days."""
+    rng = random.Random(seed)
+    cards = [make_gpu(node, 0), make_gpu(node, 1)]
+    people = [make_user(name) for name in ("ada", "bob", "eve")]
+    for index in range(9):
+        start = T0 + timedelta(seconds=rng.uniform(0, 100_000))
+        container = made(make_container(rng.choice(people), f"c{index}", image=rng.choice(["torch", "jax"])), start)
+        at = start
+        for _ in range(rng.randrange(25)):
+            at += timedelta(microseconds=rng.choice([0, 1, 999_999, rng.randrange(10**10)]))
+            kind = rng.choice(["accepted", "freed", "suspended", "resumed", "rejected", "paused", "quota"])
+            memory = kind in ("accepted", "freed") or rng.random() < 0.5
+            append(
+                container, at, kind, rng.choice(cards), used_after=rng.randrange(5 * GIB) if memory else None,
+                waited=rng.choice([0, 1.5]) if kind == "rejected" else 0,
+            )  # fmt: skip
+        if rng.random() < 0.7:
+            at += timedelta(seconds=1)
+            append(container, at, Kind.ENDED)
+            Container.objects.filter(pk=container.pk).update(finished_at=at)
+    for _ in range(4):
+        begin = T0 + timedelta(seconds=rng.uniform(-1000, 150_000))
+        end = begin + timedelta(seconds=rng.uniform(1, 150_000))
+        expected = recomputed(begin, end)
+        for group_by in reports.GROUPINGS:
+            found = report(begin, end, group_by)
+            for figure, amount in expected.items():
+                assert getattr(found.total, figure) == amount, (group_by, figure)
+                assert sum(getattr(row, figure) for row in found.rows) == amount, (group_by, figure)
+
+
+URL = "/api/v1/reports/allocations/"
+
+
+def test_the_report_as_json(client, trace):
+    body = client.get(URL, {"from": "2026-11-20", "to": "2026-11-21", "group_by": "image"}).json()
+    assert (body["from"], body["to"], body["group_by"]) == ("2026-11-20T00:00:00Z", "2026-11-21T00:00:00Z", "image")
+    assert [row["group"] for row in body["rows"]] == ["torch"]
+    assert body["total"]["vram_gib_hours"] == 4.0
+
+
+def test_the_report_as_csv_says_the_same(client, trace):
+    query = {"from": "2026-11-20", "to": "2026-11-21T00:00:00+00:00", "group_by": "container"}
+    answer = client.get(URL, {**query, "format": "csv"})
+    assert answer["Content-Type"] == "text/csv"
+    assert "attachment" in answer["Content-Disposition"]
+    text = asyncio.run(_text_of(answer))
+    lines = list(csv.DictReader(io.StringIO(text)))
+    told = client.get(URL, query).json()
+    assert [line["group"] for line in lines] == [row["group"] for row in told["rows"]] + ["total"]
+    assert float(lines[-1]["vram_gib_hours"]) == told["total"]["vram_gib_hours"]
+
+
+async def _text_of(answer) -> str:
+    return b"".join([part async for part in answer.streaming_content]).decode()
+
+
+def test_a_name_that_looks_like_a_formula_is_only_text_in_a_spreadsheet(gpu):
+    eve = make_user("+SUM(1)")
+    container = made(make_container(eve, "a", gpu))
+    append(container, T0, Kind.ACCEPTED, gpu, used_after=GIB)
+    lines = list(reports.csv_lines(report(T0, T0 + HOUR)))
+    assert lines[1].startswith("'+SUM(1),")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"from": "2026-11-21", "to": "2026-11-20"}, "from"),
+        ({"from": "2026-11-20", "to": "2026-11-20"}, "from"),
+        ({"from": "2999-01-01"}, "from"),
+        ({"from": "yesterday"}, "from"),
+        ({"to": "2026-02-30"}, "to"),
+        ({"to": "2026-11-20T25:00"}, "to"),
+        ({"from": "0001-01-01T00:00:00+14:00"}, "from"),
+        ({"group_by": "colour"}, "group_by"),
+        ({"format": "pdf"}, "format"),
+        ({"groupby": "user"}, "groupby"),
+    ],
+)
+def test_a_range_or_a_grouping_that_makes_no_sense_is_refused(client, query, field):
+    answer = client.get(URL, query)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+
+
+def test_a_time_without_events_is_an_empty_report(client):
+    body = client.get(URL, {"from": "2020-01-01", "to": "2020-01-02"}).json()
+    assert (body["rows"], body["total"]["vram_gib_hours"]) == ([], 0.0)
+    assert client.get(URL, {"to": "0001-01-02"}).status_code == 200

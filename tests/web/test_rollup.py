@@ -1,0 +1,87 @@
+"""Samples get coarser with age, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.machine import make_container
+from web.models import UsageSample
+from web.rollup import roll_up
+
+pytestmark = pytest.mark.django_db
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+SECOND, MINUTE, HOUR = (timedelta(seconds=span) for span in UsageSample.Span.values)
+
+
+@pytest.fixture
+def samples(ada, gpu):
+    """Three hours, a sample each second: used counts up each minute, and second 30 of each is a spike."""
+    container = make_container(ada, "a", gpu)
+    rows = []
+    for second in range(3 * 3600):
+        minute = second // 60
+        peak = 10_000 if second % 60 == 30 else minute
+        rows.append(
+            UsageSample(at=T0 + second * SECOND, gpu=gpu, container=container, used=minute, peak=peak,
+                        granted=2 * minute, suspended=0.5, utilisation=50)
+        )  # fmt: skip
+    rows.append(UsageSample(at=T0 + 5 * SECOND, gpu=gpu, container=None, used=7, peak=7))
+    UsageSample.objects.bulk_create(rows, batch_size=1000)
+    return container
+
+
+def count(span: int) -> int:
+    return UsageSample.objects.filter(span=span).count()
+
+
+def test_minutes_and_hours_are_made_and_old_seconds_go(samples):
+    now = T0 + 3 * HOUR + 30 * SECOND
+    roll_up(now)
+    assert (count(60), count(3600)) == (181, 4)
+    minute = UsageSample.objects.get(span=60, at=T0 + 90 * MINUTE)
+    assert (minute.used, minute.peak, minute.granted, minute.suspended, minute.utilisation) == (90, 10_000, 180, 30, 50)
+    hour = UsageSample.objects.get(span=3600, at=T0 + HOUR)
+    assert (hour.used, hour.peak, hour.suspended) == (round(sum(range(60, 120)) / 60), 10_000, 1800)
+    assert UsageSample.objects.filter(span=1).order_by("at").first().at == now - HOUR
+
+
+def test_running_it_again_changes_nothing(samples):
+    now = T0 + 3 * HOUR
+    roll_up(now)
+    before = list(UsageSample.objects.order_by("pk").values())
+    assert roll_up(now) == 0
+    assert list(UsageSample.objects.order_by("pk").values()) == before
+
+
+def test_a_minute_that_is_not_over_is_not_made(samples):
+    roll_up(T0 + 90 * SECOND)
+    assert list(UsageSample.objects.filter(span=60, container=samples).values_list("at", flat=True)) == [T0]
+    assert count(3600) == 0
+    assert count(1) == 3 * 3600 + 1
+
+
+def test_running_it_often_gives_the_same_as_once(samples):
+    for minute in range(0, 181, 7):
+        roll_up(T0 + minute * MINUTE)
+    roll_up(T0 + 180 * MINUTE)
+    minutes = UsageSample.objects.filter(span=60, container=samples).order_by("at")
+    assert list(minutes.values_list("at", "used")) == [(T0 + minute * MINUTE, minute) for minute in range(180)]
+    hours = UsageSample.objects.filter(span=3600, container=samples).order_by("at")
+    assert list(hours.values_list("at", "suspended")) == [(T0 + hour * HOUR, 1800) for hour in range(3)]
+
+
+def test_nothing_goes_that_was_not_rolled_up(samples, settings):
+    settings.GPUSHARE_RETENTION = {1: 0, 60: 0}
+    roll_up(T0 + HOUR + 90 * SECOND)
+    assert UsageSample.objects.filter(span=1).order_by("at").first().at == T0 + HOUR + MINUTE
+    assert UsageSample.objects.filter(span=60).order_by("at").first().at == T0 + HOUR
+
+
+def test_a_pause_of_the_appliance_leaves_a_gap_and_no_harm(samples, gpu):
+    roll_up(T0 + 3 * HOUR)
+    later = T0 + timedelta(days=3)
+    UsageSample.objects.create(at=later, gpu=gpu, container=samples, used=1, peak=1)
+    roll_up(later + 2 * HOUR)
+    assert UsageSample.objects.get(span=3600, at=later).used == 1

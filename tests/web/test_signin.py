@@ -1,0 +1,70 @@
+"""Wrong passwords slow down whoever sends them, on every way in; so does asking too often."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth import authenticate
+from django.test import Client
+from rest_framework.test import APIClient
+
+from tests.support.people import client_for, make_user
+from web import signin
+from web.api import throttles
+
+pytestmark = pytest.mark.django_db
+URL = "/api/v1/sign-in/"
+
+
+@pytest.fixture(autouse=True)
+def bob():
+    return make_user("bob", password="right")
+
+
+def attempt(password: str, username: str = "bob", address: str = "10.0.0.1") -> int:
+    body = {"username": username, "password": password}
+    return APIClient().post(URL, body, format="json", REMOTE_ADDR=address).status_code
+
+
+def test_after_ten_failures_even_the_right_password_has_to_wait():
+    assert [attempt("wrong") for _ in range(signin.FAILURES)] == [401] * signin.FAILURES
+    assert attempt("right") == 429
+    assert attempt("right", address="10.0.0.2") == 201  # others are not locked out by it
+
+
+def test_a_success_starts_the_count_again():
+    for _ in range(3):
+        assert [attempt("wrong") for _ in range(signin.FAILURES - 1)] == [401] * (signin.FAILURES - 1)
+        assert attempt("right") == 201
+
+
+def test_a_list_of_names_from_one_address_is_slowed_down(monkeypatch):
+    monkeypatch.setattr(signin, "FAILURES_OF_ADDRESS", 5)
+    for index in range(5):
+        assert attempt("wrong", username=f"guess{index}") == 401
+    assert attempt("right") == 429
+
+
+def test_it_holds_for_the_login_page_and_the_admin_site_too(bob):
+    bob.is_staff = bob.is_superuser = True
+    bob.save(update_fields=["is_staff", "is_superuser"])
+    browser = Client(REMOTE_ADDR="10.0.0.1")
+    for _ in range(signin.FAILURES):
+        browser.post("/admin/login/", {"username": "bob", "password": "wrong"})
+    browser.post("/admin/login/?next=/admin/", {"username": "bob", "password": "right"})
+    assert "_auth_user_id" not in browser.session
+    assert authenticate(None, username="bob", password="right") == bob  # no address, no failures from it
+
+
+def test_asking_too_often_is_429_and_says_when_to_come_back(bob, monkeypatch):
+    monkeypatch.setattr(throttles.ByUser, "THROTTLE_RATES", {"api": "3/minute", "sign-in": "3/minute"})
+    client = client_for(bob)
+    answers = [client.get("/api/v1/gpus/") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert answers[-1].json()["error"]["code"] == "too_many_requests"
+    assert 0 < int(answers[-1]["Retry-After"]) <= 61
+    assert client_for(make_user("eve")).get("/api/v1/gpus/").status_code == 200
+
+
+def test_signing_in_has_a_rate_of_its_own(monkeypatch):
+    monkeypatch.setattr(throttles.SignIn, "THROTTLE_RATES", {"api": "9/minute", "sign-in": "2/minute"})
+    assert [attempt("right") for _ in range(3)] == [201, 201, 429]

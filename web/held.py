@@ -1,0 +1,130 @@
+"""From raw events to spans of time: when a container held how much, and when it was suspended.
+
+Everything that is charged or shown in a report comes from here, so that reports, allowances and the audit log cannot
+disagree. Time is counted in whole microseconds and sizes in bytes: sums are exact, in whatever order they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from uuid import UUID
+
+from django.db.models import Q
+
+from web.models import AllocationEvent, Container
+
+Kind = AllocationEvent.Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`bytes` were held on one GPU from `start` to `end`. Never empty, never overlapping for one GPU."""
+
+    gpu: int
+    start: datetime
+    end: datetime
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """At least one allocation call waited from `start` to `end`."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    at: datetime
+
+
+Span = Held | Waited | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: datetime
+    kind: str
+    gpu: int | None
+    used_after: int | None
+    waited: float
+
+
+def spans(containers: Iterable[UUID] | Q, start: datetime, end: datetime) -> Iterator[tuple[UUID, Iterator[Span]]]:
+    """What each of the containers did in [start, end). `containers` chooses them: by id, or by a condition on them."""
+    chosen = containers if isinstance(containers, Q) else Q(pk__in=containers)
+    alive = Container.objects.filter(chosen, Q(finished_at=None) | Q(finished_at__gte=start), created_at__lt=end)
+    finished = dict(alive.values_list("pk", "finished_at"))
+    rows = (
+        AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)
+        .order_by("container_id", "at", "id")
+        .values_list("container_id", "at", "kind", "gpu_id", "used_after", "waited")
+    )
+    for container, events in groupby(rows.iterator(chunk_size=10_000), key=lambda row: row[0]):
+        last = min(finished.get(container) or end, end)
+        yield container, clip(trace((Event(*row[1:]) for row in events), last), start)
+
+
+def trace(events: Iterable[Event], end: datetime) -> Iterator[Span]:
+    """One container's spans, from all its events up to `end`, in their order. What is still open ends at `end`."""
+    ledger = _Ledger()
+    for event in events:
+        yield from ledger.take(event)
+    yield from ledger.close(end)
+
+
+@dataclass(slots=True)
+class _Ledger:
+    held: dict[int, tuple[datetime, int]] = field(default_factory=dict)  # by GPU: since when, how many bytes
+    waiting: int = 0
+    waiting_since: datetime | None = None
+
+    def take(self, event: Event) -> Iterator[Span]:
+        if event.kind == Kind.ENDED:
+            yield from self.close(event.at)
+            return
+        if event.gpu is not None and event.used_after is not None:
+            yield from self._hold(event.gpu, event.at, event.used_after)
+        if event.kind == Kind.SUSPENDED:
+            self.waiting += 1
+            self.waiting_since = self.waiting_since or event.at
+        elif event.kind == Kind.RESUMED or (event.kind == Kind.REJECTED and event.waited > 0):
+            self.waiting = max(0, self.waiting - 1)
+            if self.waiting == 0:
+                yield from self._stop_waiting(event.at)
+        if event.kind == Kind.REJECTED:
+            yield Rejected(event.at)
+
+    def close(self, at: datetime) -> Iterator[Span]:
+        for gpu in list(self.held):
+            yield from self._hold(gpu, at, 0)
+        self.waiting = 0
+        yield from self._stop_waiting(at)
+
+    def _hold(self, gpu: int, at: datetime, size: int) -> Iterator[Span]:
+        since, before = self.held.pop(gpu, (at, 0))
+        if before > 0 and at > since:
+            yield Held(gpu, since, at, before)
+        if size > 0:
+            self.held[gpu] = (max(at, since), size)
+
+    def _stop_waiting(self, at: datetime) -> Iterator[Span]:
+        if self.waiting_since is not None and at > self.waiting_since:
+            yield Waited(self.waiting_since, at)
+        self.waiting_since = None
+
+
+def clip(found: Iterable[Span], start: datetime) -> Iterator[Span]:
+    """Only what lies at or after `start`."""
+    for span in found:
+        match span:
+            case Held(gpu, since, end, size) if end > start:
+                yield Held(gpu, max(since, start), end, size)
+            case Waited(since, end) if end > start:
+                yield Waited(max(since, start), end)
+            case Rejected(at) if at >= start:
+                yield span

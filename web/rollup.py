@@ -1,0 +1,79 @@
+"""Samples get coarser with age: a second each for an hour, a minute each for a week, an hour each for ever.
+
+A minute is made once all its seconds are over, and an hour once all its minutes are; only then may what it was made
+of go. Running it twice, or after a long pause, changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Avg, Max, Sum
+from django.db.models.functions import TruncHour, TruncMinute
+
+from web.models import UsageSample
+
+Span = UsageSample.Span
+_STEPS = ((Span.SECOND, Span.MINUTE, TruncMinute), (Span.MINUTE, Span.HOUR, TruncHour))
+_CHUNK = timedelta(hours=6)  # what one transaction takes on, so that writers never wait long
+
+
+def roll_up(now: datetime) -> int:
+    """Makes the minutes and hours that are complete, and deletes what is past its retention. How many rows it made."""
+    made = 0
+    for fine, coarse, trunc in _STEPS:
+        length = timedelta(seconds=int(coarse))
+        end = _floor(now, coarse)
+        start = _first_missing(fine, coarse)
+        while start is not None and start < end:
+            stop = min(_floor(start, coarse) + max(_CHUNK, length), end)
+            made += _roll(fine, coarse, trunc, start, stop)
+            start = stop
+        _forget(fine, now, end)
+    return made
+
+
+def _first_missing(fine: Span, coarse: Span) -> datetime | None:
+    """Where the next coarse span begins that has not been made; None without anything to make it of."""
+    samples = UsageSample.objects.order_by("at")
+    last = samples.filter(span=coarse).values_list("at", flat=True).last()
+    if last is not None:
+        return last + timedelta(seconds=int(coarse))
+    first = samples.filter(span=fine).values_list("at", flat=True).first()
+    return None if first is None else _floor(first, coarse)
+
+
+def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], start: datetime, stop: datetime) -> int:
+    rows = (
+        UsageSample.objects.filter(span=fine, at__gte=start, at__lt=stop)
+        .order_by()
+        .annotate(bucket=trunc("at"))
+        .values("bucket", "gpu_id", "container_id")
+        .annotate(
+            mean=Avg("used"), most=Max("peak"), lease=Avg("granted"), busy=Avg("utilisation"), waited=Sum("suspended")
+        )
+    )
+    made = [
+        UsageSample(
+            at=row["bucket"], span=coarse, gpu_id=row["gpu_id"], container_id=row["container_id"],
+            used=round(row["mean"]), peak=row["most"], granted=round(row["lease"]), utilisation=row["busy"],
+            suspended=row["waited"],
+        )
+        for row in rows.iterator()
+    ]  # fmt: skip
+    with transaction.atomic():
+        UsageSample.objects.bulk_create(made, batch_size=1000)
+    return len(made)
+
+
+def _forget(fine: Span, now: datetime, rolled_until: datetime) -> None:
+    """Deletes what is older than its retention, but nothing that has not been rolled up."""
+    until = min(now - timedelta(seconds=settings.GPUSHARE_RETENTION[int(fine)]), rolled_until)
+    UsageSample.objects.filter(span=fine, at__lt=until).delete()
+
+
+def _floor(at: datetime, span: Span) -> datetime:
+    at = at.replace(second=0, microsecond=0)
+    return at if span == Span.MINUTE else at.replace(minute=0)

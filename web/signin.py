@@ -1,0 +1,72 @@
+"""Signing in: too many failures slow it down, and each attempt is recorded.
+
+It stands in front of every other way to check a password (REST, the login page, the admin site, LDAP), as the first
+authentication backend: Django asks it first, and a PermissionDenied from it ends the attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.core.cache import cache
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+
+from web import audit
+
+FAILURES = 10  # in a row, for one name from one address
+FAILURES_OF_ADDRESS = 50  # whatever the names: somebody who tries a list of them
+PAUSE = 300  # seconds that have to pass without an attempt
+
+
+class Throttle:
+    """An authentication backend that knows nobody; it only says when it is enough."""
+
+    def authenticate(self, request: HttpRequest | None, username: str | None = None, **credentials: Any) -> None:
+        if is_blocked(request, username or ""):
+            raise PermissionDenied("Too many failed attempts.")
+
+
+def is_blocked(request: HttpRequest | None, username: str) -> bool:
+    by_name, by_address = _keys(request, username)
+    counts = cache.get_many([by_name, by_address])
+    return bool(counts.get(by_name, 0) >= FAILURES or counts.get(by_address, 0) >= FAILURES_OF_ADDRESS)
+
+
+def note_failure(sender: Any, credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:
+    username = str(credentials.get("username") or "")
+    for key in _keys(request, username):
+        if not cache.add(key, 1, PAUSE):
+            try:
+                cache.incr(key)
+                cache.touch(key, PAUSE)
+            except ValueError:  # it expired in between
+                cache.set(key, 1, PAUSE)
+    audit.record(username, "sign-in-failed")
+
+
+def note_sign_in(sender: Any, request: HttpRequest, user: Any, **_: Any) -> None:
+    forget_failures(request, user.get_username())
+    audit.record(user.get_username(), "sign-in")
+
+
+def note_sign_out(sender: Any, request: HttpRequest, user: Any, **_: Any) -> None:
+    if user is not None:
+        audit.record(user.get_username(), "sign-out")
+
+
+def forget_failures(request: HttpRequest | None, username: str) -> None:
+    cache.delete(_keys(request, username)[0])
+
+
+def connect() -> None:
+    user_login_failed.connect(note_failure, dispatch_uid="gpushare")
+    user_logged_in.connect(note_sign_in, dispatch_uid="gpushare")
+    user_logged_out.connect(note_sign_out, dispatch_uid="gpushare")
+
+
+def _keys(request: HttpRequest | None, username: str) -> tuple[str, str]:
+    address = request.META.get("REMOTE_ADDR", "") if request is not None else ""
+    # Hex: cache keys may not hold spaces or control characters, names from outside may.
+    return f"failures:{address}:{username.lower()[:150].encode().hex()}", f"failures:{address}"
