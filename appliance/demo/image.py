@@ -30,7 +30,7 @@ def build() -> str:
         for library in LIBRARIES:
             found = next((Path(folder, library) for folder in FOLDERS if Path(folder, library).exists()), None)
             if found:
-                _add(tar, found, f"/lib64/{library}")
+                _add(tar, found, str(found))  # where this loader looks
         for name in ("tmp", "etc", "run", "proc", "dev", "sys"):
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755

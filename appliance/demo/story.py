@@ -94,12 +94,15 @@ class Story:
                 break
             over = container["state"] in ("exited", "failed", "killed")
             if over or time.monotonic() > deadline:
-                raise NotObserved(
-                    f"{part.name} should have been seen so: “{what}”, but it is {container['state']} "
-                    f"{container.get('reason') or ''}"
-                )
+                raise NotObserved(f"{part.name} {what}\n{await self._instead(container)}")
             await asyncio.sleep(0.05)
         self._say(part, what)
+
+    async def _instead(self, container: Container) -> str:
+        """What was there instead, with the end of the program's own output."""
+        log = (await self._client.get(f"containers/{container['id']}/logs/")).text
+        reason = f" ({container['reason']})" if container["reason"] else ""
+        return f"  Instead it is {container['state']}{reason}; its last words:\n{log[-500:]}"
 
     async def _get(self, path: str) -> Any:
         answer = await self._client.get(path)

@@ -1,0 +1,3 @@
+from tests.support.dockerd import dockerd
+
+__all__ = ["dockerd"]
