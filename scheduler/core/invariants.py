@@ -1,0 +1,81 @@
+"""What is true of every state that the arbiter hands out. The tests and the explorer check it after every event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import safety
+from .policies import POLICIES
+from .state import State
+
+
+def violations(state: State) -> list[str]:
+    """One sentence for each thing that is wrong; empty for every state that can come about."""
+    return [*_sums(state), *_queue(state), *_flags(state), *_stuck(state)]
+
+
+def _sums(state: State) -> Iterator[str]:
+    for container in state.containers.values():
+        total: dict[str, int] = {}
+        for key in container.sessions:
+            for gpu, amount in state.sessions[key].leased.items():
+                total[gpu] = total.get(gpu, 0) + amount
+                if amount <= 0:
+                    yield f"session {key} is leased {amount} of {gpu}"
+        if total != dict(container.leased):
+            yield f"{container.id} is leased {dict(container.leased)}, its sessions {total}"
+        if container.killed and container.paused:
+            yield f"{container.id} is killed and paused"
+        for gpu in container.leased.keys() - container.quota.keys():
+            yield f"{container.id} is leased memory of {gpu}, where it has no quota"
+    for key, session in state.sessions.items():
+        if key != session.id or key not in state.containers[session.container].sessions:
+            yield f"session {key} and container {session.container} do not know each other"
+    for gpu, card in state.gpus.items():
+        members = [name for name, each in state.containers.items() if gpu in each.quota]
+        if sorted(members) != sorted(card.members):
+            yield f"{gpu} has members {card.members}, not {members}"
+    spanning = [name for name, each in state.containers.items() if len(each.quota) > 1]
+    if sorted(spanning) != sorted(state.spanning):
+        yield f"spanning is {state.spanning}, not {spanning}"
+
+
+def _queue(state: State) -> Iterator[str]:
+    keys = [(request.session, request.serial) for request in state.waiting]
+    if len(keys) != len(set(keys)):
+        yield f"a call waits twice: {keys}"
+    for request in state.waiting:
+        session, container = state.sessions.get(request.session), state.containers.get(request.container)
+        if session is None or container is None or session.container != container.id:
+            yield f"a call of nobody waits: {request}"
+        elif container.killed:
+            yield f"a call of {container.id} waits, which is killed"
+        elif not 0 < request.bytes <= container.quota[request.gpu]:
+            yield f"a call waits for {request.bytes} of a quota of {container.quota[request.gpu]}"
+        if not request.suspended and not request.awaiting:
+            yield f"a call is neither suspended nor awaiting headroom: {request}"
+        if request.since > state.now:
+            yield f"a call has waited since {request.since}, and it is {state.now}"
+    placed = [request.placed for request in state.waiting]
+    if placed != sorted(placed, reverse=True):
+        yield "a call that was placed waits behind one that was not"
+
+
+def _flags(state: State) -> Iterator[str]:
+    pressed = set(safety.linked(state, {request.gpu for request in state.waiting}))
+    if pressed != state.pressed:
+        yield f"the pressure flags are {set(state.pressed)}, not {pressed}"
+    if state.policy not in POLICIES:
+        yield f"there is no policy {state.policy}"
+
+
+def _stuck(state: State) -> Iterator[str]:
+    """No deadlock: where nobody who holds memory runs, nobody who waits could be given any, now or ever."""
+    gpus = safety.linked(state, state.gpus)
+    waiting = {r.container for r in state.waiting if not state.containers[r.container].paused}
+    if not waiting or any(request.awaiting for request in state.waiting):
+        return
+    sure = safety.completable(state, gpus)
+    running = {name for name in sure - waiting if any(state.containers[name].leased.values())}
+    if not running and sure & waiting:
+        yield f"{sorted(sure & waiting)} could end, but nobody runs and nobody is given anything"

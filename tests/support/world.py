@@ -1,0 +1,116 @@
+"""The smallest shell around the arbiter: processes that use, free and ask, and lease pages whose headroom only they see.
+
+It carries effects out as the real shell does, answers `TakeBack` at once, and checks everything that must hold after
+every event. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from scheduler.core.arbiter import handle
+from scheduler.core.events import (
+    Admitted,
+    Effect,
+    Event,
+    Granted,
+    Needed,
+    Pressure,
+    Refused,
+    Rejected,
+    Returned,
+    Suspended,
+    TakeBack,
+)
+from scheduler.core.invariants import violations
+from scheduler.core.state import State
+
+
+@dataclass
+class Process:
+    """What one session holds, as it knows it itself; `calls` are its calls in flight: serial → (gpu, bytes)."""
+
+    container: str
+    used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    headroom: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    calls: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+
+class World:
+    def __init__(self, policy: str = "fair", seed: int = 0) -> None:
+        self.state = State(policy=policy, seed=seed)
+        self.processes: dict[int, Process] = {}
+        self.pressure: set[str] = set()
+        self.log: list[Effect] = []
+
+    def do(self, event: Event) -> list[Effect]:
+        """Handles an event and everything that follows from it at once. Returns all effects."""
+        effects: list[Effect] = []
+        events = deque([event])
+        while events:
+            self.state, more = handle(self.state, events.popleft())
+            effects.extend(more)
+            for effect in more:
+                self._carry_out(effect, events)
+            if not events:
+                self.check()
+        self.log.extend(effects)
+        return effects
+
+    def _carry_out(self, effect: Effect, events: deque[Event]) -> None:
+        match effect:
+            case Granted():
+                process = self.processes[effect.session]
+                assert process.calls.pop(effect.serial) == (effect.gpu, effect.bytes)
+                process.used[effect.gpu] += effect.bytes
+                process.headroom[effect.gpu] += effect.extra
+                assert effect.extra >= 0
+                assert effect.waited >= 0
+            case Rejected():
+                if process := self.processes.get(effect.session):
+                    process.calls.pop(effect.serial, None)
+            case Pressure():
+                (self.pressure.add if effect.on else self.pressure.discard)(effect.gpu)
+            case TakeBack():
+                events.append(self.take_back(effect.gpu, all_=True))
+            case Suspended() | Admitted() | Refused():
+                pass
+
+    def take_back(self, gpu: str, *, all_: bool) -> Returned:
+        taken = {key: p.headroom.pop(gpu) for key, p in self.processes.items() if p.headroom.get(gpu)}
+        return Returned(self.state.now, gpu, taken, all=all_)
+
+    # ---- what processes do ----
+
+    def need(self, session: int, serial: int, gpu: str, amount: int, now: float) -> list[Effect]:
+        """As the shim does: out of the headroom if that is enough, else a message."""
+        process = self.processes[session]
+        if process.headroom[gpu] >= amount:
+            process.headroom[gpu] -= amount
+            process.used[gpu] += amount
+            return []
+        process.calls.setdefault(serial, (gpu, amount))
+        return self.do(Needed(now, session, serial, gpu, amount))
+
+    def free(self, session: int, gpu: str, amount: int) -> list[Effect]:
+        """Gives memory back to the headroom; under pressure the shell takes it from there at once."""
+        process = self.processes[session]
+        process.used[gpu] -= amount
+        process.headroom[gpu] += amount
+        return self.do(self.take_back(gpu, all_=False)) if gpu in self.pressure else []
+
+    # ---- what must hold ----
+
+    def check(self) -> None:
+        assert violations(self.state) == []
+        for key, process in self.processes.items():
+            leased = self.state.sessions[key].leased
+            for gpu in self.state.gpus:
+                used, headroom = process.used[gpu], process.headroom[gpu]
+                assert used >= 0
+                assert headroom >= 0
+                assert leased.get(gpu, 0) - headroom == used, (key, gpu, leased, used, headroom)
+        in_flight = {(key, serial) for key, process in self.processes.items() for serial in process.calls}
+        assert in_flight == {(r.session, r.serial) for r in self.state.waiting}, "a call was forgotten"
+        assert self.pressure == self.state.pressed
