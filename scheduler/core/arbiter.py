@@ -61,10 +61,16 @@ from .state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, S
 from .turn import Turn
 
 
-def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """Decides. Raises nothing, whatever the event. Effects are to be carried out in order, without delay."""
-    turn = Turn(state, event.now)
-    _HANDLERS[type(event)](turn, event)
+def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Decides. Raises nothing, whatever the events. Effects are to be carried out in order, without delay.
+
+    Several events that are known at the same moment are best handed in together: all of them are taken in before
+    anything is granted, so that two holes that open at once are seen as one.
+    """
+    turn = Turn(state)
+    for event in events:
+        turn.advance(event.now)
+        _HANDLERS[type(event)](turn, event)
     turn.finish()
     return turn.state, tuple(turn.effects)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import safety
-from .policies import POLICIES
+from .policies import POLICIES, holds
 from .state import State
 
 
@@ -76,6 +76,6 @@ def _stuck(state: State) -> Iterator[str]:
     if not waiting or any(request.awaiting for request in state.waiting):
         return
     sure = safety.completable(state, gpus)
-    running = {name for name in sure - waiting if any(state.containers[name].leased.values())}
+    running = {name for name in sure - waiting if holds(state.containers[name])}
     if not running and sure & waiting:
         yield f"{sorted(sure & waiting)} could end, but nobody runs and nobody is given anything"

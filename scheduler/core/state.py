@@ -47,7 +47,6 @@ class Container:
     max_wait: float | None = None
     paused: bool = False
     killed: bool = False  # it is being ended: nothing more is granted
-    last_used: float = 0.0  # when it was last granted anything (for recent-use)
     waited: float = 0.0  # seconds suspended so far, ended waits only
     leased: Mapping[str, int] = field(default_factory=dict)
     sessions: tuple[int, ...] = ()

@@ -13,12 +13,16 @@ from .state import Asking, Container, Request, State
 class Turn:
     """Handlers change `state` and add the GPUs that the change concerns to `touched`; `finish` does the rest."""
 
-    def __init__(self, state: State, now: float) -> None:
-        self.state = replace(state, now=now) if isfinite(now) and now > state.now else state
+    def __init__(self, state: State) -> None:
+        self.state = state
         self.effects: list[Effect] = []
         self.touched: set[str] = set()
         self._settled: set[tuple[int, int]] = set()  # calls whose last awaited headroom this event has returned
         self._idle: set[str] = set()  # GPUs whose idle headroom is to be taken back
+
+    def advance(self, now: float) -> None:
+        if isfinite(now) and now > self.state.now:
+            self.state = replace(self.state, now=now)
 
     def refuse(self, reason: Reason, explanation: str, container: str | None = None) -> None:
         self.effects.append(Refused(reason, explanation, container))
@@ -106,8 +110,6 @@ class Turn:
     def _grant(self, request: Request, after: State) -> None:
         self.state = replace(changes.without(after, request), grants=after.grants + 1)
         waited = self._end_wait(request)
-        container = replace(self.state.containers[request.container], last_used=self.state.now)
-        self.state = changes.put_container(self.state, container)
         self.effects.append(
             Granted(
                 session=request.session,

@@ -1,0 +1,119 @@
+"""What is run in the experiments: lists of jobs, the same for the same seed on every machine.
+
+`paper` is the workload of ConVGPU (Kang et al., IEEE CLUSTER 2017), Table III: six types of container; one container
+of a random type starts every 5 s. Types run 5 to 45 s by size, taken here as equal steps. The card has 4742 MiB for
+containers and each CUDA context takes 66 MiB of it. The others are of our own making.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+MIB = 2**20
+CAPACITY = 4742 * MIB
+CONTEXT = 66 * MIB
+
+# name, MiB, seconds
+TYPES = (
+    ("nano", 128, 5.0),
+    ("micro", 256, 13.0),
+    ("small", 512, 21.0),
+    ("medium", 1024, 29.0),
+    ("large", 2048, 37.0),
+    ("xlarge", 4096, 45.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One container with one process: starts at `arrives`, asks for all of `asks` (bytes), one after the other.
+
+    It runs for `seconds` once it has all of it. Its quota is `quota`, or exactly what it asks for.
+    """
+
+    name: str
+    arrives: float
+    asks: tuple[int, ...]
+    seconds: float
+    quota: int = 0
+    owner: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.quota or sum(self.asks)
+
+
+def paper(count: int, seed: int) -> list[Job]:
+    """The paper's: `count` containers of random types, one each 5 s."""
+    random = Random(f"paper {count} {seed}")
+    chosen = [random.choice(TYPES) for _ in range(count)]
+    return [
+        Job(f"{place}-{name}", 5.0 * place, (CONTEXT + mib * MIB,), seconds)
+        for place, (name, mib, seconds) in enumerate(chosen)
+    ]
+
+
+def notebooks(count: int, seed: int) -> list[Job]:
+    """Many notebooks that are open long and hold little; now and then somebody trains in one."""
+    random = Random(f"notebooks {count} {seed}")
+    jobs = []
+    for place in range(count):
+        trains = random.random() < 0.15
+        mib, seconds = (random.choice((1536, 2560)), 60.0) if trains else (random.choice((128, 256, 384)), 90.0)
+        seconds *= random.uniform(0.5, 1.5)
+        jobs.append(Job(f"{place}", random.uniform(0, 4.0) + 4.0 * place, (CONTEXT + mib * MIB,), seconds))
+    return jobs
+
+
+def trainings(count: int, seed: int) -> list[Job]:
+    """A few long trainings that take most of the card, among small evaluations."""
+    random = Random(f"trainings {count} {seed}")
+    jobs = []
+    for place in range(count):
+        if place % 6 == 0:
+            mib, seconds = random.choice((2048, 3072, 4096)), random.uniform(60, 180)
+        else:
+            mib, seconds = random.choice((256, 512, 768)), random.uniform(5, 25)
+        jobs.append(Job(f"{place}", 6.0 * place, (CONTEXT + mib * MIB,), seconds))
+    return jobs
+
+
+def burst(count: int, seed: int) -> list[Job]:
+    """Everybody starts a sweep of short jobs at once, the evening before a deadline."""
+    random = Random(f"burst {count} {seed}")
+    return [
+        Job(
+            f"{place}",
+            random.uniform(0, 10.0),
+            (CONTEXT + random.choice((512, 1024, 1536)) * MIB,),
+            random.uniform(5, 20),
+            owner=f"user{place % 4}",
+        )
+        for place in range(count)
+    ]
+
+
+def hostile(count: int, seed: int) -> list[Job]:
+    """Built to hurt `fair`: the first asks for nearly the whole card, and small ones never stop coming to pass it."""
+    random = Random(f"hostile {count} {seed}")
+    small = CONTEXT + 640 * MIB
+    jobs = [Job(f"{place}", 4.0 * place, (small,), random.uniform(20, 30)) for place in range(count)]
+    jobs[2] = Job("big", 8.0, (CONTEXT + 4608 * MIB,), 30.0)
+    return jobs
+
+
+WORKLOADS: dict[str, Callable[[int, int], list[Job]]] = {
+    "paper": paper,
+    "notebooks": notebooks,
+    "trainings": trainings,
+    "burst": burst,
+    "hostile": hostile,
+}
+
+
+def bound(jobs: list[Job]) -> float:
+    """No schedule can finish earlier: the area of all jobs on the card, or some job's arrival plus its run."""
+    area = sum(job.size * job.seconds for job in jobs) / CAPACITY
+    return max(area, *(job.arrives + job.seconds for job in jobs))
