@@ -1,4 +1,4 @@
-"""The smallest shell around the arbiter: processes that use, free and ask, and lease pages whose headroom only they see.
+"""The smallest shell around the arbiter: programs that use, free and ask, and headroom that only they see.
 
 It carries effects out as the real shell does, answers `TakeBack` at once, and checks everything that must hold after
 every event. No clock, no I/O.

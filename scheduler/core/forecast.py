@@ -1,0 +1,94 @@
+"""What if: would a container with this quota get its memory now; if not, behind whom, and by when at the latest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from . import admission, safety
+from .admission import size
+from .state import Container, State
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """`fits`: its whole quota could be granted at once, now.
+
+    Otherwise `behind` are the containers that wait for the same GPUs, first in line first, and `holders` those whose
+    memory it waits for. `latest` is the time (on the state's clock) by which it has its whole quota at the latest;
+    None if nobody can know, because one of those has no time limit. `possible` is false if no waiting can help.
+    """
+
+    fits: bool
+    possible: bool
+    behind: tuple[str, ...]
+    holders: tuple[str, ...]
+    latest: float | None
+    explanation: str
+
+
+def forecast(
+    state: State,
+    quota: Mapping[str, int],
+    ends: Mapping[str, float] | None = None,
+    idle: Mapping[str, int] | None = None,
+) -> Forecast:
+    """Answers for a container that is not here, or for one that is and waits.
+
+    `quota`: GPU → bytes, as for a launch. `ends`: container → the time (on the state's clock) by which its time limit
+    ends it; those without a limit left out. `idle`: GPU → bytes of headroom that a take-back would collect.
+
+    The bound takes the worst: every other container, also one that still waits, takes its whole quota and keeps it
+    until its time limit.
+    """
+    refused = admission.impossible(state, Container("", quota))
+    if refused is not None:
+        return Forecast(False, False, (), (), None, refused.explanation)
+    ends, idle = ends or {}, idle or {}
+    behind = tuple(dict.fromkeys(r.container for r in state.waiting if r.gpu in quota))
+    short = {
+        gpu: amount - free for gpu, amount in quota.items() if amount > (free := _free(state, gpu, idle.get(gpu, 0)))
+    }
+    if not short and not behind:
+        return Forecast(True, True, (), (), state.now, "It fits now.")
+    holders = {name: None for gpu in short for name in state.gpus[gpu].members if _holds(state, name, gpu)}
+    latest = max(_room_by(state, gpu, amount, ends) for gpu, amount in quota.items())
+    known = None if latest == inf else max(state.now, latest)
+    explanation = _explain(state, short, behind, known)
+    return Forecast(False, True, behind, tuple(holders), known, explanation)
+
+
+def _free(state: State, gpu: str, idle: int) -> int:
+    return max(0, safety.free(state, gpu) + idle)
+
+
+def _holds(state: State, name: str, gpu: str) -> bool:
+    return safety.held(state.containers[name], gpu) > 0
+
+
+def _room_by(state: State, gpu: str, amount: int, ends: Mapping[str, float]) -> float:
+    """When so many containers have met their time limit that `amount` fits beside all that is promised to the rest."""
+    card = state.gpus[gpu]
+    room = card.capacity - sum(state.containers[name].quota[gpu] for name in card.members)
+    if room >= amount:
+        return state.now
+    for name in sorted(card.members, key=lambda name: ends.get(name, inf)):
+        room += state.containers[name].quota[gpu]
+        if room >= amount:
+            return ends.get(name, inf)
+    return inf
+
+
+def _explain(state: State, short: Mapping[str, int], behind: tuple[str, ...], latest: float | None) -> str:
+    parts = [f"GPU {gpu} lacks {size(missing)}" for gpu, missing in short.items()]
+    if behind:
+        parts.append(f"{len(behind)} {'waits' if len(behind) == 1 else 'wait'} already")
+    if latest is None:
+        parts.append(
+            "when it will fit cannot be known, because containers without a time limit hold or want the memory"
+        )
+    else:
+        parts.append(f"it fits in {max(0.0, latest - state.now):.0f} s at the latest, when time limits end others")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,59 @@
+"""Would it fit now; if not, behind whom, and by when at the latest."""
+
+from scheduler.core.arbiter import handle
+from scheduler.core.events import ContainerAdded, GpuSeen, Needed, SessionOpened
+from scheduler.core.forecast import forecast
+from scheduler.core.state import State
+from tests.support.world import Process, World
+
+
+def world(**quotas: int) -> World:
+    """One GPU "g" of 10; each container asks for its whole quota in turn."""
+    made = World()
+    made.do(GpuSeen(0, "g", 10))
+    for session, (name, quota) in enumerate(quotas.items(), 1):
+        made.do(ContainerAdded(0, name, {"g": quota}))
+        made.do(SessionOpened(0, session, name))
+        made.processes[session] = Process(name)
+        made.need(session, 1, "g", quota, 0)
+    return made
+
+
+def test_what_is_free_fits_now():
+    answer = forecast(world(A=4).state, {"g": 6})
+    assert answer.fits
+    assert answer.latest == 0
+
+
+def test_idle_headroom_counts_as_free():
+    state, _ = handle(State(), GpuSeen(0, "g", 10))
+    state, _ = handle(state, ContainerAdded(0, "A", {"g": 10}), SessionOpened(0, 1, "A"), Needed(0, 1, 1, "g", 2))
+    assert not forecast(state, {"g": 6}).fits
+    assert forecast(state, {"g": 6}, idle={"g": 8}).fits
+
+
+def test_it_names_who_waits_ahead_and_who_holds_the_memory():
+    answer = forecast(world(A=6, B=4, C=5).state, {"g": 2})
+    assert not answer.fits
+    assert answer.behind == ("C",)
+    assert answer.holders == ("A", "B")
+
+
+def test_time_limits_give_an_upper_bound():
+    state = world(A=6, B=4, C=5).state
+    assert forecast(state, {"g": 5}, ends={"A": 100.0, "B": 50.0, "C": 300.0}).latest == 100.0
+    assert forecast(state, {"g": 6}, ends={"A": 100.0, "B": 50.0, "C": 300.0}).latest == 300.0
+
+
+def test_without_a_time_limit_it_says_that_nobody_can_know():
+    answer = forecast(world(A=6, B=4).state, {"g": 5}, ends={"B": 50.0})
+    assert answer.possible
+    assert answer.latest is None
+    assert "cannot be known" in answer.explanation
+
+
+def test_a_quota_that_can_never_be_is_told_with_the_numbers():
+    answer = forecast(world().state, {"g": 11})
+    assert not answer.possible
+    assert "11 bytes" in answer.explanation
+    assert "10 bytes" in answer.explanation
