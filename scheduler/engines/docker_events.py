@@ -48,6 +48,8 @@ class EventFollower:
                 self._stream = self._api.events(
                     since=int(since - OVERLAP), filters={"type": "container", "label": self._label}, decode=True
                 )
+                if self._closing.is_set():  # `close` came before there was a stream to close
+                    return
                 for event in self._stream:
                     since, wait = float(event["time"]), FIRST_WAIT
                     self._happened(str(event["Actor"]["ID"]))

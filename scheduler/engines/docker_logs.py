@@ -61,8 +61,10 @@ class LogCopier:
     def _copy(self, log: LogFile) -> None:
         since = max(0.0, log.stamp / 1e9 - 1e-3)  # a float cannot hold the stamp; the log drops what it has
         self._stream = self._api.logs(self._engine_id, stream=True, follow=True, timestamps=True, since=since or None)
+        if self._closing:  # `close` came before there was a stream to close
+            return
         for message in _messages(self._stream):
-            if not log.add(*message):
+            if self._closing or not log.add(*message):
                 return
         if not self._closing and not _is_running(self._api, self._engine_id):
             log.finish()

@@ -32,6 +32,10 @@ class Dockerd:
         self.address = f"unix://{folder}/docker.sock"
 
     def start(self) -> None:
+        # After a sudden death it may give up on the containerd that lives on; a supervisor would start it again too.
+        assert any(self._start() for _ in range(3)), f"dockerd ends: {(self.folder / 'log').read_text()[-2000:]}"
+
+    def _start(self) -> bool:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
@@ -41,9 +45,11 @@ class Dockerd:
             )  # fmt: skip
         deadline = time.monotonic() + 60
         while not self._answers():
-            assert self._process.poll() is None, f"dockerd ended: {(self.folder / 'log').read_text()[-2000:]}"
+            if self._process.poll() is not None:
+                return False
             assert time.monotonic() < deadline, "dockerd has not answered for a minute"
             time.sleep(0.05)
+        return True
 
     def _answers(self) -> bool:
         # Not by the SDK: where nothing listens, it leaves its socket to the garbage collector, with a warning.
@@ -56,13 +62,25 @@ class Dockerd:
                 return False
 
     def stop(self) -> None:
+        self.thaw()
         self._process.terminate()
         self._process.wait(60)
 
     def kill(self) -> None:
+        """Sudden death. Its containerd dies with it, a moment later; a dockerd started before that would get lost."""
+        containerd = (self.folder / "exec/containerd/containerd.pid").read_text().strip()
         self._process.kill()
+        deadline = time.monotonic() + 5
+        while Path(f"/proc/{containerd}/cmdline").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
         self._process.wait(60)
         (self.folder / "pid").unlink(missing_ok=True)
+
+    def restore(self) -> None:
+        """Brings it back if a test left it stopped or frozen."""
+        self.thaw()
+        if self._process.poll() is not None:
+            self.start()
 
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)

@@ -1,0 +1,207 @@
+"""What happens to containers behind our back is seen within two seconds, whoever was away meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterator
+
+import docker
+import pytest
+
+from scheduler.engines import docker_watch
+from scheduler.engines.base import Condition, EngineAway, Launch, Sighting
+from scheduler.engines.docker import DockerEngine
+from scheduler.engines.docker_options import LABEL
+from tests.engines.conftest import Opener
+from tests.support.dockerd import Dockerd
+from tests.support.eventually import eventually
+
+pytestmark = [
+    pytest.mark.docker,
+    # Where nothing listens, the SDK leaves its socket to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+Launcher = Callable[..., Launch]
+WITHIN = 2.0
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """The first to begin, so the last to end: garbage is collected where its warnings are expected."""
+    yield
+    gc.collect()
+
+
+async def seen(engine: DockerEngine, id_: str, condition: Condition, within: float = WITHIN) -> Sighting:
+    async with asyncio.timeout(within):
+        async for sighting in engine.changes():
+            if sighting.id == id_ and sighting.condition is condition:
+                return sighting
+    raise AssertionError("the stream ended")
+
+
+Meddle = Callable[[docker.APIClient, str], None]
+MEDDLING: list[tuple[str, Meddle, Condition]] = [
+    ("paused", lambda api, id_: api.pause(id_), Condition.PAUSED),
+    ("killed", lambda api, id_: api.kill(id_), Condition.ENDED),
+    ("removed", lambda api, id_: api.remove_container(id_, force=True), Condition.GONE),
+]
+each_meddling = pytest.mark.parametrize(
+    ("meddle", "condition"), [pytest.param(m, c, id=name) for name, m, c in MEDDLING]
+)
+
+
+@each_meddling
+async def test_change_behind_our_back_is_seen(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, meddle: Meddle, condition: Condition
+) -> None:
+    launch = a_launch("sleep", "60")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    meddle(docker_api, engine_id)
+    assert (await seen(docker_engine, launch.id, condition)).engine_id == engine_id
+
+
+@each_meddling
+async def test_change_is_seen_without_any_event(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, meddle: Meddle, condition: Condition
+) -> None:
+    launch = a_launch("sleep", "60")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    follower = docker_engine._watch._events
+    assert follower is not None
+    await asyncio.to_thread(follower.close)
+    meddle(docker_api, engine_id)
+    await seen(docker_engine, launch.id, condition)
+
+
+@each_meddling
+async def test_change_while_the_scheduler_was_down_is_seen_at_its_start(
+    open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher, meddle: Meddle, condition: Condition
+) -> None:
+    launch = a_launch("sleep", "60")
+    async with open_engine() as engine:
+        engine_id = (await engine.launch(launch)).engine_id
+    meddle(docker_api, engine_id)
+    async with open_engine() as engine:
+        found = {sighting.id: sighting.condition for sighting in await engine.sightings()}
+        assert found == ({} if condition is Condition.GONE else {launch.id: condition})
+        await engine.kill(engine_id)
+        await engine.remove(engine_id)
+
+
+async def test_duplicate_and_late_events_tell_nothing_twice(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    launch = a_launch("sleep", "60")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await docker_engine.kill(engine_id)
+    for _ in range(3):  # as if the stream repeated itself, or came late
+        docker_engine._watch._told.put_nowait(engine_id)
+        docker_engine._watch._told.put_nowait("0" * 64)
+    docker_api.remove_container(engine_id)
+    told = []
+    async with asyncio.timeout(WITHIN):
+        async for sighting in docker_engine.changes():
+            told.append(sighting.condition)
+            if sighting.condition is Condition.GONE:
+                break
+    assert told.count(Condition.ENDED) == 1
+    assert told[-2:] == [Condition.ENDED, Condition.GONE]
+
+
+async def test_containers_of_others_are_not_ours(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    foreign = docker_api.create_container("gpushare/test:latest", ["sleep", "60"], labels={LABEL: "not-of-this-home"})
+    docker_api.start(foreign["Id"])
+    try:
+        assert await docker_engine.sightings() == []
+    finally:
+        docker_api.remove_container(foreign["Id"], force=True)
+
+
+async def test_launch_cut_short_is_tidied_up(
+    open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = a_launch("sleep", "60")
+    async with open_engine() as engine:
+        # The scheduler dies between the two calls: the container is made, and never started.
+        monkeypatch.setattr(engine._client.api, "start", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine._create_and_start(launch, None)
+    made = docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"})
+    assert [each["State"] for each in made] == ["created"]
+    async with open_engine() as engine:
+        assert await engine.sightings() == []
+    assert docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"}) == []
+
+
+async def test_same_launch_again_is_the_same_container(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    launch = a_launch("sleep", "60")
+    first = await docker_engine.launch(launch)
+    assert (await docker_engine.launch(launch)).engine_id == first.engine_id
+    assert len(await docker_engine.sightings()) == 1
+
+
+async def test_only_the_containers_own_processes_are_owned(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    one, two = [(await docker_engine.launch(a_launch("sleep", "60"))).engine_id for _ in range(2)]
+    pids = {id_: docker_api.inspect_container(id_)["State"]["Pid"] for id_ in (one, two)}
+    assert docker_engine.owns(one, pids[one])
+    assert docker_engine.owns(two, pids[two])
+    assert not docker_engine.owns(one, pids[two])
+    assert not docker_engine.owns(one, 1)
+    assert not docker_engine.owns(one, 2**22 + 1)
+
+
+# ---- Docker itself goes away and comes back -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restored(dockerd: Dockerd) -> Iterator[Dockerd]:
+    yield dockerd
+    dockerd.restore()
+
+
+@pytest.mark.parametrize("suddenly", [False, True])
+async def test_dockerd_restarts_and_we_go_on(
+    docker_engine: DockerEngine, restored: Dockerd, a_launch: Launcher, suddenly: bool
+) -> None:
+    launch = a_launch("/bin/sh", "-c", "trap exit TERM; while :; do sleep 0.1; done")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await asyncio.to_thread(restored.kill if suddenly else restored.stop)
+    await eventually(lambda: docker_engine.away, within=WITHIN)
+    assert restored.address in docker_engine.away
+    with pytest.raises(EngineAway):
+        await docker_engine.pause(engine_id)
+    await asyncio.to_thread(restored.start)
+    back = time.monotonic()
+    # dockerd ends its containers when it ends; what survives its sudden death, the next one ends.
+    await seen(docker_engine, launch.id, Condition.ENDED)
+    assert time.monotonic() - back < WITHIN
+    await eventually(lambda: not docker_engine.away, within=WITHIN)
+    again = a_launch("/bin/sh", "-c", "exit 4")
+    await docker_engine.launch(again)
+    assert (await seen(docker_engine, again.id, Condition.ENDED)).exit_code == 4
+
+
+async def test_dockerd_that_hangs_is_away_and_then_is_not(docker_engine: DockerEngine, restored: Dockerd) -> None:
+    docker_engine._client.look.timeout = 0.5
+    restored.freeze()
+    await eventually(lambda: docker_engine.away, within=2 * WITHIN)
+    assert "too slow" in docker_engine.away
+    restored.thaw()
+    await eventually(lambda: not docker_engine.away, within=2 * WITHIN)
+
+
+async def test_no_docker_at_the_start_is_said_and_may_be_tried_again(open_engine: Opener) -> None:
+    with pytest.raises(EngineAway, match=r"does not answer at unix:///no/docker\.sock"):
+        async with open_engine(address="unix:///no/docker.sock"):
+            pass
+
+
+def test_regular_look_is_often_enough() -> None:
+    assert docker_watch.LOOK_AGAIN + docker_watch.LAST_WORDS <= WITHIN
