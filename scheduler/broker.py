@@ -1,4 +1,4 @@
-"""Between the sockets and the arbiter: turns messages into events, and carries out what the arbiter answers.
+"""Around the arbiter: tells it what happens, and carries out what it answers on pages and connections.
 
 Everything here happens at once, in the event loop's thread, without waiting for anything: a decision is made and
 carried out before the next message is read. What is worth knowing is told to the `Journal`, which only remembers it.
@@ -10,16 +10,11 @@ the arbiter is never told of a change that it has not finished.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from . import pages
 from .core import arbiter
 from .core.events import (
     Admitted,
@@ -41,14 +36,9 @@ from .core.events import (
     TakeBack,
 )
 from .core.state import State
-from .pages import BadPage, Lease, LeasePage
-from .server import Connection
-from .tenants import Session, Tenant, start_time
-from .wire import CODES, WIRE_VERSION, Code, Frame, Purpose, Type, WireError
-
-log = logging.getLogger(__name__)
-
-NEEDS_LIMIT = 1024  # open at once from one process, which has no more threads than that in allocations
+from .pages import Lease
+from .tenants import Session, Tenant
+from .wire import CODES, Code, Frame, Type
 
 
 class Journal(Protocol):
@@ -71,8 +61,7 @@ class Broker:
         journal: Journal,
         contexts: Mapping[str, int],
         state: State,
-        died: Callable[[Session], None],
-        changed: Callable[[], None],
+        changed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = state
@@ -80,15 +69,10 @@ class Broker:
         self.sessions: dict[int, Session] = {}
         self.now = clock
         self._journal = journal
-        self._contexts = contexts
-        self._died = died  # called once for each process that has ended; answered by `session_gone`
-        self._changed = changed  # called when what containers hold or wait for has changed
-        self._processes: dict[tuple[int, int], Session] = {}
-        self._connections: dict[Connection, Session] = {}
+        self.contexts = contexts
+        self._changed = changed  # called with the container whose memory or waiting has changed
         self._leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
         self._pressed: set[str] = set()
-        self._heirs: dict[int, list[Callable[[], None]]] = {}
-        self._ids = itertools.count(1)
         self._later: deque[Event] = deque()
         self._telling = False
 
@@ -149,6 +133,7 @@ class Broker:
             return
         tenant = self.tenants[grant.container]
         tenant.waited_since = None
+        self._changed(tenant.id)
         session.leases[grant.gpu].grant(grant.bytes, idle=grant.extra)
         slot = list(session.leases).index(grant.gpu)
         connection.send(Frame(Type.GRANTED, slot, grant.serial, Code.OK, grant.bytes))
@@ -209,7 +194,7 @@ class Broker:
                 tenant.suspended_before += max(0.0, self.now() - tenant.suspended_since)
             tenant.suspended_since = began
             self._journal.suspended(tenant.id, began, tenant.suspended_before)
-        self._changed()
+            self._changed(tenant.id)
 
     def stop_expecting(self) -> None:
         """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""
@@ -247,136 +232,53 @@ class Broker:
     def _forget_if_gone(self, tenant: Tenant) -> None:
         if tenant.finished and not tenant.sessions and self.tenants.pop(tenant.id, False):
             self.tell(ContainerEnded(self.now(), tenant.id))
-            self._changed()
+            self._changed(tenant.id)
 
     def show(self, tenant: Tenant) -> None:
         """Brings what the container's pages display up to date."""
-        places = tenant.places(self._contexts)
+        places = tenant.places(self.contexts)
         used = {gpu: tenant.used(gpu) for gpu in tenant.quota}
         for session in tenant.sessions.values():
             for place, lease in zip(places, session.leases.values(), strict=True):
                 lease.show(place, elsewhere=used[place.gpu] - lease.used)
 
-    # ---- sessions: server.Handler ----
+    # ---- sessions ----
 
-    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
-        tenant = self.tenants.get(connection.container)
-        if frame.code != WIRE_VERSION:
-            self._refuse(connection, Code.BAD_VERSION)
-            return
-        if tenant is None or tenant.finished or tenant.killed:
-            self._refuse(connection, Code.NOT_RUNNING)
-            return
-        started = start_time(connection.peer.pid)
-        if started is None:
-            connection.close()
-            return
-        session = self._processes.get((connection.peer.pid, started))
-        if session is None:
-            try:
-                session = self._open(tenant, connection, started, page)
-            except BadPage as error:
-                # A process goes on with the page it handed over, so there is no giving it another.
-                log.warning(
-                    "container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error
-                )
-                self._refuse(connection, Code.BAD_VERSION)
-                return
-            self._welcome(connection, session, page=page is None)
-        elif session.container == tenant.id and pages.is_mapped(session.pid, pages.inode(session.page)):
-            self._reconnect(session, connection, page)
-        else:
-            # It has become another program (exec). What the old one held must be back before the new one starts.
-            connection.hold()
-            self._heirs.setdefault(session.id, []).append(lambda: self._inherit(connection, frame))
-            self._process_ended(session)
-
-    def _refuse(self, connection: Connection, code: Code) -> None:
-        connection.send(Frame(Type.REFUSED, code=code))
-        connection.close()
-
-    def _open(self, tenant: Tenant, connection: Connection, started: int, handed_back: int | None) -> Session:
-        """Raises BadPage."""
-        peer = connection.peer
-        if handed_back is None:
-            page = pages.make(peer.pid, tenant.places(self._contexts))
-        else:
-            page = pages.take_over(handed_back, list(tenant.quota))
-            if any(pages.inode(page) == pages.inode(session.page) for session in self.sessions.values()):
-                page.close()
-                raise BadPage("it belongs to another process")
-        taken_over = handed_back is not None
-        return self.open_session(tenant, peer.pid, started, os.dup(peer.pidfd), page, taken_over=taken_over)
-
-    def open_session(
-        self, tenant: Tenant, pid: int, started: int, pidfd: int, page: LeasePage, *, taken_over: bool = False
-    ) -> Session:
-        """Makes a process known; `pidfd` and `page` become the session's.
-
-        Of a page taken over only what is used counts, up to what its container's quota has room for: no page, however
-        it came to be, brings headroom with it.
-        """
-        leases = {}
-        for slot, (gpu, quota) in zip(page, tenant.quota.items(), strict=True):
-            used = max(0, slot.granted - slot.take_back(pages.ANY)) if taken_over else 0
-            leases[gpu] = Lease(slot, min(used, max(0, quota - tenant.granted(gpu))))
-        session = Session(next(self._ids), tenant.id, pid, started, pidfd, page, leases)
+    def open(self, session: Session) -> None:
+        """A process is known from now on, with what its leases hold already."""
+        tenant = self.tenants[session.container]
         self.sessions[session.id] = tenant.sessions[session.id] = session
-        self._processes[pid, started] = session
-        for gpu, lease in leases.items():
+        for gpu, lease in session.leases.items():
             self._leases.setdefault(gpu, {})[session.id] = lease
             lease.set_pressure(gpu in self._pressed)
-        leased = {gpu: lease.granted for gpu, lease in leases.items() if lease.granted}
+        leased = {gpu: lease.granted for gpu, lease in session.leases.items() if lease.granted}
         self.tell(SessionOpened(self.now(), session.id, tenant.id, leased))
-        asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         self.show(tenant)
-        return session
 
-    def _welcome(self, connection: Connection, session: Session, *, page: bool = True) -> None:
-        session.connection = connection
-        self._connections[connection] = session
-        connection.send(Frame(Type.WELCOME), session.page.fileno() if page else None)
-
-    def _reconnect(self, session: Session, connection: Connection, handed_back: int | None) -> None:
-        """The same program again, on a new connection: because the old one broke, or it closed all its descriptors."""
-        if session.connection is not None:
-            session.connection.close()
-        has_it = handed_back is not None and os.fstat(handed_back).st_ino == pages.inode(session.page)
-        self._welcome(connection, session, page=not has_it)
-
-    def _inherit(self, connection: Connection, hello: Frame) -> None:
-        if connection.open:
-            self.hello(connection, hello, None)
-            connection.go_on()
-
-    def message(self, connection: Connection, frame: Frame) -> None:
-        session = self._connections[connection]
-        gpus = list(session.leases)
-        if frame.slot >= len(gpus):
-            raise WireError(f"slot {frame.slot} of {len(gpus)}")
-        gpu = gpus[frame.slot]
-        if frame.type == Type.NEED:
-            self._need(session, connection, frame, gpu)
-        elif frame.type == Type.RELEASED:
-            self.collect(gpu, [session])
-        elif frame.type == Type.PHYSICAL:
-            log.warning(
-                "container %s, process %d: the card had no memory for %d bytes that were granted on %s",
-                self.tenants[session.container].name, session.pid, frame.bytes, gpu,
-            )  # fmt: skip
-
-    def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str) -> None:
-        if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):
-            raise WireError(f"purpose {frame.code}")
-        if frame.serial in session.asked:
-            session.asked[frame.serial] = connection  # asked again after a lost connection; it keeps its place
-            return
-        if len(session.asked) >= NEEDS_LIMIT:
-            connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
-            return
-        session.asked[frame.serial] = connection
+    def close(self, session: Session) -> None:
+        """The card no longer shows the process: its whole lease comes back."""
         tenant = self.tenants[session.container]
-        self.tell(Needed(self.now(), session.id, frame.serial, gpu, frame.bytes, since=tenant.waited_since))
+        held = {gpu: lease.granted for gpu, lease in session.leases.items()}
+        del self.sessions[session.id], tenant.sessions[session.id]
+        for gpu in held:
+            del self._leases[gpu][session.id]
+        self.tell(SessionEnded(self.now(), session.id))
+        for gpu, size in held.items():
+            if size:
+                self._journal.event(
+                    "freed", tenant.id, gpu=gpu, pid=session.pid, size=size, used_after=tenant.used(gpu)
+                )
+        self._changed(tenant.id)
+        self._forget_if_gone(tenant)
+
+    def need(self, session: Session, serial: int, gpu: str, size: int) -> None:
+        since = self.tenants[session.container].waited_since
+        self.tell(Needed(self.now(), session.id, serial, gpu, size, since=since))
+
+    def undelivered(self, session: Session, gpu: str, size: int) -> None:
+        """A grant has been carried out, but the process will never learn of it."""
+        session.leases[gpu].free(size)
+        self.collect(gpu, [session])
 
     def collect(self, gpu: str, sessions: Iterable[Session]) -> None:
         """Takes idle headroom back, if anybody waits for it."""
@@ -406,48 +308,3 @@ class Broker:
         elif rest := lease.charge(size):
             lease.grant(rest)
             self.tell(OverheadMeasured(self.now(), session.id, gpu, rest))
-
-    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
-        session = self._connections.pop(connection, None)
-        if session is None:
-            return
-        if session.connection is connection:
-            session.connection = None
-        for serial, asker in session.asked.items():
-            if asker is connection:
-                session.asked[serial] = None
-        for frame in unsent:
-            if frame.type == Type.GRANTED:
-                gpu = list(session.leases)[frame.slot]
-                session.leases[gpu].free(frame.bytes)
-                self.collect(gpu, [session])
-
-    def _process_ended(self, session: Session) -> None:
-        """The process is gone (or has become another program); its lease goes when the card says so."""
-        if session.ended:
-            return
-        session.ended = True
-        asyncio.get_running_loop().remove_reader(session.pidfd)
-        if session.connection is not None:
-            session.connection.close()
-        self._died(session)
-
-    def session_gone(self, session: Session) -> None:
-        """The card no longer shows the process: what it held has come back."""
-        tenant = self.tenants[session.container]
-        held = {gpu: lease.granted for gpu, lease in session.leases.items()}
-        del self.sessions[session.id], self._processes[session.pid, session.started]
-        for gpu in held:
-            del self._leases[gpu][session.id]
-        del tenant.sessions[session.id]
-        self.tell(SessionEnded(self.now(), session.id))
-        session.close()
-        for gpu, size in held.items():
-            if size:
-                self._journal.event(
-                    "freed", tenant.id, gpu=gpu, pid=session.pid, size=size, used_after=tenant.used(gpu)
-                )
-        self._changed()
-        for heir in self._heirs.pop(session.id, ()):
-            heir()
-        self._forget_if_gone(tenant)

@@ -32,6 +32,7 @@ from .core.events import (
 from .engines.base import Condition, Engine, EngineError, Launch, Sighting
 from .gpus import Gpus
 from .server import Server
+from .sessions import Sessions
 from .store import Store
 from .tenants import Tenant, start_time
 
@@ -44,9 +45,12 @@ STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 
 class Containers:
-    def __init__(self, engine: Engine, broker: Broker, server: Server, gpus: Gpus, store: Store, home: Path) -> None:
+    def __init__(
+        self, engine: Engine, broker: Broker, sessions: Sessions, server: Server, gpus: Gpus, store: Store, home: Path
+    ) -> None:
         self._engine = engine
         self._broker = broker
+        self._sessions = sessions
         self._server = server
         self._gpus = gpus
         self._store = store
@@ -174,7 +178,7 @@ class Containers:
             owners = (t for t in self._broker.tenants.values() if self._engine.owns(t.engine_id, pid))
             if (tenant := next(owners, None)) and started is not None:
                 page = pages.take_over(fd, list(tenant.quota))
-                self._broker.open_session(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
+                self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
         except (pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
         finally:

@@ -2,43 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+
 from .broker import Broker
 from .core import policies, safety
 from .core.admission import size
 from .core.state import Request
 from .store import Store
+from .tenants import Tenant
+
+PAUSE = 0.05  # seconds; the most often that rows are looked through
 
 
 class Report:
-    def __init__(self, broker: Broker, store: Store) -> None:
-        self._broker = broker
+    """What has changed is told at once; everything once a second, because use inside a lease sends no message."""
+
+    broker: Broker
+
+    def __init__(self, store: Store) -> None:
         self._store = store
+        self._changed: set[str] = set()
+        self._some = asyncio.Event()
+        self._queue: object = None
         self._queued: set[str] = set()
-        self._published: dict[str, list[str]] = {}
+        self._known: dict[str, list[str]] = {}
+
+    def changed(self, container: str) -> None:
+        self._changed.add(container)
+        self._some.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            changed, self._changed = self._changed, set()
+            self._publish(changed)
+            await asyncio.sleep(PAUSE)
 
     def publish(self) -> None:
-        tenants = self._broker.tenants
-        for gone in self._published.keys() - tenants.keys():
-            gpus = self._published.pop(gone)
-            for gpu in gpus:
-                self._store.claim(gone, gpu, used=0, granted=0, overhead=0, unexplained=0, processes=[])
-            self._store.forget(gone, gpus)
-        for tenant in tenants.values():
-            self._published[tenant.id] = list(tenant.quota)
-            for gpu in tenant.quota:
-                self._store.claim(
-                    tenant.id,
-                    gpu,
-                    used=tenant.note_peak(gpu),
-                    granted=tenant.granted(gpu),
-                    peak=tenant.peak[gpu],
-                    overhead=tenant.overhead(gpu),
-                )
-        self._publish_queue()
+        self._queue = None  # what is free, and so why somebody waits, may have changed
+        self._publish(self.broker.tenants.keys() | self._known.keys())
 
-    def _publish_queue(self) -> None:
+    def _publish(self, containers: Iterable[str]) -> None:
+        for id_ in containers:
+            if tenant := self.broker.tenants.get(id_):
+                self._known[id_] = list(tenant.quota)
+                self._show(tenant)
+            elif gpus := self._known.pop(id_, None):
+                for gpu in gpus:
+                    self._store.claim(id_, gpu, used=0, granted=0, overhead=0, unexplained=0, processes=[])
+                self._store.forget(id_, gpus)
+        if self._queue is not self.broker.state.waiting:
+            self._queue = self.broker.state.waiting
+            self._show_queue()
+
+    def _show(self, tenant: Tenant) -> None:
+        for gpu in tenant.quota:
+            self._store.claim(
+                tenant.id,
+                gpu,
+                used=tenant.note_peak(gpu),
+                granted=tenant.granted(gpu),
+                peak=tenant.peak[gpu],
+                overhead=tenant.overhead(gpu),
+            )
+
+    def _show_queue(self) -> None:
         """The place of a container is that of its foremost call, by what the policy would try first."""
-        state = self._broker.state
+        state = self.broker.state
         calls: dict[str, list[Request]] = {}
         for request in state.waiting:
             if request.suspended:
@@ -61,7 +93,7 @@ class Report:
         self._queued = set(calls)
 
     def _reason(self, request: Request) -> str:
-        state = self._broker.state
+        state = self.broker.state
         if state.containers[request.container].paused:
             return f"It is paused; it asks for {size(request.bytes)}."
         free = max(0, safety.free(state, request.gpu))

@@ -38,15 +38,14 @@ from .measure import Measure
 from .reaper import Reaper
 from .report import Report
 from .server import Server
+from .sessions import Sessions
 from .store import Store
-from .tenants import Session
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "scheduler"
 SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
-PUBLISH = 0.05  # seconds; the most often that rows are looked through
 RESTART = 1.0
 RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
 
@@ -59,7 +58,6 @@ class Scheduler:
     def __init__(self) -> None:
         self.home: Path = settings.GPUSHARE_HOME
         self.started = asyncio.Event()
-        self._stale = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until `stop` is set. Raises NoGpus, AlreadyRunning or EngineError if it cannot start."""
@@ -122,25 +120,25 @@ class Scheduler:
 
     def _put_together(self) -> None:
         state = State(policy=settings.GPUSHARE_POLICY)
-        self.broker = Broker(self.store, self.gpus.contexts, state, self._process_died, self._stale.set)
-        self.server = Server(self.home / "sockets", self.broker)
-        self.reaper = Reaper(self.gpus, self.broker.session_gone)
-        self.report = Report(self.broker, self.store)
+        self.report = Report(self.store)
+        self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
+        self.sessions = Sessions(self.broker, lambda session: self.reaper.add(session))
+        self.reaper = Reaper(self.gpus, self.sessions.gone)
+        self.server = Server(self.home / "sockets", self.sessions)
         self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns)
-        self.containers = Containers(self.engine, self.broker, self.server, self.gpus, self.store, self.home)
+        self.containers = Containers(
+            self.engine, self.broker, self.sessions, self.server, self.gpus, self.store, self.home
+        )
         self.commands = Commands(self.containers, self.broker, self.store)
         self.limits = Limits(self.containers, self.broker, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 
-    def _process_died(self, session: Session) -> None:
-        self.reaper.add(session)
-
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
             self.store.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
-            self._publish, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
+            self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:
@@ -149,13 +147,6 @@ class Scheduler:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _publish(self) -> None:
-        while True:
-            await self._stale.wait()
-            self._stale.clear()
-            self.report.publish()
-            await asyncio.sleep(PUBLISH)
 
     async def _tick(self) -> None:
         while True:
