@@ -4,7 +4,7 @@
  * copies and the one kernel are plain memory accesses. The window is several times as large as the card, so that
  * finding a hole in it is easy; what may be taken is decided by the card's unit table alone.
  *
- * As on a real card, a block is a multiple of 2 MiB, and requests below that share blocks, at 512 bytes' granularity. */
+ * As measured on an H200, a block is a multiple of 2 MiB, and requests up to 1 MiB share blocks. */
 #include "driver.h"
 
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 
 #define WINDOW_FACTOR 4 /* of the card's size */
 #define GRANULE 512u
+#define SMALL (1ull << 20) /* the biggest request that shares a block */
 #define GRANULES (CARD_UNIT / GRANULE)
 #define WORDS (GRANULES / 64)
 
@@ -259,7 +260,7 @@ CUresult heap_take(unsigned gpu, const void *owner, uint64_t bytes, enum block_k
     if (bytes > card_open()->gpu[gpu].units * CARD_UNIT) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     CUresult result;
-    if (bytes < CARD_UNIT) {
+    if (bytes <= SMALL) {
         result = small_take(gpu, owner, bytes, kind, address);
     } else {
         struct block *block;

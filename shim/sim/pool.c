@@ -141,7 +141,8 @@ static void segment_end(struct segment *segment) {
 static void trim(struct pool *pool, uint64_t keep) {
     for (struct segment *segment = pool->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
-        if (segment->used == 0 && pool->reserved >= keep + segment->bytes) segment_end(segment);
+        if (pool->reserved <= keep) return;
+        if (segment->used == 0 && segment->bytes <= pool->reserved - keep) segment_end(segment);
     }
 }
 
