@@ -221,10 +221,11 @@ CUresult pool_begin(struct pool *pool, uint64_t bytes, struct growth *growth) {
     *growth = (struct growth){.live = bytes > INT64_MAX ? 0 : (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1)};
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t live = atomic_fetch_add_explicit(&pool->live, growth->live, memory_order_relaxed) + growth->live;
-    uint64_t unchecked = atomic_fetch_add_explicit(&pool->unchecked, growth->live, memory_order_relaxed);
-    if (live <= atomic_load_explicit(&pool->reserved, memory_order_relaxed) && unchecked < CHECK_EVERY &&
-        !charge_pressure(pool->slot))
+    uint64_t unchecked = atomic_fetch_add_explicit(&pool->unchecked, growth->live, memory_order_relaxed) + growth->live;
+    if (live <= atomic_load_explicit(&pool->reserved, memory_order_relaxed)) {
+        growth->check = unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
         return CUDA_SUCCESS;
+    }
     growth->check = true;
     settle(pool, 0);
     uint64_t reserved = atomic_load(&pool->reserved);

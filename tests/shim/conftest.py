@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.card import MIB, Card, card  # noqa: F401
+from tests.support.card import CONTEXT, MIB, Card, card  # noqa: F401
 from tests.support.grants import Grants
 from tests.support.program import Program
 
@@ -31,6 +31,27 @@ def grants_of(card: Card, tmp_path: Path) -> Iterator[Callable[..., Grants]]:  #
 def grants(grants_of: Callable[..., Grants]) -> Grants:
     """A container with 1 GiB on each GPU."""
     return grants_of()
+
+
+@pytest.fixture
+def charged(card: Card, grants: Grants) -> Callable[[Program], int]:  # noqa: F811
+    """What a program is charged beside its context; also that the card says the same."""
+
+    def look(cuda: Program) -> int:
+        used = next(peer for peer in grants.peers if peer.pid == cuda.pid).used()
+        held = card.gpus()[0]["held"].get(cuda.pid, 0)
+        assert used == held, f"charged {used / MIB} MiB, the card says {held / MIB} MiB"
+        return used - CONTEXT
+
+    return look
+
+
+@pytest.fixture
+def cuda(program: Callable[..., Program], grants: Grants) -> Program:
+    """A program with the primary context of device 0 current."""
+    program_ = program(grants)
+    program_.use()
+    return program_
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.support.card import CONTEXT, MIB
 from tests.support.eventually import until
 
 OUT_OF_MEMORY, NOT_PERMITTED, INVALID_VALUE, INVALID_CONTEXT = 2, 800, 1, 201
-WAYS = ["dlsym", "linked"]
+WAYS = ["dlsym", "linked", "cuMemAlloc/13000/0", "cuMemAlloc/13000/2"]
 
 
 @pytest.mark.parametrize("way", WAYS)

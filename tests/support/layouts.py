@@ -1,0 +1,63 @@
+"""CUDA's structures as bytes, for calls made through tests.support.program."""
+
+from __future__ import annotations
+
+import struct
+
+DEVICE, HOST = 1, 2  # CU_MEM_LOCATION_TYPE_…
+RELEASE_THRESHOLD, RESERVED = 4, 5  # CU_MEMPOOL_ATTR_…
+SPARSE, DEFERRED = 0x40, 0x80  # CUDA_ARRAY3D_…
+FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
+
+
+def _bytes(data: bytes) -> dict[str, str]:
+    return {"bytes": data.hex()}
+
+
+def allocation(device: int = 0, kind: int = DEVICE, handle_type: int = 0) -> dict[str, str]:
+    """CUmemAllocationProp of pinned memory."""
+    return _bytes(struct.pack("iiiiP8x", 1, handle_type, kind, device, 0))
+
+
+def pool(device: int = 0, kind: int = DEVICE, handle_type: int = 0) -> dict[str, str]:
+    """CUmemPoolProps of pinned memory."""
+    return _bytes(struct.pack("iiiiPNH54x", 1, handle_type, kind, device, 0, 0, 0))
+
+
+def location(device: int = 0, kind: int = DEVICE) -> dict[str, str]:
+    return _bytes(struct.pack("ii", kind, device))
+
+
+def access(device: int = 0) -> dict[str, str]:
+    """CUmemAccessDesc: read and write."""
+    return _bytes(struct.pack("iii", DEVICE, device, 3))
+
+
+def array(width: int, height: int = 0, channels: int = 1) -> dict[str, str]:
+    return _bytes(struct.pack("NNiI", width, height, FLOAT, channels))
+
+
+def array_v1(width: int, height: int = 0, channels: int = 1) -> dict[str, str]:
+    return _bytes(struct.pack("IIiI", width, height, FLOAT, channels))
+
+
+def array3d(width: int, height: int = 0, depth: int = 0, channels: int = 1, flags: int = 0) -> dict[str, str]:
+    return _bytes(struct.pack("NNNiII4x", width, height, depth, FLOAT, channels, flags))
+
+
+def array3d_v1(width: int, height: int = 0, depth: int = 0, channels: int = 1, flags: int = 0) -> dict[str, str]:
+    return _bytes(struct.pack("IIIiII", width, height, depth, FLOAT, channels, flags))
+
+
+def allocation_node(size: int, device: int = 0) -> dict[str, str]:
+    """CUDA_MEM_ALLOC_NODE_PARAMS; the address comes back in its last eight bytes."""
+    return _bytes(struct.pack("iiiiPNH54xPNNQ", 1, 0, DEVICE, device, 0, 0, 0, 0, 0, size, 0))
+
+
+def node_address(parameters: str) -> int:
+    return struct.unpack("Q", bytes.fromhex(parameters)[-8:])[0]
+
+
+def any_node(kind: int, parameters: dict[str, str]) -> dict[str, str]:
+    """CUgraphNodeParams."""
+    return _bytes(struct.pack("i12x", kind) + bytes.fromhex(parameters["bytes"]).ljust(232, b"\0") + bytes(8))
