@@ -31,7 +31,7 @@ def captured(cuda, size, free=True):
     address = cuda.new("cuMemAllocAsync", size, stream)
     if free:
         cuda("cuMemFreeAsync", address, stream)
-    return cuda.new("cuGraphCreate", 0) if size is None else cuda("cuStreamEndCapture", stream, {"out": 0})[0]
+    return cuda("cuStreamEndCapture", stream, {"out": 0})[0]
 
 
 def test_a_captured_allocation_is_charged_when_it_runs(cuda, charged):
@@ -75,9 +75,8 @@ def test_a_node_of_the_newer_kind_and_a_graph_in_a_graph(cuda, charged):
     inner = captured(cuda, 4 * MIB)
     outer = cuda.new("cuGraphCreate", 0)
     node = cuda.new("cuGraphAddChildGraphNode", outer, None, 0, inner)
-    cuda.new(
-        "cuGraphAddNode_v2", outer, {"out": node}, None, 1, layouts.any_node(MEM_ALLOC, layouts.allocation_node(8 * MIB))
-    )  # fmt: skip
+    parameters = layouts.any_node(MEM_ALLOC, layouts.allocation_node(8 * MIB))
+    cuda.new("cuGraphAddNode_v2", outer, {"out": node}, None, 1, parameters)
     cuda("cuGraphLaunch", instantiate(cuda, outer), 0)
     assert charged(cuda) == 12 * MIB
 
