@@ -235,7 +235,8 @@ def suspended_line(container: Json, client: Client) -> str:
     """Says that it waits, since when, and where in the queue."""
     since, place = container["suspended_since"], container["queue_position"]
     where = f", {ordinal(place)} in the queue" if place else ""
-    return f"{container['name']} is suspended since {clock(since, client.now())}{where}: it waits for GPU memory"
+    why = container["queue_reason"] or "it waits for GPU memory"
+    return f"{container['name']} is suspended since {clock(since, client.now())}{where}: {why}"
 
 
 def exit_code(container: Json) -> int:

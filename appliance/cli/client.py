@@ -54,6 +54,9 @@ class Client:
         except (httpx.InvalidURL, ValueError) as error:
             raise Problem(f"{account.url!r} is no address ({error})", hint="gpushare login URL") from None
 
+    def close(self) -> None:
+        self._http.close()
+
     def get(self, path: str, **params: Any) -> Any:
         return self._ask("GET", path, params=params)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Annotated
 
 import typer
 
 from . import login, output
-from .client import Client
+from .client import ANSWER, Client
 from .errors import Problem
 
 COMPLETION_WAIT = 1.0  # seconds: somebody has pressed a key and waits
 
 
-def connect() -> Client:
-    return Client(login.find())
+def connect(timeout: float = ANSWER) -> Client:
+    """For the rest of this process."""
+    client = Client(login.find(), timeout)
+    atexit.register(client.close)
+    return client
 
 
 def names(incomplete: str) -> list[tuple[str, str]]:
     """The containers that live, with their states; nothing where that cannot be known."""
     try:
-        found = Client(login.find(), timeout=COMPLETION_WAIT).containers()
+        found = connect(COMPLETION_WAIT).containers()
         return [(each["name"], each["state"]) for each in found if each["name"].startswith(incomplete)]
     except Problem:
         return []

@@ -64,7 +64,8 @@ def look(client: Client) -> Seen:
 def screen(seen: Seen, now: datetime, trouble: str = "") -> RenderableType:
     hues = {container["id"]: HUES[index % len(HUES)] for index, container in enumerate(seen["containers"])}
     parts: list[RenderableType] = [_head(seen, now, trouble), _bars(seen, hues)]
-    parts.append(_table(CONTAINER_HEADS, [_styled(each, now, hues) for each in seen["containers"]]))
+    if seen["containers"]:
+        parts.append(_table(CONTAINER_HEADS, [_styled(each, now, hues) for each in seen["containers"]]))
     if seen["queue"]:
         parts.append(
             _table(QUEUE_HEADS, [[printable(cell) for cell in queue_row(each, now)] for each in seen["queue"]])

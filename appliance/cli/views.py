@@ -33,7 +33,7 @@ def container_table(containers: list[Json], now: datetime) -> str:
     return table(CONTAINER_HEADS, [container_row(each, now) for each in containers])
 
 
-CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", "GPU", ">USED", ">QUOTA", ">PEAK", "AGE")
+CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", ">GPUS", ">USED", ">QUOTA", ">PEAK", "AGE")
 
 
 def container_row(container: Json, now: datetime) -> tuple[str, ...]:
