@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-START = re.compile(r"[0-9a-f-]{2,35}", re.IGNORECASE)
+START = re.compile(r"[0-9a-f-]{4,35}", re.IGNORECASE)  # shorter ones are rather mistyped names
 
 PAGE = 1000  # the most that the appliance gives at once
 CONNECT = 5.0  # seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
@@ -27,18 +28,25 @@ STATES = {"running": "green", "suspended": "yellow", "paused": "cyan", "created"
 
 def watch(client: Client, *, once: bool, interval: float, as_json: bool) -> None:
     """Until Ctrl-C; one look only where nobody looks at a screen."""
-    if as_json or once or not sys.stdout.isatty():
-        return _print(client, interval, as_json, once=once or not as_json)
-    seen = look(client)
+    with suppress(KeyboardInterrupt):
+        if as_json or once or not sys.stdout.isatty():
+            _print(client, interval, as_json, once=once or not as_json)
+        else:
+            _live(client, interval)
+
+
+def _live(client: Client, interval: float) -> None:
+    seen, trouble = look(client), ""
     with Live(screen(seen, client.now()), screen=True, auto_refresh=False) as live:
         while True:
+            live.update(screen(seen, client.now(), trouble), refresh=True)
             time.sleep(interval)
             try:
                 seen, trouble = look(client), ""
             except Problem as problem:
-                trouble = problem.line()
-            # Old figures are never shown as new ones.
-            live.update(screen(seen, client.now(), trouble), refresh=True)
+                if not problem.away:
+                    raise
+                trouble = problem.line()  # what is seen is old, and the screen says so
 
 
 def _print(client: Client, interval: float, as_json: bool, *, once: bool) -> None:
@@ -76,8 +84,9 @@ def screen(seen: Seen, now: datetime, trouble: str = "") -> RenderableType:
 def _head(seen: Seen, now: datetime, trouble: str) -> Text:
     states = [container["state"] for container in seen["containers"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
-    line = Text(f"{now.astimezone():%H:%M:%S}  {counts or 'no containers'}")
-    return Text(f"These figures are old: {trouble}", style="bold red") if trouble else line
+    if trouble:
+        return Text(f"These figures are old: {trouble}", style="bold red")
+    return Text(f"{now.astimezone():%H:%M:%S}  {counts or 'no containers'}")
 
 
 def _bars(seen: Seen, hues: dict[str, str]) -> Table:

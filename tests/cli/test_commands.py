@@ -1,0 +1,212 @@
+"""The commands that look and steer, against a real appliance."""
+
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+
+import pytest
+
+from tests.support.appliance import WORKLOAD, until
+
+from .support import ENTRY, environment, gpushare, start
+
+
+@pytest.fixture
+def shell(appliance):
+    """Runs one command line, logged in."""
+    return lambda *words, **more: gpushare(*words, environ=appliance.environ | more)
+
+
+def test_ps_lists_what_lives_and_with_all_what_ended(appliance, shell):
+    appliance.launch("sleep", "60", name="living", gpu_memory="256MiB")
+    assert shell("run", "--name", "dead", "local", "sh", "-c", "exit 3").returncode == 3
+    heads, *rows = shell("ps").stdout.splitlines()
+    assert heads.split() == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPUS", "USED", "QUOTA", "PEAK", "AGE"]
+    assert [row.split()[1:6] for row in rows] == [["living", "admin", "local", "running", "1"]]
+    assert "256 MiB" in rows[0]
+    dead = next(row for row in shell("ps", "-a").stdout.splitlines() if " dead " in row)
+    assert "failed (3)" in dead
+
+
+def test_ps_for_programs(appliance, shell):
+    made = appliance.launch("sleep", "60", name="one")
+    assert shell("ps", "-q").stdout == made["id"] + "\n"
+    (told,) = json.loads(shell("ps", "--json").stdout)
+    assert (told["id"], told["state"]) == (made["id"], "running")
+
+
+def test_containers_go_by_name_id_and_the_beginning_of_an_id(appliance, shell):
+    made = appliance.launch("sleep", "60", name="it")
+    for word in ("it", made["id"], made["id"].upper(), made["id"][:8]):
+        assert shell("set", word, "--priority", "1").stdout.startswith("it: "), word
+
+
+def test_an_unknown_word_says_where_to_look(appliance, shell):
+    done = shell("kill", "nobody")
+    assert (done.returncode, done.stderr) == (1, "gpushare: no container 'nobody': gpushare ps -a lists them\n")
+
+
+def test_a_name_used_again_means_the_newest(appliance, shell):
+    shell("run", "--name", "again", "local", "echo", "old")
+    shell("run", "--name", "again", "local", "echo", "new")
+    assert shell("logs", "again").stdout == "new\n"
+
+
+def test_logs_whole_last_lines_and_as_json(appliance, shell):
+    shell("run", "--name", "writer", "local", "printf", "one\\ntwo\\nthree")
+    assert shell("logs", "writer").stdout == "one\ntwo\nthree"
+    assert shell("logs", "-n", "1", "writer").stdout == "three"
+    assert [json.loads(line) for line in shell("logs", "--json", "writer").stdout.splitlines()] == [
+        {"line": "one"},
+        {"line": "two"},
+        {"line": "three"},
+    ]
+
+
+def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, shell):
+    made = appliance.launch("sh", "-c", "echo first; exec sleep 60", name="long")
+    reader = start("logs", "-f", "long", environ=appliance.environ, text=True)
+    assert reader.stdout.readline() == "first\n"
+    reader.send_signal(signal.SIGINT)
+    assert reader.wait(10) == -signal.SIGINT
+    assert appliance.named("long")["state"] == "running"
+    reader.communicate()
+    second = start("logs", "-f", "long", environ=appliance.environ, text=True)
+    assert second.stdout.readline() == "first\n"
+    appliance.api("POST", f"containers/{made['id']}/kill/", {})
+    assert second.communicate(timeout=20) == ("", "")
+    assert second.returncode == 0
+
+
+def test_pause_resume_and_kill_say_what_became_of_each(appliance, shell):
+    for name in ("a", "b"):
+        appliance.launch("sleep", "60", name=name)
+    assert shell("pause", "a", "b", "--note", "maintenance").stdout == "a: paused\nb: paused\n"
+    assert {each["state"] for each in appliance.containers()} == {"paused"}
+    assert shell("resume", "a", "b").stdout == "a: running\nb: running\n"
+    done = shell("kill", "a", "nobody", "b")
+    assert (done.returncode, done.stdout) == (1, "a: killed\nb: killed\n")
+    assert done.stderr == "gpushare: nobody: no container 'nobody': gpushare ps -a lists them\n"
+    assert appliance.containers() == []
+
+
+def test_kill_with_grace_lets_a_program_say_goodbye(appliance, shell):
+    appliance.launch("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep .05; done", name="polite")
+    until(lambda: shell("logs", "polite").stdout == "ready\n")
+    assert shell("kill", "--grace", "10", "polite").returncode == 0
+    assert shell("logs", "polite").stdout == "ready\nbye\n"
+
+
+def test_rm_wants_the_container_ended_or_force(appliance, shell):
+    appliance.launch("sleep", "60", name="busy")
+    refused = shell("rm", "busy")
+    assert (refused.returncode, refused.stderr) == (1, 'gpushare: "busy" has not ended. Kill it first\n')
+    assert shell("rm", "-f", "busy").stdout == "busy: removed\n"
+    assert appliance.containers(name="busy") == []
+
+
+def test_set_changes_quota_and_priority(appliance, shell):
+    appliance.launch("sleep", "60", name="tuned", gpu_memory="256MiB")
+    done = shell("set", "tuned", "--gpu-memory", "384MiB", "--priority", "5")
+    assert done.stdout == "tuned: quota 384 MiB, priority 5\n"
+    told = appliance.named("tuned")
+    assert (told["gpus"][0]["quota"], told["priority"]) == (384 * 2**20, 5)
+    assert "--gpu-memory: " in shell("set", "tuned", "--gpu-memory", "64GiB").stderr
+
+
+def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
+    assert shell("queue").stdout == "Nobody waits for GPU memory.\n"
+    appliance.launch("sleep", "60", name="holder", gpu_memory="900MiB", guaranteed=True)
+    appliance.launch(WORKLOAD, "--bytes", "400MiB", name="waiter", gpu_memory="600MiB")
+    until(lambda: appliance.named("waiter")["state"] == "suspended")
+    heads, row = shell("queue").stdout.splitlines()
+    assert heads.split() == ["#", "NAME", "OWNER", "NEEDS", "SINCE", "WHY"]
+    assert row.split()[:3] == ["1", "waiter", "admin"]
+    assert json.loads(shell("queue", "--json").stdout)[0]["name"] == "waiter"
+    cards = shell("gpus").stdout.splitlines()
+    assert cards[0].split() == ["#", "NAME", "UUID", "CAPACITY", "CHARGED", "REAL", "FOREIGN", "LOAD"]
+    assert len(cards) == 2
+    screen = shell("top").stdout
+    assert "1 running, 1 suspended" in screen
+    assert screen.count("waiter") == 2  # among the containers and in the queue
+    seen = json.loads(shell("top", "--once", "--json").stdout)
+    assert {name: len(found) for name, found in seen.items()} == {"gpus": 1, "containers": 2, "queue": 1}
+
+
+def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance):
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*ENTRY, "top", "--interval", "0.2"], stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, cwd="/",
+        env=environment(appliance.environ | {"TERM": "xterm"}), start_new_session=True,
+    )  # fmt: skip
+    os.close(terminal)
+    screen = b""
+    while b"no containers" not in screen:
+        screen += os.read(keyboard, 65536)
+    appliance.launch("sleep", "60", name="newcomer")
+    while b"newcomer" not in screen:
+        screen += os.read(keyboard, 65536)
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None:
+        try:
+            os.read(keyboard, 65536)
+        except OSError:  # the terminal is closed
+            break
+    assert (process.wait(10), process.stderr.read()) == (0, b"")
+    process.stderr.close()
+    os.close(keyboard)
+
+
+def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_path):
+    away = {"GPUSHARE_CONFIG": str(tmp_path / "config")}
+    wrong = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin="gps_wrong\n")
+    assert wrong.returncode == 1
+    assert not (tmp_path / "config").exists()
+    done = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin=appliance.token + "\n")
+    kept = tmp_path / "config" / "login.json"
+    assert (done.stdout, done.stderr) == (f"Logged in to {appliance.url} as admin; kept in {kept}\n", "")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert gpushare("ps", environ=away).returncode == 0
+    assert gpushare("logout", environ=away).returncode == 0
+    assert "not logged in" in gpushare("ps", environ=away).stderr
+
+
+def test_login_with_a_password_makes_a_token(appliance, tmp_path):
+    """On a terminal of its own, as passwords are asked for there and nowhere else."""
+    master, terminal = pty.openpty()
+    away = {"GPUSHARE_CONFIG": str(tmp_path)}
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *ENTRY, "login", appliance.url, "--user", "admin"],
+        stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(away), text=True, cwd="/",
+    )  # fmt: skip
+    os.close(terminal)
+    asked = b""
+    while b"Password" not in asked:
+        asked += os.read(master, 1024)
+    os.write(master, appliance.token.encode() + b"\n")  # the admin's first password is the first token
+    out, err = process.communicate(timeout=20)
+    os.close(master)
+    assert (process.returncode, err) == (0, "")
+    assert "as admin" in out
+    assert json.loads((tmp_path / "login.json").read_text())["token"] != appliance.token
+
+
+def test_on_the_appliances_own_host_no_login_is_needed(appliance):
+    done = gpushare("ps", "-q", environ={"GPUSHARE_HOME": str(appliance.home), "PORT": appliance.port})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_completion_offers_the_names_of_living_containers(appliance, shell):
+    appliance.launch("sleep", "60", name="train-1")
+    asked = {"_GPUSHARE_COMPLETE": "complete_bash", "COMP_WORDS": "gpushare pause tr", "COMP_CWORD": "2"}
+    assert shell(**asked).stdout.split() == ["train-1"]
+
+
+def test_an_address_that_is_no_appliance_is_named(appliance, shell):
+    done = shell("ps", GPUSHARE_URL=f"{appliance.url}/admin")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpushare: the server answered ")
+    assert done.stderr.count("\n") == 1

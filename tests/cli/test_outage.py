@@ -1,0 +1,27 @@
+"""The appliance goes away and comes back while somebody follows a container: the program goes on, and so do we."""
+
+import pytest
+
+from tests.support.appliance import Appliance
+
+from .support import start
+
+
+@pytest.fixture
+def own(tmp_path):
+    running = Appliance(tmp_path / "var")
+    yield running
+    running.close()
+
+
+def test_an_attached_run_outlives_the_appliance_and_repeats_no_output(own):
+    counting = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; sleep .1; done; exit 9"
+    process = start("run", "--name", "counter", "local", "sh", "-c", counting, environ=own.environ, text=True)
+    assert process.stdout.readline() == "1\n"
+    own.crash()
+    assert process.stderr.readline() == "gpushare: the appliance does not answer; counter goes on, and so does this\n"
+    own.start()
+    assert process.stderr.readline() == "gpushare: the appliance answers again\n"
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (9, "")
+    assert out == "".join(f"{number}\n" for number in range(2, 101))

@@ -1,0 +1,103 @@
+"""A whole appliance in a process of its own: ASGI server, scheduler, the simulated card, local processes.
+
+    def test_something(appliance):
+        appliance.api("POST", "containers/", {"image": "local", "command": ["true"]})
+
+`appliance.environ` leads the command line to it. Ended by `close`, with every container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOAD = str(ROOT / ".build" / "workload")
+
+
+class Appliance:
+    def __init__(self, home: Path, gpus: str = "sim:1x1GiB", **environ: str) -> None:
+        self.home = home
+        self.port = "0"
+        self._environ = {"GPUSHARE_GPUS": gpus, "GPUSHARE_ENGINE": "process", "GPUSHARE_POLICY": "fifo", **environ}
+        self._log = (home.parent / f"{home.name}.log").open("ab")
+        self.start()
+
+    def start(self) -> None:
+        """Returns once it answers; the second time on the port of the first."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "manage.py"), "up"],
+            env=kept | self._environ | {"GPUSHARE_HOME": str(self.home), "PORT": self.port, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        up = self.process.stdout.readline()
+        assert "http://" in up, Path(self._log.name).read_text()[-3000:]
+        self.url = up[up.index("http://") :].strip()
+        self.port = self.url.rpartition(":")[2]
+        self.token = (self.home / "admin-token").read_text().strip()
+
+    def crash(self) -> None:
+        """As `kill -9` would: nothing is told to anybody."""
+        self.process.kill()
+        self._reap()
+
+    def close(self) -> None:
+        for container in self.containers():
+            with contextlib.suppress(httpx.HTTPStatusError):  # it ended meanwhile
+                self.api("POST", f"containers/{container['id']}/kill/", {})
+        self.process.send_signal(signal.SIGTERM)
+        self._reap()
+        self._log.close()
+
+    def _reap(self) -> None:
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"GPUSHARE_URL": self.url, "GPUSHARE_TOKEN": self.token}
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        answer = httpx.request(
+            method, f"{self.url}/api/v1/{path}", json=body, headers={"Authorization": f"Token {self.token}"}, timeout=30
+        )
+        answer.raise_for_status()
+        return answer.json()
+
+    def containers(self, **filters: str) -> list[dict[str, Any]]:
+        """Those that live, or as the filters say."""
+        query = "&".join(f"{name}={value}" for name, value in (filters or {"live": "true"}).items())
+        found: list[dict[str, Any]] = self.api("GET", f"containers/?{query}")["results"]
+        return found
+
+    def named(self, name: str) -> dict[str, Any]:
+        return self.containers(name=name)[0]
+
+    def launch(self, *command: str, **fields: Any) -> dict[str, Any]:
+        made: dict[str, Any] = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
+        return made
+
+
+def until(condition: Callable[[], T], within: float = 20.0) -> T:
+    """The first true value of `condition`. Fails after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not come about within {within} s"
+        time.sleep(0.02)
+    return value
