@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
-from .client import Client, Json
+from .client import Client, Json, Pending
 from .errors import REFUSED, Problem
 from .output import write
 from .text import clock, moment, ordinal, span
@@ -34,6 +34,7 @@ Say = Callable[[str, str, Json], None]
 
 
 class What(Enum):
+    PENDING = auto()  # the launch takes longer: an image is fetched
     LAUNCHED = auto()
     NOT_LAUNCHED = auto()
     SIGNALLED = auto()
@@ -48,10 +49,11 @@ class Attachment:
     `grace` is what Ctrl-C gives it, in seconds, before it is killed.
     """
 
-    def __init__(self, client: Client, launch: Callable[[], Json], say: Say, *, grace: float = 10.0) -> None:
+    def __init__(self, client: Client, launch: Callable[[Pending], Json], say: Say, *, grace: float = 10.0) -> None:
         self.client, self.launch, self.say, self.grace = client, launch, say, grace
         self.container: Json = {}
         self.happened: SimpleQueue[tuple[What, Any]] = SimpleQueue()
+        self.progress = ""
         self.output_ended = False
         self.interrupts = 0
         self.told: tuple[str, str | None] = ("", None)  # the last wait that was told: its state and since when
@@ -78,28 +80,42 @@ class Attachment:
                 pause = LAST_LOOK if self.output_ended else min(LOOK, pause * 2)
 
     def _launch(self) -> bool:
-        """False if a second Ctrl-C came before the answer. The first one ends what has been launched by then."""
+        """False if a second Ctrl-C came before the launch was answered. The first one calls it off."""
         _beside(self._ask_for_launch)
+        asked_to_stop = False
         while True:
             what, detail = self.happened.get()
             if what is What.NOT_LAUNCHED:
                 raise detail
-            if what is What.LAUNCHED:
+            if what is What.SIGNALLED:
+                self.interrupts += 1
+                if self.interrupts > 1:
+                    self._tell("detached", "left before the launch was answered: gpushare ps shows what became of it")
+                    return False
+                self._tell("stopping", "calling the launch off; Ctrl-C again does not wait for that")
+            elif what is What.PENDING:
+                self.container = {"id": detail["container"]}
+                self._tell_progress(detail["message"])
+            elif what is What.LAUNCHED:
                 self.container = detail
-                if self.interrupts:
-                    self._stop(0)
+            if self.interrupts and self.container and not asked_to_stop:
+                self._stop(0)
+                asked_to_stop = True
+            if what is What.LAUNCHED:
                 return True
-            self.interrupts += 1
-            if self.interrupts > 1:
-                self._tell("detached", "left before the launch was answered: gpushare ps shows what became of it")
-                return False
-            self._tell("stopping", "stopping it as soon as the launch is answered; Ctrl-C again does not wait for that")
 
     def _ask_for_launch(self) -> None:
         try:
-            self.happened.put((What.LAUNCHED, self.launch()))
+            launched = self.launch(lambda command: self.happened.put((What.PENDING, command)))
         except Problem as problem:
             self.happened.put((What.NOT_LAUNCHED, problem))
+        else:
+            self.happened.put((What.LAUNCHED, launched))
+
+    def _tell_progress(self, message: str) -> None:
+        if message and message != self.progress:
+            self.progress = message
+            self._tell("progress", message)
 
     def _take(self, pause: float) -> int | None:
         """Waits for the next thing to happen; an exit code if it ends the attachment."""

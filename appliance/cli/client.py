@@ -6,7 +6,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import httpx
 
 Json = dict[str, Any]
+
+Pending = Callable[[Json], None]
+"""Told of a command, as often as it was looked at, while it is not done yet."""
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 START = re.compile(r"[0-9a-f-]{4,35}", re.IGNORECASE)  # shorter ones are rather mistyped names
@@ -60,12 +63,14 @@ class Client:
     def get(self, path: str, **params: Any) -> Any:
         return self._ask("GET", path, params=params)
 
-    def launch(self, body: Json) -> Json:
+    def launch(self, body: Json, pending: Pending) -> Json:
         """The key makes a second try safe when the answer to the first one got lost."""
         key = uuid.uuid4().hex
         for pause in (*RETRIES, None):
             try:
-                return self._settled(self._ask("POST", "containers/", json=body, headers={"Idempotency-Key": key}))
+                return self._settled(
+                    self._ask("POST", "containers/", json=body, headers={"Idempotency-Key": key}), pending
+                )
             except Problem as problem:
                 if pause is None or problem.code != "dropped":
                     raise
@@ -149,7 +154,7 @@ class Client:
         """By the appliance's clock: the times it gives are compared with this one."""
         return datetime.now(UTC) + self.skew
 
-    def _settled(self, answer: Json) -> Json:
+    def _settled(self, answer: Json, pending: Pending = lambda command: None) -> Json:
         """The container a command led to: at once, or, where the appliance did not wait for it (202), in the end."""
         if "command" not in answer or "url" not in answer:
             return answer
@@ -160,6 +165,7 @@ class Client:
                 raise from_answer(command["status"], {"error": command})
             if command["done"]:
                 return self.fetch(command["container"])
+            pending(command)
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
         raise Problem(

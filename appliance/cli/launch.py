@@ -96,10 +96,12 @@ def run(
     }
     body = {field: value for field, value in given.items() if value is not None}
     if detach:
-        container = client.launch(body)
+        container = client.launch(body, lambda command: None)
         show(container, as_json, lambda it: str(it["id"]))
         return
-    attachment = Attachment(client, lambda: client.launch(body), _say_json if as_json else _say, grace=stop_timeout)
+    attachment = Attachment(
+        client, lambda pending: client.launch(body, pending), _say_json if as_json else _say, grace=stop_timeout
+    )
     raise typer.Exit(attachment.follow())
 
 
