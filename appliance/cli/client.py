@@ -107,7 +107,7 @@ class Client:
         if named:
             return dict(named[0])
         if UUID.fullmatch(word):
-            return self.fetch(word)
+            return self.fetch(word.lower())
         if START.fullmatch(word):
             for every in (False, True):
                 found = [each for each in self.containers(every=every) if each["id"].startswith(word.lower())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -33,20 +34,31 @@ def login(
     as_json: options.Json = False,
 ) -> None:
     """Try a token, or get one for a user and a password, and keep it for every later command."""
-    address = accounts.tidy(url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST))
+    address = accounts.tidy(
+        url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST, err=True)
+    )
     if token_stdin:
         token = sys.stdin.readline().strip()
     elif user:
-        token = Client(accounts.Login(address, "")).sign_in(user, typer.prompt("Password", hide_input=True))
+        token = connect(accounts.Login(address, "")).sign_in(user, _ask_secretly("Password"))
     else:
-        token = typer.prompt("Token", hide_input=True).strip()
+        token = _ask_secretly("Token").strip()
     account = accounts.Login(address, token)
-    who = Client(account).whoami()
+    who = connect(account).whoami()
     path = accounts.store(account)
     if urlsplit(address).scheme == "http" and urlsplit(address).hostname not in LOOPBACK:
         note("this address is not https: whoever sees the traffic can read the token")
     done = {"url": address, "user": who, "stored": str(path)}
     show(done, as_json, lambda done: "Logged in to {url} as {user}; kept in {stored}".format(**done))
+
+
+def _ask_secretly(what: str) -> str:
+    try:
+        if sys.stdin.isatty():
+            return getpass.getpass(f"{what}: ")
+    except EOFError:
+        pass
+    raise Problem(f"no {what.lower()} was given", code="usage", hint="without a terminal, use --token-stdin")
 
 
 def logout() -> None:

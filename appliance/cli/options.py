@@ -14,9 +14,9 @@ from .errors import Problem
 COMPLETION_WAIT = 1.0  # seconds: somebody has pressed a key and waits
 
 
-def connect(timeout: float = ANSWER) -> Client:
+def connect(account: login.Login | None = None, timeout: float = ANSWER) -> Client:
     """For the rest of this process."""
-    client = Client(login.find(), timeout)
+    client = Client(account or login.find(), timeout)
     atexit.register(client.close)
     return client
 
@@ -24,7 +24,7 @@ def connect(timeout: float = ANSWER) -> Client:
 def names(incomplete: str) -> list[tuple[str, str]]:
     """The containers that live, with their states; nothing where that cannot be known."""
     try:
-        found = connect(COMPLETION_WAIT).containers()
+        found = connect(timeout=COMPLETION_WAIT).containers()
         return [(each["name"], each["state"]) for each in found if each["name"].startswith(incomplete)]
     except Problem:
         return []

@@ -1,6 +1,11 @@
+import contextlib
+import subprocess
+
 import pytest
 
 from tests.support.appliance import Appliance
+
+from .support import ENTRY, environment
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +21,18 @@ def appliance(shared_appliance):
     yield shared_appliance
     for container in shared_appliance.containers():
         shared_appliance.api("POST", f"containers/{container['id']}/kill/", {})
+
+
+@pytest.fixture
+def start():
+    """Starts a command line that lasts. What still runs when the test ends is ended."""
+    with contextlib.ExitStack() as running:
+
+        def start(*words, environ=None, **options):
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+            given = {"env": environment(environ), "cwd": "/", "text": True, **pipes, **options}
+            process = running.enter_context(subprocess.Popen([*ENTRY, *words], **given))
+            running.callback(process.kill)
+            return process
+
+        yield start

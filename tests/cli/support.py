@@ -31,9 +31,3 @@ def gpushare(*words, environ=None, stdin="", timeout=30):
         timeout=timeout,
         cwd="/",
     )
-
-
-def start(*words, environ=None, **options):
-    """The same, running: for what lasts."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | options
-    return subprocess.Popen([*ENTRY, *words], env=environment(environ), cwd="/", **pipes)

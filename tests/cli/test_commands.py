@@ -1,17 +1,18 @@
 """The commands that look and steer, against a real appliance."""
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import stat
-import subprocess
+import termios
 
 import pytest
 
 from tests.support.appliance import WORKLOAD, until
 
-from .support import ENTRY, environment, gpushare, start
+from .support import gpushare
 
 
 @pytest.fixture
@@ -66,15 +67,15 @@ def test_logs_whole_last_lines_and_as_json(appliance, shell):
     ]
 
 
-def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, shell):
+def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, shell, start):
     made = appliance.launch("sh", "-c", "echo first; exec sleep 60", name="long")
-    reader = start("logs", "-f", "long", environ=appliance.environ, text=True)
+    reader = start("logs", "-f", "long", environ=appliance.environ)
     assert reader.stdout.readline() == "first\n"
     reader.send_signal(signal.SIGINT)
     assert reader.wait(10) == -signal.SIGINT
     assert appliance.named("long")["state"] == "running"
     reader.communicate()
-    second = start("logs", "-f", "long", environ=appliance.environ, text=True)
+    second = start("logs", "-f", "long", environ=appliance.environ)
     assert second.stdout.readline() == "first\n"
     appliance.api("POST", f"containers/{made['id']}/kill/", {})
     assert second.communicate(timeout=20) == ("", "")
@@ -97,7 +98,7 @@ def test_kill_with_grace_lets_a_program_say_goodbye(appliance, shell):
     appliance.launch("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep .05; done", name="polite")
     until(lambda: shell("logs", "polite").stdout == "ready\n")
     assert shell("kill", "--grace", "10", "polite").returncode == 0
-    assert shell("logs", "polite").stdout == "ready\nbye\n"
+    assert shell("logs", "polite").stdout.endswith("bye\n")
 
 
 def test_rm_wants_the_container_ended_or_force(appliance, shell):
@@ -136,28 +137,30 @@ def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     assert {name: len(found) for name, found in seen.items()} == {"gpus": 1, "containers": 2, "queue": 1}
 
 
-def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance):
-    keyboard, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [*ENTRY, "top", "--interval", "0.2"], stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, cwd="/",
-        env=environment(appliance.environ | {"TERM": "xterm"}), start_new_session=True,
-    )  # fmt: skip
-    os.close(terminal)
-    screen = b""
-    while b"no containers" not in screen:
-        screen += os.read(keyboard, 65536)
+@pytest.fixture
+def terminal():
+    """A terminal: its screen and keyboard, and what a program takes for its own."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def read_until(ours, words):
+    seen = b""
+    while words not in seen:
+        seen += os.read(ours, 65536)
+
+
+def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, terminal):
+    ours, theirs = terminal
+    environ = appliance.environ | {"TERM": "xterm"}
+    process = start("top", "--interval", "0.2", environ=environ, stdout=theirs, start_new_session=True)
+    read_until(ours, b"no containers")
     appliance.launch("sleep", "60", name="newcomer")
-    while b"newcomer" not in screen:
-        screen += os.read(keyboard, 65536)
+    read_until(ours, b"newcomer")
     process.send_signal(signal.SIGINT)
-    while process.poll() is None:
-        try:
-            os.read(keyboard, 65536)
-        except OSError:  # the terminal is closed
-            break
-    assert (process.wait(10), process.stderr.read()) == (0, b"")
-    process.stderr.close()
-    os.close(keyboard)
+    assert (process.wait(10), process.stderr.read()) == (0, "")
 
 
 def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_path):
@@ -174,21 +177,17 @@ def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_p
     assert "not logged in" in gpushare("ps", environ=away).stderr
 
 
-def test_login_with_a_password_makes_a_token(appliance, tmp_path):
-    """On a terminal of its own, as passwords are asked for there and nowhere else."""
-    master, terminal = pty.openpty()
-    away = {"GPUSHARE_CONFIG": str(tmp_path)}
-    process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", *ENTRY, "login", appliance.url, "--user", "admin"],
-        stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(away), text=True, cwd="/",
+def test_login_with_a_password_makes_a_token(appliance, tmp_path, start, terminal):
+    ours, theirs = terminal
+    own = {"GPUSHARE_CONFIG": str(tmp_path)}
+    take_terminal = lambda: fcntl.ioctl(0, termios.TIOCSCTTY)  # noqa: E731 - passwords are asked for on the controlling one
+    process = start(
+        "login", appliance.url, "--user", "admin",
+        environ=own, stdin=theirs, start_new_session=True, preexec_fn=take_terminal,
     )  # fmt: skip
-    os.close(terminal)
-    asked = b""
-    while b"Password" not in asked:
-        asked += os.read(master, 1024)
-    os.write(master, appliance.token.encode() + b"\n")  # the admin's first password is the first token
+    read_until(ours, b"Password")
+    os.write(ours, appliance.token.encode() + b"\n")  # the admin's first password is the first token
     out, err = process.communicate(timeout=20)
-    os.close(master)
     assert (process.returncode, err) == (0, "")
     assert "as admin" in out
     assert json.loads((tmp_path / "login.json").read_text())["token"] != appliance.token

@@ -4,8 +4,6 @@ import pytest
 
 from tests.support.appliance import Appliance
 
-from .support import start
-
 
 @pytest.fixture
 def own(tmp_path):
@@ -14,9 +12,9 @@ def own(tmp_path):
     running.close()
 
 
-def test_an_attached_run_outlives_the_appliance_and_repeats_no_output(own):
+def test_an_attached_run_outlives_the_appliance_and_repeats_no_output(own, start):
     counting = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; sleep .1; done; exit 9"
-    process = start("run", "--name", "counter", "local", "sh", "-c", counting, environ=own.environ, text=True)
+    process = start("run", "--name", "counter", "local", "sh", "-c", counting, environ=own.environ)
     assert process.stdout.readline() == "1\n"
     own.crash()
     assert process.stderr.readline() == "gpushare: the appliance does not answer; counter goes on, and so does this\n"
