@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from .client import Client, Json, Pending
-from .errors import REFUSED, Problem
+from .errors import REFUSED, TOO_MANY, Problem
 from .output import write
 from .text import clock, moment, ordinal, span
 
@@ -155,7 +155,8 @@ class Attachment:
         except Problem as problem:
             if not problem.away:
                 raise
-            self._away(problem)
+            if problem.status != TOO_MANY:
+                self._away(problem)
             return False
         if self.silent_since is not None:
             self.silent_since = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+TOO_MANY = 429
 REFUSED = 125  # ours, as docker's: the container, if there is one, was never asked
 
 
@@ -17,7 +18,7 @@ class Problem(Exception):
     @property
     def away(self) -> bool:
         """The appliance could not be asked, or could not answer: later it may."""
-        return self.code in ("unreachable", "dropped") or self.status >= 500
+        return self.code in ("unreachable", "dropped") or self.status == TOO_MANY or self.status >= 500
 
     def line(self) -> str:
         """One line, whatever the server put into its message."""
@@ -73,6 +74,6 @@ def from_answer(status: int, body: Any, retry_after: str | None = None) -> Probl
 def _hint(status: int, retry_after: str | None) -> str:
     if status == 401:
         return "log in with: gpushare login"
-    if status == 429 and retry_after:
+    if status == TOO_MANY and retry_after:
         return f"try again in {retry_after} s"
     return ""

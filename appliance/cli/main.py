@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from . import commands, launch, output, views
+from . import commands, launch, output, reports, views
 from .errors import REFUSED, Problem
 
 app = typer.Typer(
@@ -21,7 +21,9 @@ app = typer.Typer(
 )
 
 # What follows IMAGE belongs to the container, options too, as with docker run.
-app.command("run", context_settings={"allow_interspersed_args": False})(launch.run)
+VERBATIM = {"allow_interspersed_args": False}
+
+app.command("run", context_settings=VERBATIM)(launch.run)
 for command in (
     commands.login,
     commands.logout,
@@ -35,8 +37,10 @@ for command in (
     views.queue,
     views.gpus,
     views.top,
+    reports.report,
 ):
     app.command({"change": "set"}.get(command.__name__))(command)
+app.command("peak", context_settings=VERBATIM)(reports.peak)
 
 
 def main() -> None:

@@ -1,0 +1,99 @@
+"""What happened: the audit report, and how much memory images really took."""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from . import options
+from .client import Client, Json
+from .errors import Problem
+from .options import connect
+from .output import show, write
+from .text import day_or_time, moment, size, span, table
+
+
+class Group(StrEnum):
+    USER = "user"
+    GROUP = "group"
+    CONTAINER = "container"
+    IMAGE = "image"
+    DAY = "day"
+
+
+def report(
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-11-01, or how long ago: 7d.")] = "30d",
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Now, if left out.")] = None,
+    group_by: Annotated[Group, typer.Option("--group-by", help="What a line stands for.")] = Group.USER,
+    owner: Annotated[str | None, typer.Option(metavar="USER", help="Only what was this user's.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV, with figures in full.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Who held how much GPU memory for how long, waited, and was refused."""
+    client = connect()
+    asked = {"from": _time("--from", start, client), "group_by": group_by.value}
+    if end is not None:
+        asked["to"] = _time("--to", end, client)
+    if owner is not None:
+        asked["owner"] = owner
+    if not csv:
+        return show(client.get("reports/allocations/", **asked), as_json, report_table)
+    with client.stream("reports/allocations/", format="csv", **asked) as chunks:
+        for chunk in chunks:
+            write(chunk)
+    return None
+
+
+def _time(option: str, text: str, client: Client) -> str:
+    try:
+        return day_or_time(text, client.now())
+    except ValueError as error:
+        raise Problem(f"{option}: {error}", code="usage") from None
+
+
+def report_table(found: Json) -> str:
+    first, last = (moment(found[edge]).astimezone().strftime("%Y-%m-%d %H:%M") for edge in ("from", "to"))
+    heads = (found["group_by"].upper(), ">CONTAINERS", ">GIB·HOURS", ">PEAK", ">SUSPENDED", ">REJECTS", ">COST")
+    rows = [_report_row(row) for row in (*found["rows"], found["total"])]
+    return f"{first} to {last}\n{table(heads, rows)}"
+
+
+def _report_row(row: Json) -> tuple[str, ...]:
+    return (
+        row["group"],
+        str(row["containers"]),
+        f"{row['vram_gib_hours']:.2f}",
+        size(row["peak"]),
+        span(row["suspended_seconds"]),
+        str(row["rejects"]),
+        f"{row['cost']:.2f}",
+    )
+
+
+def peak(
+    image: Annotated[str | None, typer.Argument(metavar="[IMAGE]", help="All images, if left out.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Runs of this command.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """What runs of an image really took, and the quota that would have been enough."""
+    asked = {} if image is None else {"image": image}
+    if command:
+        asked["command"] = shlex.join(command)
+    show(list(connect().each("peaks/", **asked)), as_json, peak_table)
+
+
+def peak_table(found: list[Json]) -> str:
+    if not found:
+        return "No run of this has held GPU memory yet."
+    rows = [_peak_row(each) for each in found]
+    return table(("IMAGE", "COMMAND", ">RUNS", ">REJECTED", ">PEAK", ">SUGGESTED"), rows)
+
+
+def _peak_row(each: Json) -> tuple[str, ...]:
+    """Where a request was rejected, a run wanted more than it got: the suggestion is then the least."""
+    least = "≥ " if each["rejected_runs"] else ""
+    counts = (str(each["runs"]), str(each["rejected_runs"]), size(each["peak"]))
+    return (each["image"], shlex.join(each["command"]), *counts, least + size(each["suggestion"]))
