@@ -73,9 +73,13 @@ class Commands:
 
     def _start(self, command: Command) -> None:
         container = str(command.container_id or "")
-        if command.kind == Kind.KILL and (launching := self._launching.get(container)):
-            launching.cancel("killed")
-        task = asyncio.create_task(self._carry_out(command, self._last.get(container)))
+        before = self._last.get(container)
+        if command.kind == Kind.KILL:
+            if launching := self._launching.get(container):
+                launching.cancel("killed")
+            elif before is not None and before.get_name() == Kind.KILL:
+                before = None  # who asks again does not want to wait out the grace of the first
+        task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
         self._taken[command.pk] = self._last[container] = task
         task.add_done_callback(lambda done: self._last.get(container) is done and self._last.pop(container))
 

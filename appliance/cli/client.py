@@ -128,7 +128,7 @@ class Client:
 
     def whoami(self) -> str:
         """The user that the token belongs to."""
-        return str(self.get("tokens/", page_size=1)["results"][0]["user"])
+        return str(self.get("me/")["username"])
 
     @contextmanager
     def stream(self, path: str, **params: Any) -> Iterator[Iterator[bytes]]:

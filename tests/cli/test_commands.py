@@ -74,12 +74,10 @@ def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, sh
     reader.send_signal(signal.SIGINT)
     assert reader.wait(10) == -signal.SIGINT
     assert appliance.named("long")["state"] == "running"
-    reader.communicate()
     second = start("logs", "-f", "long", environ=appliance.environ)
     assert second.stdout.readline() == "first\n"
     appliance.api("POST", f"containers/{made['id']}/kill/", {})
-    assert second.communicate(timeout=20) == ("", "")
-    assert second.returncode == 0
+    assert (second.wait(20), second.stdout.read(), second.stderr.read()) == (0, "", "")
 
 
 def test_pause_resume_and_kill_say_what_became_of_each(appliance, shell):
@@ -209,3 +207,31 @@ def test_an_address_that_is_no_appliance_is_named(appliance, shell):
     assert done.returncode == 1
     assert done.stderr.startswith("gpushare: the server answered ")
     assert done.stderr.count("\n") == 1
+
+
+def test_report_and_peak_tell_what_was_held(appliance, shell):
+    """Held, let go, and asked for: the same figures as REST gives them."""
+    for _ in range(2):
+        assert shell("run", "--gpu-memory", "512MiB", "local", WORKLOAD, "--bytes", "300MiB").returncode == 0
+    until(lambda: appliance.api("GET", "peaks/?image=local")["results"])
+    heads, *rows = shell("peak", "local", WORKLOAD, "--bytes", "300MiB").stdout.splitlines()
+    assert heads.split() == ["IMAGE", "COMMAND", "RUNS", "REJECTED", "PEAK", "SUGGESTED"]
+    assert [row.split()[-6:] for row in rows] == [["2", "0", "366", "MiB", "448", "MiB"]]  # 300 and a context of 66
+    assert shell("peak", "never-run").stdout == "No run of this has held GPU memory yet.\n"
+    span, heads, *rows = shell("report", "--from", "1h").stdout.splitlines()
+    assert " to " in span
+    assert heads.split() == ["USER", "CONTAINERS", "GIB·HOURS", "PEAK", "SUSPENDED", "REJECTS", "COST"]
+    assert [row.split()[0] for row in rows] == ["admin", "total"]
+    told = json.loads(shell("report", "--from", "1h", "--group-by", "image", "--json").stdout)
+    assert [row["group"] for row in told["rows"]] == ["local"]
+    csv = shell("report", "--from", "1h", "--csv").stdout.splitlines()
+    assert csv[0].startswith("group,containers,vram_gib_hours,")
+    assert csv[-1].startswith("total,")
+
+
+def test_a_report_over_an_empty_range_or_no_time_is_refused(shell):
+    assert shell("report", "--from", "1h", "--to", "2h").stderr.startswith("gpushare: The range is empty")
+    done = shell("report", "--from", "yesterday")
+    assert (
+        done.stderr == "gpushare: --from: 'yesterday' is not a time: write 2026-11-01, 2026-11-01T08:00 or 7d (ago)\n"
+    )

@@ -28,9 +28,9 @@ def follow(appliance, start):
 
 
 def ended(process):
-    """Exit code, output and remarks of an attached run."""
-    out, err = process.communicate(timeout=30)
-    return process.returncode, out, err
+    """Exit code of an attached run, and the output and remarks that were not read yet."""
+    out, err = process.stdout.read(), process.stderr.read()
+    return process.wait(10), out, err
 
 
 @pytest.mark.parametrize("code", [0, 7, 125])
