@@ -38,7 +38,7 @@ struct array {
     struct descriptor is;
     CUdeviceptr memory; /* 0: deferred, or a level of a mipmapped array */
     uint64_t bytes;
-    unsigned count;     /* levels of a mipmapped array */
+    unsigned count; /* levels of a mipmapped array */
     struct array *level;
     void *mapped; /* deferred: what is mapped into it */
 };
@@ -46,10 +46,19 @@ struct array {
 /* Bytes of one channel, 0 for a format this card does not know. */
 static unsigned channel_bytes(int format) {
     switch (format) {
-    case 0x01: case 0x08: return 1;           /* 8-bit integers */
-    case 0x02: case 0x09: case 0x10: return 2; /* 16-bit integers, half */
-    case 0x03: case 0x0a: case 0x20: return 4; /* 32-bit integers, float */
-    default: return 0;
+        case 0x01:
+        case 0x08:
+            return 1; /* 8-bit integers */
+        case 0x02:
+        case 0x09:
+        case 0x10:
+            return 2; /* 16-bit integers, half */
+        case 0x03:
+        case 0x0a:
+        case 0x20:
+            return 4; /* 32-bit integers, float */
+        default:
+            return 0;
     }
 }
 
@@ -80,8 +89,10 @@ static CUresult create(CUarray *array, const struct descriptor *is) {
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->is = *is;
     result = take(made, bytes);
-    if (result == CUDA_SUCCESS) *array = made;
-    else free(made);
+    if (result == CUDA_SUCCESS)
+        *array = made;
+    else
+        free(made);
     return result;
 }
 
@@ -111,8 +122,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const struct descriptor_2d *is)
 EXPORT CUresult cuArray3DCreate(CUarray *array, const struct descriptor_v1 *is) {
     ENTERED();
     if (array == NULL || is == NULL) return CUDA_ERROR_INVALID_VALUE;
-    return create(array,
-                  &(struct descriptor){is->width, is->height, is->depth, is->format, is->channels, is->flags});
+    return create(array, &(struct descriptor){is->width, is->height, is->depth, is->format, is->channels, is->flags});
 }
 
 EXPORT CUresult cuArrayCreate(CUarray *array, const struct descriptor_2d_v1 *is) {

@@ -36,8 +36,9 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (stream->capturing != NULL)
         return graph_add(stream->capturing, &(struct work){.type = NODE_FREE, .free = address}, NULL);
     /* Only what was allocated in stream order may be freed in stream order. */
-    result = pool_free(address);
-    return result == CUDA_SUCCESS ? result : graph_memory_free(address);
+    if (pool_free(address) == CUDA_SUCCESS || graph_memory_free(address) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    /* A pointer imported from another process's pool. */
+    return vmm_unmap_file(address / CARD_UNIT * CARD_UNIT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 ALSO(cuMemFreeAsync_ptsz, cuMemFreeAsync);
 

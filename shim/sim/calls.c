@@ -2,8 +2,8 @@
 #include "driver.h"
 
 #define CALL(name, version, symbol) void symbol(void);
-#define TWIN(name, version, symbol, per_thread) \
-    void symbol(void);                          \
+#define TWIN(name, version, symbol, per_thread)                                                                        \
+    void symbol(void);                                                                                                 \
     void per_thread(void);
 #include "calls.h"
 #undef CALL

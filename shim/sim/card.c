@@ -32,7 +32,7 @@ enum { FREE = 0, LIVE = 1, DEAD = 2 };
 
 static struct card *card;
 static int card_fd = -1;
-static bool at_home; /* this process is in the card's own PID namespace */
+static bool at_home;  /* this process is in the card's own PID namespace */
 static int self = -1; /* this process's entry */
 static uint32_t self_id;
 
@@ -62,9 +62,7 @@ static uint64_t file_size(const struct card *of) {
     return last->owners + last->units * sizeof(uint32_t);
 }
 
-static _Atomic uint32_t *owners(unsigned gpu) {
-    return (_Atomic uint32_t *)((char *)card + card->gpu[gpu].owners);
-}
+static _Atomic uint32_t *owners(unsigned gpu) { return (_Atomic uint32_t *)((char *)card + card->gpu[gpu].owners); }
 
 /* ---- making and opening ---- */
 
@@ -92,8 +90,10 @@ int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_d
     if (fd < 0) return errno;
     int failed = 0;
     /* Programs in containers run as any user. */
-    if (fchmod(fd, 0666) != 0 || ftruncate(fd, (off_t)file_size(&new)) != 0) failed = errno;
-    else if (pwrite(fd, &new, sizeof new, 0) != (ssize_t)sizeof new) failed = errno ? errno : EIO;
+    if (fchmod(fd, 0666) != 0 || ftruncate(fd, (off_t)file_size(&new)) != 0)
+        failed = errno;
+    else if (pwrite(fd, &new, sizeof new, 0) != (ssize_t)sizeof new)
+        failed = errno ? errno : EIO;
     close(fd);
     if (failed) unlink(path);
     return failed;
@@ -269,8 +269,10 @@ static bool try_take(unsigned gpu, uint64_t units, uint32_t *taken) {
     struct card_process *process = &card->process[self];
     atomic_fetch_add(&process->taking, 1);
     uint64_t got = gather(gpu, units, taken);
-    if (got == units) atomic_fetch_add(&process->held[gpu], units);
-    else put_back(gpu, got, taken);
+    if (got == units)
+        atomic_fetch_add(&process->held[gpu], units);
+    else
+        put_back(gpu, got, taken);
     atomic_fetch_sub(&process->taking, 1);
     return got == units;
 }

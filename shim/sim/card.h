@@ -5,8 +5,8 @@
  * killed or frozen at any instruction holds up nobody. What a dead process held is found by its id and dropped whole.
  *
  * A process is one entry of the process table. It is alive as long as it holds a POSIX record lock on its entry's
- * byte of the file; the kernel drops that lock when the process ends or execs, and fork does not pass it on. Asking for the
- * lock also translates the process's id into the asker's PID namespace, which a number in shared memory could not.
+ * byte of the file; the kernel drops that lock when the process ends or execs, and fork does not pass it on. Asking for
+ * the lock also translates the process's id into the asker's PID namespace, which a number in shared memory could not.
  * Lookers ask with F_OFD_GETLK because that sees the asker's own process too. Nobody may close a file descriptor of
  * the card: that would drop its process's lock.
  *
@@ -35,9 +35,10 @@ struct card_gpu {
 };
 
 struct card_process {
-    _Atomic uint64_t state;    /* phase, generation and time of death; see card.c */
-    _Atomic int32_t home_pid;  /* its id in the PID namespace that the card was made in; 0: nobody there has looked yet */
-    _Atomic uint32_t taking;   /* threads half-way through card_take */
+    _Atomic uint64_t state; /* phase, generation and time of death; see card.c */
+    _Atomic int32_t
+        home_pid;            /* its id in the PID namespace that the card was made in; 0: nobody there has looked yet */
+    _Atomic uint32_t taking; /* threads half-way through card_take */
     _Atomic uint64_t held[CARD_GPUS]; /* display only: the unit table decides */
 };
 

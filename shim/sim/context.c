@@ -82,8 +82,10 @@ CUresult context_release(CUdevice device) {
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&lock);
     struct context *mine = &primary[device];
-    if (mine->users == 0) result = CUDA_ERROR_INVALID_CONTEXT;
-    else if (--mine->users == 0 && mine->alive) stop(mine);
+    if (mine->users == 0)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--mine->users == 0 && mine->alive)
+        stop(mine);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -175,8 +177,10 @@ static CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     result = start(made, device, flags);
     if (result == CUDA_SUCCESS) result = push(made);
-    if (result == CUDA_SUCCESS) *context = made;
-    else free(made);
+    if (result == CUDA_SUCCESS)
+        *context = made;
+    else
+        free(made);
     return result;
 }
 

@@ -57,9 +57,7 @@ static void choose(const struct card *card) {
     }
 }
 
-CUresult sim_ready(void) {
-    return initialised && !forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-}
+CUresult sim_ready(void) { return initialised && !forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 
 int sim_devices(void) { return count; }
 unsigned sim_gpu(CUdevice device) { return (unsigned)visible[device]; }
@@ -90,12 +88,12 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
 }
 
 /* Every query of a device begins like this. */
-#define CHECK_DEVICE(out, device)                                       \
-    do {                                                                \
-        CUresult ready = sim_ready();                                   \
-        if (ready != CUDA_SUCCESS) return ready;                        \
-        if ((out) == NULL) return CUDA_ERROR_INVALID_VALUE;             \
-        if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;       \
+#define CHECK_DEVICE(out, device)                                                                                      \
+    do {                                                                                                               \
+        CUresult ready = sim_ready();                                                                                  \
+        if (ready != CUDA_SUCCESS) return ready;                                                                       \
+        if ((out) == NULL) return CUDA_ERROR_INVALID_VALUE;                                                            \
+        if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;                                                      \
     } while (0)
 
 EXPORT CUresult cuDeviceGetCount(int *devices) {
@@ -159,23 +157,23 @@ EXPORT CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
 static const struct {
     int attribute, value;
 } ATTRIBUTES[] = {
-    {1, 1024}, /* MAX_THREADS_PER_BLOCK */
-    {2, 1024}, {3, 1024}, {4, 64},                /* MAX_BLOCK_DIM_X, Y, Z */
-    {5, 2147483647}, {6, 65535}, {7, 65535},      /* MAX_GRID_DIM_X, Y, Z */
-    {8, 49152},                                   /* MAX_SHARED_MEMORY_PER_BLOCK */
-    {10, 32},                                     /* WARP_SIZE */
-    {11, 2147483647},                             /* MAX_PITCH */
-    {14, 512},                                    /* TEXTURE_ALIGNMENT */
-    {16, 1},                                      /* MULTIPROCESSOR_COUNT */
-    {19, 1},                                      /* CAN_MAP_HOST_MEMORY */
-    {41, 1},                                      /* UNIFIED_ADDRESSING */
-    {75, 9}, {76, 0},                             /* COMPUTE_CAPABILITY_MAJOR, MINOR */
-    {83, 1},                                      /* MANAGED_MEMORY */
-    {89, 1},                                      /* CONCURRENT_MANAGED_ACCESS */
-    {102, 1},                                     /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
-    {103, 1},                                     /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
-    {115, 1},                                     /* MEMORY_POOLS_SUPPORTED */
-    {119, 1},                                     /* MEMPOOL_SUPPORTED_HANDLE_TYPES: file descriptors */
+    {1, 1024},                                /* MAX_THREADS_PER_BLOCK */
+    {2, 1024},        {3, 1024},  {4, 64},    /* MAX_BLOCK_DIM_X, Y, Z */
+    {5, 2147483647},  {6, 65535}, {7, 65535}, /* MAX_GRID_DIM_X, Y, Z */
+    {8, 49152},                               /* MAX_SHARED_MEMORY_PER_BLOCK */
+    {10, 32},                                 /* WARP_SIZE */
+    {11, 2147483647},                         /* MAX_PITCH */
+    {14, 512},                                /* TEXTURE_ALIGNMENT */
+    {16, 1},                                  /* MULTIPROCESSOR_COUNT */
+    {19, 1},                                  /* CAN_MAP_HOST_MEMORY */
+    {41, 1},                                  /* UNIFIED_ADDRESSING */
+    {75, 9},          {76, 0},                /* COMPUTE_CAPABILITY_MAJOR, MINOR */
+    {83, 1},                                  /* MANAGED_MEMORY */
+    {89, 1},                                  /* CONCURRENT_MANAGED_ACCESS */
+    {102, 1},                                 /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+    {103, 1},                                 /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
+    {115, 1},                                 /* MEMORY_POOLS_SUPPORTED */
+    {119, 1},                                 /* MEMPOOL_SUPPORTED_HANDLE_TYPES: file descriptors */
 };
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {

@@ -16,10 +16,10 @@ struct entry {
     const char *name;
     _Atomic uint64_t calls;
 };
-#define ENTERED()                                                                                       \
-    do {                                                                                                \
-        static struct entry entry __attribute__((section("sim_entries"), used)) = {.name = __func__};  \
-        atomic_fetch_add_explicit(&entry.calls, 1, memory_order_relaxed);                               \
+#define ENTERED()                                                                                                      \
+    do {                                                                                                               \
+        static struct entry entry __attribute__((section("sim_entries"), used)) = {.name = __func__};                  \
+        atomic_fetch_add_explicit(&entry.calls, 1, memory_order_relaxed);                                              \
     } while (0)
 
 typedef int CUresult;
@@ -94,7 +94,7 @@ bool sim_valid(CUdevice device);
 enum block_kind {
     BLOCK_DEVICE,
     BLOCK_MANAGED,
-    BLOCK_POOL, /* a pool's segment: pool.c knows what is in it */
+    BLOCK_POOL,   /* a pool's segment: pool.c knows what is in it */
     BLOCK_HIDDEN, /* memory without an address of its own: arrays, and what VMM maps elsewhere */
 };
 
@@ -137,8 +137,8 @@ struct context {
     CUdevice device;
     bool alive;
     unsigned flags;
-    unsigned users;  /* primary contexts: how often retained */
-    CUresult broken; /* an error of the device that stays until the context is destroyed */
+    unsigned users;                /* primary contexts: how often retained */
+    CUresult broken;               /* an error of the device that stays until the context is destroyed */
     struct units overhead, limits; /* beside the fixed part, what raised limits take */
     size_t limit[CONTEXT_LIMITS];
 };
@@ -204,7 +204,16 @@ void graph_memory_forget(CUdevice device);
 
 /* ---- graph.c ---- */
 
-enum node_type { NODE_KERNEL = 0, NODE_COPY = 1, NODE_SET = 2, NODE_HOST = 3, NODE_CHILD = 4, NODE_EMPTY = 5, NODE_ALLOC = 10, NODE_FREE = 11 };
+enum node_type {
+    NODE_KERNEL = 0,
+    NODE_COPY = 1,
+    NODE_SET = 2,
+    NODE_HOST = 3,
+    NODE_CHILD = 4,
+    NODE_EMPTY = 5,
+    NODE_ALLOC = 10,
+    NODE_FREE = 11
+};
 
 /* Kernels have at most two words of parameters here: a captured launch keeps them by value. */
 struct launch {

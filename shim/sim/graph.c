@@ -27,13 +27,21 @@ enum { AUTO_FREE_ON_LAUNCH = 1 };
 
 CUresult work_run(const struct work *work) {
     switch (work->type) {
-    case NODE_KERNEL: return launch_run(&work->launch);
-    case NODE_COPY: return memory_copy(work->copy.to, work->copy.from, work->copy.bytes);
-    case NODE_SET: return memory_set(work->set.to, (uint32_t)work->set.value, work->set.width, work->set.count);
-    case NODE_HOST: work->host.function(work->host.data); return CUDA_SUCCESS;
-    case NODE_ALLOC: return graph_memory_take(work->alloc.memory, false);
-    case NODE_FREE: return memory_free(work->free);
-    default: return CUDA_SUCCESS; /* an empty node; child graphs were taken apart at instantiation */
+        case NODE_KERNEL:
+            return launch_run(&work->launch);
+        case NODE_COPY:
+            return memory_copy(work->copy.to, work->copy.from, work->copy.bytes);
+        case NODE_SET:
+            return memory_set(work->set.to, (uint32_t)work->set.value, work->set.width, work->set.count);
+        case NODE_HOST:
+            work->host.function(work->host.data);
+            return CUDA_SUCCESS;
+        case NODE_ALLOC:
+            return graph_memory_take(work->alloc.memory, false);
+        case NODE_FREE:
+            return memory_free(work->free);
+        default:
+            return CUDA_SUCCESS; /* an empty node; child graphs were taken apart at instantiation */
     }
 }
 
@@ -241,15 +249,20 @@ EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) 
 static CUresult add_node(CUgraphNode *node, CUgraph graph, struct node_params *params) {
     if (node == NULL || graph == NULL || params == NULL) return CUDA_ERROR_INVALID_VALUE;
     switch (params->type) {
-    case NODE_ALLOC: return add_alloc(graph, &params->alloc, node);
-    case NODE_FREE: return graph_add(graph, &(struct work){.type = NODE_FREE, .free = params->free}, node);
-    case NODE_CHILD: return add_child(graph, params->child.graph, node);
-    case NODE_EMPTY: return graph_add(graph, &(struct work){.type = NODE_EMPTY}, node);
-    case NODE_HOST: {
-        struct work work = {.type = NODE_HOST, .host = {params->host.function, params->host.data}};
-        return params->host.function != NULL ? graph_add(graph, &work, node) : CUDA_ERROR_INVALID_VALUE;
-    }
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+        case NODE_ALLOC:
+            return add_alloc(graph, &params->alloc, node);
+        case NODE_FREE:
+            return graph_add(graph, &(struct work){.type = NODE_FREE, .free = params->free}, node);
+        case NODE_CHILD:
+            return add_child(graph, params->child.graph, node);
+        case NODE_EMPTY:
+            return graph_add(graph, &(struct work){.type = NODE_EMPTY}, node);
+        case NODE_HOST: {
+            struct work work = {.type = NODE_HOST, .host = {params->host.function, params->host.data}};
+            return params->host.function != NULL ? graph_add(graph, &work, node) : CUDA_ERROR_INVALID_VALUE;
+        }
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -354,8 +367,10 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++) {
         const struct work *work = &exec->work[i];
-        if (work->type == NODE_ALLOC) result = graph_memory_take(work->alloc.memory, exec->free_before_launch);
-        else result = work_run(work);
+        if (work->type == NODE_ALLOC)
+            result = graph_memory_take(work->alloc.memory, exec->free_before_launch);
+        else
+            result = work_run(work);
     }
     return result;
 }

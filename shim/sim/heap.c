@@ -23,8 +23,8 @@
 
 /* A block that small requests share. */
 struct shared_block {
-    unsigned free; /* granules */
-    unsigned hint; /* word to begin looking at */
+    unsigned free;                     /* granules */
+    unsigned hint;                     /* word to begin looking at */
     struct shared_block *next, **link; /* among those with room; link is NULL when full */
     struct block *block;
     uint64_t used[WORDS];
@@ -180,8 +180,10 @@ static void roomy_remove(struct shared_block *shared) {
 static void mark(struct shared_block *shared, unsigned first, unsigned count, bool used) {
     for (unsigned granule = first; granule < first + count; granule++) {
         uint64_t bit = 1ull << (granule % 64);
-        if (used) shared->used[granule / 64] |= bit;
-        else shared->used[granule / 64] &= ~bit;
+        if (used)
+            shared->used[granule / 64] |= bit;
+        else
+            shared->used[granule / 64] &= ~bit;
     }
 }
 
@@ -213,7 +215,8 @@ static struct shared_block *shared_new(unsigned gpu, const void *owner, enum blo
     return shared;
 }
 
-static CUresult small_take(unsigned gpu, const void *owner, uint64_t bytes, enum block_kind kind, CUdeviceptr *address) {
+static CUresult small_take(unsigned gpu, const void *owner, uint64_t bytes, enum block_kind kind,
+                           CUdeviceptr *address) {
     unsigned count = (unsigned)((bytes + GRANULE - 1) / GRANULE), first = GRANULES;
     struct shared_block *shared = windows[gpu].roomy;
     for (; shared != NULL; shared = shared->next) {

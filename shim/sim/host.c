@@ -158,21 +158,36 @@ static CUresult describe(void *data, int attribute, CUdeviceptr address) {
     if (!on_device) place = (struct place){.base = host.base, .bytes = host.bytes};
     bool managed = on_device && place.kind == BLOCK_MANAGED;
     switch (attribute) {
-    case ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = on_device ? ON_DEVICE : ON_HOST; break;
-    case ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = address; break;
-    case ATTRIBUTE_HOST_POINTER:
-        if (on_device && !managed) return CUDA_ERROR_INVALID_VALUE;
-        *(void **)data = (void *)(uintptr_t)address;
-        break;
-    case ATTRIBUTE_IS_MANAGED: *(unsigned *)data = managed; break;
-    case ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = on_device ? device_with(place.gpu) : 0; break;
-    case ATTRIBUTE_RANGE_START: *(CUdeviceptr *)data = place.base; break;
-    case ATTRIBUTE_RANGE_SIZE: *(size_t *)data = place.bytes; break;
-    case ATTRIBUTE_MAPPED: *(unsigned char *)data = 1; break;
-    case ATTRIBUTE_MEMPOOL:
-        *(const void **)data = on_device && place.kind == BLOCK_POOL ? place.owner : NULL;
-        break;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+        case ATTRIBUTE_MEMORY_TYPE:
+            *(unsigned *)data = on_device ? ON_DEVICE : ON_HOST;
+            break;
+        case ATTRIBUTE_DEVICE_POINTER:
+            *(CUdeviceptr *)data = address;
+            break;
+        case ATTRIBUTE_HOST_POINTER:
+            if (on_device && !managed) return CUDA_ERROR_INVALID_VALUE;
+            *(void **)data = (void *)(uintptr_t)address;
+            break;
+        case ATTRIBUTE_IS_MANAGED:
+            *(unsigned *)data = managed;
+            break;
+        case ATTRIBUTE_DEVICE_ORDINAL:
+            *(int *)data = on_device ? device_with(place.gpu) : 0;
+            break;
+        case ATTRIBUTE_RANGE_START:
+            *(CUdeviceptr *)data = place.base;
+            break;
+        case ATTRIBUTE_RANGE_SIZE:
+            *(size_t *)data = place.bytes;
+            break;
+        case ATTRIBUTE_MAPPED:
+            *(unsigned char *)data = 1;
+            break;
+        case ATTRIBUTE_MEMPOOL:
+            *(const void **)data = on_device && place.kind == BLOCK_POOL ? place.owner : NULL;
+            break;
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
 }

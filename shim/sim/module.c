@@ -109,8 +109,10 @@ static CUresult load(CUmodule *module, const char *text) {
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->text = strdup(text);
     result = made->text != NULL ? take_globals(made, context) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS) *module = made;
-    else unload(made);
+    if (result == CUDA_SUCCESS)
+        *module = made;
+    else
+        unload(made);
     return result;
 }
 

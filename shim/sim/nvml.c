@@ -28,10 +28,10 @@ typedef const struct card_gpu *nvmlDevice_t;
 static struct card *card;
 static _Atomic int users;
 
-#define CHECK(condition)                                         \
-    do {                                                         \
-        if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED; \
-        if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;    \
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED;                                                 \
+        if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;                                                          \
     } while (0)
 
 static bool valid(nvmlDevice_t device) { return device >= card->gpu && device < card->gpu + card->gpus; }
@@ -65,14 +65,22 @@ EXPORT nvmlReturn_t nvmlShutdown(void) {
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t error) {
     switch (error) {
-    case NVML_SUCCESS: return "The operation was successful";
-    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
-    case NVML_ERROR_NOT_FOUND: return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
-    default: return "Unknown Error";
+        case NVML_SUCCESS:
+            return "The operation was successful";
+        case NVML_ERROR_UNINITIALIZED:
+            return "Uninitialized";
+        case NVML_ERROR_INVALID_ARGUMENT:
+            return "Invalid Argument";
+        case NVML_ERROR_NOT_SUPPORTED:
+            return "Not Supported";
+        case NVML_ERROR_NOT_FOUND:
+            return "Not Found";
+        case NVML_ERROR_INSUFFICIENT_SIZE:
+            return "Insufficient Size";
+        case NVML_ERROR_DRIVER_NOT_LOADED:
+            return "Driver Not Loaded";
+        default:
+            return "Unknown Error";
     }
 }
 
@@ -256,7 +264,8 @@ static void write_v2(void *infos, unsigned i, pid_t pid, uint64_t bytes) {
     ((struct process_v2 *)infos)[i] = (struct process_v2){(unsigned)pid, bytes, NO_INSTANCE, NO_INSTANCE};
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, struct process_v1 *infos) {
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                         struct process_v1 *infos) {
     return processes(device, count, infos, write_v1);
 }
 

@@ -1,7 +1,7 @@
 /* Stream-ordered memory. A pool reserves segments of the card, 32 MiB or multiples of it, and hands out parts of them.
  * What is freed can be handed out again at once; whole free segments go back when the program synchronises, as far as
  * the pool has more reserved than its release threshold. */
-#include "driver.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,46 +24,15 @@ struct segment {
     struct segment *next;
 };
 
-struct properties { /* CUmemPoolProps */
-    int type;
-    int handle_types;
-    struct location location;
-    void *unused;
-    size_t most;
-    unsigned short usage;
-    unsigned char reserved[54];
-};
-_Static_assert(sizeof(struct properties) == 88, "CUDA's layout");
-
-enum {
-    REUSE_FOLLOW_EVENTS = 1,
-    REUSE_INTERNAL = 3,
-    RELEASE_THRESHOLD = 4,
-    RESERVED_CURRENT = 5,
-    RESERVED_HIGH = 6,
-    USED_CURRENT = 7,
-    USED_HIGH = 8,
-};
-
-struct pool {
-    CUdevice device;
-    bool destroyed; /* goes away with its last allocation */
-    int handle_types;
-    int file; /* an imported pool: the exporter's memory file; else −1 */
-    int reuse[REUSE_INTERNAL + 1];
-    uint64_t threshold, reserved, reserved_high, used, used_high, most;
-    struct segment *segments;
-    struct pool *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+struct pool *pool_of_device[CARD_GPUS];
 static struct pool *pools; /* all that live */
-static struct pool *default_pool[CARD_GPUS], *current_pool[CARD_GPUS];
+static struct pool *default_pool[CARD_GPUS];
 static _Atomic bool unsettled; /* something was freed since pools were last settled */
 
 /* ---- pools ---- */
 
-static struct pool *pool_new(CUdevice device) {
+struct pool *pool_new(CUdevice device) {
     struct pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) return NULL;
     *pool = (struct pool){.device = device, .file = -1, .reuse = {0, 1, 1, 1}, .next = pools};
@@ -71,25 +40,26 @@ static struct pool *pool_new(CUdevice device) {
     return pool;
 }
 
-static bool known(const struct pool *pool) {
+bool pool_known(const struct pool *pool) {
     for (const struct pool *one = pools; one != NULL; one = one->next)
         if (one == pool) return !one->destroyed;
     return false;
 }
 
-static struct pool *default_of(CUdevice device) {
+struct pool *pool_default(CUdevice device) {
     if (default_pool[device] == NULL) default_pool[device] = pool_new(device);
     return default_pool[device];
 }
 
 CUmemoryPool pool_current(CUdevice device) {
-    pthread_mutex_lock(&lock);
-    struct pool *pool = current_pool[device] != NULL ? current_pool[device] : default_of(device);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&pool_lock);
+    struct pool *pool = pool_of_device[device] != NULL ? pool_of_device[device] : pool_default(device);
+    pthread_mutex_unlock(&pool_lock);
     return pool;
 }
 
-static void pool_end(struct pool *pool) {
+void pool_end_if_unused(struct pool *pool) {
+    if (!pool->destroyed || pool->used > 0) return;
     for (struct pool **link = &pools; *link != NULL; link = &(*link)->next) {
         if (*link != pool) continue;
         *link = pool->next;
@@ -137,8 +107,7 @@ static void segment_end(struct segment *segment) {
     free(segment);
 }
 
-/* Gives back free segments while more than `keep` stays reserved. */
-static void trim(struct pool *pool, uint64_t keep) {
+void pool_trim(struct pool *pool, uint64_t keep) {
     for (struct segment *segment = pool->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
         if (pool->reserved <= keep) return;
@@ -148,24 +117,24 @@ static void trim(struct pool *pool, uint64_t keep) {
 
 void pool_settle(void) {
     if (!atomic_load_explicit(&unsettled, memory_order_relaxed)) return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     atomic_store(&unsettled, false);
     for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
         next = pool->next;
-        trim(pool, pool->destroyed ? 0 : pool->threshold);
-        if (pool->destroyed && pool->used == 0) pool_end(pool);
+        pool_trim(pool, pool->destroyed ? 0 : pool->threshold);
+        pool_end_if_unused(pool);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
 }
 
 void pool_forget(CUdevice device) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
         if (pool->device != device) continue;
         while (pool->segments != NULL) segment_end(pool->segments);
         pool->used = 0;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
 }
 
 /* ---- parts of segments ---- */
@@ -205,7 +174,7 @@ static bool from_segments(struct pool *pool, uint64_t bytes, uint64_t asked, CUd
     struct segment *segment = segment_new(pool, round_up(bytes, SEGMENT));
     if (segment == NULL) {
         /* The card is nearly full: what is kept for later goes first, then a smaller segment may fit. */
-        trim(pool, 0);
+        pool_trim(pool, 0);
         segment = segment_new(pool, round_up(bytes, CARD_UNIT));
     }
     return segment != NULL && extent_take(segment, bytes, asked, address);
@@ -216,16 +185,19 @@ CUresult pool_take(CUmemoryPool pool, uint64_t bytes, CUdeviceptr *address) {
     if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t rounded = round_up(bytes, GRANULE);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     CUresult result = CUDA_SUCCESS;
-    if (!known(pool)) result = CUDA_ERROR_INVALID_VALUE;
-    else if (pool->file >= 0) result = CUDA_ERROR_NOT_PERMITTED; /* only its exporter allocates from it */
-    else if (!from_segments(pool, rounded, bytes, address)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!pool_known(pool))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (pool->file >= 0)
+        result = CUDA_ERROR_NOT_PERMITTED; /* only its exporter allocates from it */
+    else if (!from_segments(pool, rounded, bytes, address))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         pool->used += rounded;
         if (pool->used > pool->used_high) pool->used_high = pool->used;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return result;
 }
 
@@ -242,7 +214,7 @@ static struct extent *extent_find(CUdeviceptr address, struct segment **segment,
 }
 
 CUresult pool_free(CUdeviceptr address) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     struct segment *segment;
     struct extent *before, *extent = extent_find(address, &segment, &before);
     CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -255,12 +227,12 @@ CUresult pool_free(CUdeviceptr address) {
         atomic_store(&unsettled, true);
         result = CUDA_SUCCESS;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return result;
 }
 
 bool pool_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     struct segment *segment;
     struct extent *before, *extent = extent_find(address, &segment, &before);
     if (extent != NULL)
@@ -269,232 +241,31 @@ bool pool_find(CUdeviceptr address, struct place *place) {
                                 .bytes = extent->asked,
                                 .kind = BLOCK_POOL,
                                 .owner = segment->pool};
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return extent != NULL;
 }
 
 /* ---- pools of other processes ---- */
 
 bool pool_exportable(CUmemoryPool pool, unsigned *gpu) {
-    pthread_mutex_lock(&lock);
-    bool may = known(pool) && pool->file < 0 && (pool->handle_types & HANDLE_POSIX_FD);
+    pthread_mutex_lock(&pool_lock);
+    bool may = pool_known(pool) && pool->file < 0 && (pool->handle_types & HANDLE_POSIX_FD);
     if (may) *gpu = sim_gpu(pool->device);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return may;
 }
 
 CUmemoryPool pool_import(int file) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pool_lock);
     struct pool *pool = file >= 0 ? pool_new(0) : NULL;
     if (pool != NULL) pool->file = file;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pool_lock);
     return pool;
 }
 
 int pool_imported_file(CUmemoryPool pool) {
-    pthread_mutex_lock(&lock);
-    int file = known(pool) ? pool->file : -1;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&pool_lock);
+    int file = pool_known(pool) ? pool->file : -1;
+    pthread_mutex_unlock(&pool_lock);
     return file;
-}
-
-/* ---- the calls ---- */
-
-static CUresult device_of(const struct location *location, int type, CUdevice *device) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (location == NULL || type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (location->type != LOCATION_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    *device = location->id;
-    return sim_valid(*device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct properties *properties) {
-    ENTERED();
-    CUdevice device;
-    if (pool == NULL || properties == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = device_of(&properties->location, properties->type, &device);
-    if (result != CUDA_SUCCESS) return result;
-    if (properties->handle_types & ~HANDLE_POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
-    pthread_mutex_lock(&lock);
-    struct pool *made = pool_new(device);
-    if (made == NULL) {
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-        made->handle_types = properties->handle_types;
-        made->most = properties->most;
-        *pool = made;
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    if (!known(pool) || pool == default_pool[pool->device]) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    } else {
-        if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
-        pool->destroyed = true;
-        trim(pool, 0);
-        if (pool->used == 0) pool_end(pool);
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    if (known(pool)) trim(pool, keep);
-    else result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-static CUresult set(struct pool *pool, int attribute, const void *value) {
-    if (attribute >= REUSE_FOLLOW_EVENTS && attribute <= REUSE_INTERNAL) {
-        pool->reuse[attribute] = *(const int *)value;
-        return CUDA_SUCCESS;
-    }
-    uint64_t number = *(const uint64_t *)value;
-    if (attribute == RELEASE_THRESHOLD) {
-        pool->threshold = number;
-        return CUDA_SUCCESS;
-    }
-    /* A high-water mark can only be reset. */
-    if (number != 0 || (attribute != RESERVED_HIGH && attribute != USED_HIGH)) return CUDA_ERROR_INVALID_VALUE;
-    if (attribute == RESERVED_HIGH) pool->reserved_high = pool->reserved;
-    else pool->used_high = pool->used;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    result = known(pool) && value != NULL ? set(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-static CUresult get(const struct pool *pool, int attribute, void *value) {
-    switch (attribute) {
-    case REUSE_FOLLOW_EVENTS:
-    case REUSE_FOLLOW_EVENTS + 1:
-    case REUSE_INTERNAL: *(int *)value = pool->reuse[attribute]; return CUDA_SUCCESS;
-    case RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return CUDA_SUCCESS;
-    case RESERVED_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
-    case RESERVED_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
-    case USED_CURRENT: *(uint64_t *)value = pool->used; return CUDA_SUCCESS;
-    case USED_HIGH: *(uint64_t *)value = pool->used_high; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-}
-
-EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    result = known(pool) && value != NULL ? get(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-/* ---- which pool a device uses ---- */
-
-static CUresult get_default(CUmemoryPool *pool, CUdevice device) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&lock);
-    *pool = default_of(device);
-    pthread_mutex_unlock(&lock);
-    return *pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult get_current(CUmemoryPool *pool, CUdevice device) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *pool = pool_current(device);
-    return *pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult set_current(CUdevice device, CUmemoryPool pool) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&lock);
-    if (!known(pool) || pool->device != device) result = CUDA_ERROR_INVALID_VALUE;
-    else current_pool[device] = pool;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
-    ENTERED();
-    return get_default(pool, device);
-}
-
-EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    ENTERED();
-    return get_current(pool, device);
-}
-
-EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-    ENTERED();
-    return set_current(device, pool);
-}
-
-EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, const struct location *location, int type) {
-    ENTERED();
-    CUdevice device;
-    CUresult result = device_of(location, type, &device);
-    return result == CUDA_SUCCESS ? get_default(pool, device) : result;
-}
-
-EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, const struct location *location, int type) {
-    ENTERED();
-    CUdevice device;
-    CUresult result = device_of(location, type, &device);
-    return result == CUDA_SUCCESS ? get_current(pool, device) : result;
-}
-
-EXPORT CUresult cuMemSetMemPool(const struct location *location, int type, CUmemoryPool pool) {
-    ENTERED();
-    CUdevice device;
-    CUresult result = device_of(location, type, &device);
-    return result == CUDA_SUCCESS ? set_current(device, pool) : result;
-}
-
-EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const void *accesses, size_t count) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    if (!known(pool) || (accesses == NULL && count > 0)) result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const struct location *location) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (flags == NULL || location == NULL) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    if (!known(pool)) result = CUDA_ERROR_INVALID_VALUE;
-    else *flags = location->type == LOCATION_DEVICE && location->id == pool->device ? 3 /* read and write */ : 0;
-    pthread_mutex_unlock(&lock);
-    return result;
 }

@@ -42,7 +42,8 @@ static CUresult map(int file, const struct where *where, CUdeviceptr *address) {
     int gpu = gpu_with(where->uuid);
     if (gpu < 0) return CUDA_ERROR_INVALID_DEVICE;
     uint64_t inside = where->offset % CARD_UNIT;
-    CUresult result = vmm_map_file(file, (off_t)(where->offset - inside), inside + where->bytes, (unsigned)gpu, address);
+    CUresult result =
+        vmm_map_file(file, (off_t)(where->offset - inside), inside + where->bytes, (unsigned)gpu, address);
     if (result == CUDA_SUCCESS) *address += inside;
     return result;
 }

@@ -1,47 +1,15 @@
-/* Virtual memory management: address ranges, physical memory, and what is mapped where.
- *
- * Physical memory lives until its last handle is released and its last mapping is gone. It is part of the process's
- * memory file, mapped a second time at the program's address; memory that can be exported has a file of its own, which
- * is the exported handle. */
-#include "driver.h"
+/* Virtual memory management: address ranges, and what is mapped where. */
+#include "vmm.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-struct properties { /* CUmemAllocationProp */
-    int type;
-    int handle_types;
-    struct location location;
-    void *unused;
-    struct {
-        unsigned char compression, rdma;
-        unsigned short usage;
-        unsigned char reserved[4];
-    } flags;
-};
-_Static_assert(sizeof(struct properties) == 32, "CUDA's layout");
 
 struct access {
     struct location location;
     int flags;
 };
 enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READ_WRITE = 3 };
-
-struct physical {
-    unsigned gpu;
-    unsigned handles, mappings;
-    uint64_t bytes;
-    bool whole; /* mapped by vmm_map_file: mapping, address and memory go together */
-    struct properties properties;
-    int file;
-    off_t offset;
-    CUdeviceptr hidden; /* in the heap; 0: a file of its own */
-    struct units units; /* of a file of its own; none when imported */
-};
 
 struct mapping {
     CUdeviceptr base;
@@ -56,134 +24,9 @@ struct reservation {
     struct reservation *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reservation *reservations;
 static struct mapping *mappings; /* by address */
 static size_t mapped, room;
-/* A handle is a place in this table and a serial number, so that a stale one is told from a new one. */
-static struct {
-    struct physical *physical;
-    uint32_t serial;
-} *handles;
-static uint32_t handle_count;
-
-/* ---- handles ---- */
-
-static CUmemHandle handle_new(struct physical *physical) {
-    uint32_t i = 0;
-    while (i < handle_count && handles[i].physical != NULL) i++;
-    if (i == handle_count) {
-        uint32_t more = handle_count ? handle_count * 2 : 64;
-        void *grown = realloc(handles, more * sizeof *handles);
-        if (grown == NULL) return 0;
-        handles = grown;
-        memset(&handles[handle_count], 0, (more - handle_count) * sizeof *handles);
-        handle_count = more;
-    }
-    handles[i].physical = physical;
-    physical->handles++;
-    return (CUmemHandle)++handles[i].serial << 32 | (i + 1);
-}
-
-static struct physical *handle_get(CUmemHandle handle) {
-    uint32_t i = (uint32_t)handle - 1;
-    return i < handle_count && handles[i].serial == handle >> 32 ? handles[i].physical : NULL;
-}
-
-static void physical_end(struct physical *physical) {
-    if (physical->handles > 0 || physical->mappings > 0) return;
-    if (physical->hidden != 0) {
-        heap_give(physical->hidden);
-    } else {
-        close(physical->file);
-        if (physical->units.taken != NULL) units_give(physical->gpu, &physical->units);
-    }
-    free(physical);
-}
-
-/* ---- physical memory ---- */
-
-static CUresult own_file(struct physical *physical) {
-    CUresult result = units_take(physical->gpu, physical->bytes / CARD_UNIT, &physical->units);
-    if (result != CUDA_SUCCESS) return result;
-    physical->file = (int)syscall(SYS_memfd_create, "simulated GPU memory, exported", 1u /* MFD_CLOEXEC */);
-    if (physical->file >= 0 && ftruncate(physical->file, (off_t)physical->bytes) == 0) return CUDA_SUCCESS;
-    if (physical->file >= 0) close(physical->file);
-    units_give(physical->gpu, &physical->units);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult check(const struct properties *properties) {
-    if (properties == NULL || properties->type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (properties->location.type != LOCATION_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    if (properties->handle_types & ~HANDLE_POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
-    return sim_valid(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const struct properties *properties, int option) {
-    ENTERED();
-    (void)option;
-    CUresult result = sim_ready();
-    if (result == CUDA_SUCCESS) result = bytes == NULL ? CUDA_ERROR_INVALID_VALUE : check(properties);
-    if (result == CUDA_SUCCESS) *bytes = CARD_UNIT;
-    return result;
-}
-
-EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct properties *properties,
-                            unsigned long long flags) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (handle == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    result = check(properties);
-    if (result != CUDA_SUCCESS) return result;
-    unsigned gpu = sim_gpu(properties->location.id);
-    if (bytes > card_open()->gpu[gpu].units * CARD_UNIT || !card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
-    struct physical *physical = calloc(1, sizeof *physical);
-    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *physical = (struct physical){.gpu = gpu, .bytes = bytes, .properties = *properties};
-    if (properties->handle_types != HANDLE_NONE) result = own_file(physical);
-    else result = heap_take_hidden(gpu, bytes, &physical->hidden, &physical->file, &physical->offset);
-    if (result != CUDA_SUCCESS) {
-        free(physical);
-        return result;
-    }
-    pthread_mutex_lock(&lock);
-    *handle = handle_new(physical);
-    if (*handle == 0) {
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-        physical_end(physical);
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuMemRelease(CUmemHandle handle) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    struct physical *physical = handle_get(handle);
-    if (physical != NULL) {
-        handles[(uint32_t)handle - 1].physical = NULL;
-        physical->handles--;
-        physical_end(physical);
-    }
-    pthread_mutex_unlock(&lock);
-    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *properties, CUmemHandle handle) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    const struct physical *physical = handle_get(handle);
-    if (physical == NULL || properties == NULL) result = CUDA_ERROR_INVALID_VALUE;
-    else *properties = physical->properties;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
 
 /* ---- addresses ---- */
 
@@ -201,10 +44,10 @@ CUresult vmm_reserve(uint64_t bytes, CUdeviceptr *address) {
     if (before > 0) munmap(memory, before);
     if (before < CARD_UNIT) munmap((void *)(base + bytes), CARD_UNIT - before);
     madvise((void *)base, bytes, MADV_DONTFORK);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     *reservation = (struct reservation){.base = base, .bytes = bytes, .next = reservations};
     reservations = reservation;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     *address = base;
     return CUDA_SUCCESS;
 }
@@ -214,8 +57,10 @@ static size_t first_after(CUdeviceptr address) {
     size_t low = 0, high = mapped;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (mappings[middle].base + mappings[middle].bytes > address) high = middle;
-        else low = middle + 1;
+        if (mappings[middle].base + mappings[middle].bytes > address)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return low;
 }
@@ -245,9 +90,9 @@ static bool unreserve(CUdeviceptr address, uint64_t bytes) {
 }
 
 void vmm_unreserve(CUdeviceptr address, uint64_t bytes) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     unreserve(address, bytes);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
 }
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
@@ -267,9 +112,9 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     if (!unreserve(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
@@ -317,13 +162,14 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmem
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     struct physical *physical = handle_get(handle);
     if (physical == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || address % CARD_UNIT != 0 || offset != 0 ||
         flags != 0 || bytes > physical->bytes || !within_reservation(address, bytes) || anything_mapped(address, bytes))
         result = CUDA_ERROR_INVALID_VALUE;
-    else result = map((struct mapping){.base = address, .bytes = bytes, .physical = physical});
-    pthread_mutex_unlock(&lock);
+    else
+        result = map((struct mapping){.base = address, .bytes = bytes, .physical = physical});
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
@@ -331,14 +177,14 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     /* Whole mappings only, and nothing but mappings. */
     size_t first = first_after(address), last = first;
     CUdeviceptr end = address;
     while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
     if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
     while (result == CUDA_SUCCESS && last > first) unmap_at(--last);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
@@ -353,7 +199,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
             return CUDA_ERROR_INVALID_DEVICE;
         if (accesses[i].flags > access) access = accesses[i].flags;
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     size_t first = first_after(address), last = first;
     CUdeviceptr end = address;
     while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
@@ -362,7 +208,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
     /* The host may not care about reading only: the driver checks the rest. */
     int protection = access == ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE;
     if (result == CUDA_SUCCESS) mprotect((void *)(uintptr_t)address, bytes, protection);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
@@ -370,12 +216,13 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const struct location 
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     size_t i = first_after(address);
     if (flags == NULL || location == NULL || i == mapped || mappings[i].base > address)
         result = CUDA_ERROR_INVALID_VALUE;
-    else *flags = (unsigned long long)mappings[i].access;
-    pthread_mutex_unlock(&lock);
+    else
+        *flags = (unsigned long long)mappings[i].access;
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
@@ -383,96 +230,33 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address) 
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     size_t i = first_after((uintptr_t)address);
-    if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address) result = CUDA_ERROR_INVALID_VALUE;
-    else if ((*handle = handle_new(mappings[i].physical)) == 0) result = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-/* ---- sharing ---- */
-
-EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle, int type, unsigned long long flags) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    const struct physical *physical = handle_get(handle);
-    int file = -1;
-    if (physical == NULL || shareable == NULL || flags != 0 || type != HANDLE_POSIX_FD ||
-        !(physical->properties.handle_types & HANDLE_POSIX_FD))
+    if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address)
         result = CUDA_ERROR_INVALID_VALUE;
-    else if ((file = dup(physical->file)) < 0) result = CUDA_ERROR_OUT_OF_MEMORY;
-    else *(int *)shareable = file;
-    pthread_mutex_unlock(&lock);
+    else if ((*handle = handle_new(mappings[i].physical)) == 0)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
-/* Memory that another process has exported: its file, none of this process's units. */
-static struct physical *import(int given, off_t offset, uint64_t bytes, unsigned gpu) {
-    struct physical *physical = calloc(1, sizeof *physical);
-    int file = dup(given);
-    if (physical == NULL || file < 0) {
-        free(physical);
-        if (file >= 0) close(file);
-        return NULL;
-    }
-    *physical = (struct physical){.gpu = gpu, .bytes = bytes, .file = file, .offset = offset};
-    physical->properties = (struct properties){
-        .type = TYPE_PINNED, .handle_types = HANDLE_POSIX_FD, .location = {LOCATION_DEVICE, 0}};
-    return physical;
-}
-
-EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shareable, int type) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    struct stat status;
-    int given = (int)(intptr_t)shareable;
-    if (handle == NULL || type != HANDLE_POSIX_FD || fstat(given, &status) != 0 || status.st_size == 0 ||
-        (uint64_t)status.st_size % CARD_UNIT != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct physical *physical = import(given, 0, (uint64_t)status.st_size, sim_gpu(0));
-    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
-    *handle = handle_new(physical);
-    pthread_mutex_unlock(&lock);
-    return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
+/* ---- whole files ---- */
 
 CUresult vmm_map_file(int file, off_t offset, uint64_t bytes, unsigned gpu, CUdeviceptr *address) {
     bytes = (bytes + CARD_UNIT - 1) / CARD_UNIT * CARD_UNIT;
-    struct physical *physical = import(file, offset, bytes, gpu);
+    struct physical *physical = physical_import(file, offset, bytes, gpu);
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     physical->whole = true;
     CUresult result = vmm_reserve(bytes, address);
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    result = map((struct mapping){
-        .base = *address, .bytes = bytes, .physical = physical, .access = ACCESS_READ_WRITE});
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&vmm_lock);
+    result = map((struct mapping){.base = *address, .bytes = bytes, .physical = physical, .access = ACCESS_READ_WRITE});
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
-void *vmm_attach(CUmemHandle handle) {
-    pthread_mutex_lock(&lock);
-    struct physical *physical = handle_get(handle);
-    if (physical != NULL) physical->mappings++;
-    pthread_mutex_unlock(&lock);
-    return physical;
-}
-
-void vmm_detach(void *attached) {
-    struct physical *physical = attached;
-    pthread_mutex_lock(&lock);
-    physical->mappings--;
-    physical_end(physical);
-    pthread_mutex_unlock(&lock);
-}
-
 bool vmm_unmap_file(CUdeviceptr address) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     size_t i = first_after(address);
     bool found = i < mapped && mappings[i].base == address && mappings[i].physical->whole;
     if (found) {
@@ -480,30 +264,32 @@ bool vmm_unmap_file(CUdeviceptr address) {
         unmap_at(i);
         unreserve(address, bytes);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return found;
 }
 
 /* ---- what the rest of the driver asks ---- */
 
 bool vmm_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     size_t i = first_after(address);
     bool found = i < mapped && mappings[i].base <= address;
     if (found)
-        *place = (struct place){
-            .gpu = mappings[i].physical->gpu, .base = mappings[i].base, .bytes = mappings[i].bytes, .kind = BLOCK_DEVICE};
-    pthread_mutex_unlock(&lock);
+        *place = (struct place){.gpu = mappings[i].physical->gpu,
+                                .base = mappings[i].base,
+                                .bytes = mappings[i].bytes,
+                                .kind = BLOCK_DEVICE};
+    pthread_mutex_unlock(&vmm_lock);
     return found;
 }
 
 bool vmm_covers(CUdeviceptr address, uint64_t bytes) {
     CUdeviceptr end = address + bytes;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vmm_lock);
     for (size_t i = first_after(address); address < end; i++) {
         if (i == mapped || mappings[i].base > address || mappings[i].access == ACCESS_NONE) break;
         address = mappings[i].base + mappings[i].bytes;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return address >= end;
 }

@@ -66,14 +66,30 @@ struct options options_read(int count, char **words) {
     int option;
     while ((option = getopt_long(count, words, "", OPTIONS, NULL)) != -1) {
         switch (option) {
-        case 'b': options.bytes = size("bytes", optarg); break;
-        case 'n': options.chunks = (unsigned)number("chunks", optarg, 1, 65535); break;
-        case 's': options.hold = seconds("hold", optarg); break;
-        case 'c': options.check = size("check", optarg) / 8 * 8; break;
-        case 'g': options.gpu = (int)number("gpu", optarg, 0, 1023); break;
-        case 'o': options.go_on = true; break;
-        case 'h': fputs(USAGE, stdout); exit(0);
-        default: fputs(USAGE, stderr); exit(EXIT_USAGE);
+            case 'b':
+                options.bytes = size("bytes", optarg);
+                break;
+            case 'n':
+                options.chunks = (unsigned)number("chunks", optarg, 1, 65535);
+                break;
+            case 's':
+                options.hold = seconds("hold", optarg);
+                break;
+            case 'c':
+                options.check = size("check", optarg) / 8 * 8;
+                break;
+            case 'g':
+                options.gpu = (int)number("gpu", optarg, 0, 1023);
+                break;
+            case 'o':
+                options.go_on = true;
+                break;
+            case 'h':
+                fputs(USAGE, stdout);
+                exit(0);
+            default:
+                fputs(USAGE, stderr);
+                exit(EXIT_USAGE);
         }
     }
     if (optind < count) {

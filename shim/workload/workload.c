@@ -22,57 +22,54 @@ typedef int CUresult;
 typedef unsigned long long CUdeviceptr;
 
 /* The calls of the driver that this program makes; each becomes a pointer of the same name. */
-#define DRIVER(call)                                                                                           \
-    call(cuInit, (unsigned flags))                                                                             \
-    call(cuDeviceGet, (int *device, int ordinal))                                                              \
-    call(cuDeviceGetName, (char *name, int length, int device))                                                \
-    call(cuDevicePrimaryCtxRetain, (void **context, int device))                                               \
-    call(cuDevicePrimaryCtxRelease_v2, (int device))                                                           \
-    call(cuCtxSetCurrent, (void *context))                                                                     \
-    call(cuCtxSynchronize, (void))                                                                             \
-    call(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total))                                                 \
-    call(cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes))                                                  \
-    call(cuMemFree_v2, (CUdeviceptr address))                                                                  \
-    call(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                                    \
-    call(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                                          \
-    call(cuModuleLoadData, (void **module, const void *image))                                                 \
-    call(cuModuleGetFunction, (void **function, void *module, const char *name))                               \
-    call(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **params, \
-                          void **extra))                                                                       \
-    call(cuGetErrorName, (CUresult error, const char **name))
+#define DRIVER(call)                                                                                                   \
+    call(cuInit, (unsigned flags)) call(cuDeviceGet, (int *device, int ordinal))                                       \
+        call(cuDeviceGetName, (char *name, int length, int device))                                                    \
+            call(cuDevicePrimaryCtxRetain, (void **context, int device))                                               \
+                call(cuDevicePrimaryCtxRelease_v2, (int device)) call(cuCtxSetCurrent, (void *context))                \
+                    call(cuCtxSynchronize, (void)) call(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total))          \
+                        call(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes)) call(cuMemFree_v2,                  \
+                                                                                        (CUdeviceptr address))         \
+                            call(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                    \
+                                call(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                      \
+                                    call(cuModuleLoadData, (void **module, const void *image))                         \
+                                        call(cuModuleGetFunction, (void **function, void *module, const char *name))   \
+                                            call(cuLaunchKernel,                                                       \
+                                                 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,   \
+                                                  unsigned block_x, unsigned block_y, unsigned block_z,                \
+                                                  unsigned shared_bytes, void *stream, void **params, void **extra))   \
+                                                call(cuGetErrorName, (CUresult error, const char **name))
 
 #define DECLARE(name, arguments) static CUresult(*name) arguments;
 DRIVER(DECLARE)
 
-static const char KERNEL[] =
-    ".version 6.0\n"
-    ".target sm_50\n"
-    ".address_size 64\n"
-    ".visible .entry complement(.param .u64 data, .param .u64 words)\n"
-    "{\n"
-    "    .reg .pred %p<2>;\n"
-    "    .reg .b32 %r<4>;\n"
-    "    .reg .b64 %rd<9>;\n"
-    "    ld.param.u64 %rd1, [data];\n"
-    "    ld.param.u64 %rd2, [words];\n"
-    "    mov.u32 %r1, %ctaid.x;\n"
-    "    mov.u32 %r2, %ntid.x;\n"
-    "    mov.u32 %r3, %tid.x;\n"
-    "    cvt.u64.u32 %rd7, %r3;\n"
-    "    mul.wide.u32 %rd8, %r1, %r2;\n"
-    "    add.s64 %rd3, %rd8, %rd7;\n"
-    "    setp.ge.u64 %p1, %rd3, %rd2;\n"
-    "    @%p1 bra DONE;\n"
-    "    cvta.to.global.u64 %rd4, %rd1;\n"
-    "    shl.b64 %rd5, %rd3, 3;\n"
-    "    add.s64 %rd4, %rd4, %rd5;\n"
-    "    ld.global.u64 %rd6, [%rd4];\n"
-    "    not.b64 %rd6, %rd6;\n"
-    "    st.global.u64 [%rd4], %rd6;\n"
-    "DONE:\n"
-    "    ret;\n"
-    "}\n";
+static const char KERNEL[] = ".version 6.0\n"
+                             ".target sm_50\n"
+                             ".address_size 64\n"
+                             ".visible .entry complement(.param .u64 data, .param .u64 words)\n"
+                             "{\n"
+                             "    .reg .pred %p<2>;\n"
+                             "    .reg .b32 %r<4>;\n"
+                             "    .reg .b64 %rd<9>;\n"
+                             "    ld.param.u64 %rd1, [data];\n"
+                             "    ld.param.u64 %rd2, [words];\n"
+                             "    mov.u32 %r1, %ctaid.x;\n"
+                             "    mov.u32 %r2, %ntid.x;\n"
+                             "    mov.u32 %r3, %tid.x;\n"
+                             "    cvt.u64.u32 %rd7, %r3;\n"
+                             "    mul.wide.u32 %rd8, %r1, %r2;\n"
+                             "    add.s64 %rd3, %rd8, %rd7;\n"
+                             "    setp.ge.u64 %p1, %rd3, %rd2;\n"
+                             "    @%p1 bra DONE;\n"
+                             "    cvta.to.global.u64 %rd4, %rd1;\n"
+                             "    shl.b64 %rd5, %rd3, 3;\n"
+                             "    add.s64 %rd4, %rd4, %rd5;\n"
+                             "    ld.global.u64 %rd6, [%rd4];\n"
+                             "    not.b64 %rd6, %rd6;\n"
+                             "    st.global.u64 [%rd4], %rd6;\n"
+                             "DONE:\n"
+                             "    ret;\n"
+                             "}\n";
 
 #define BLOCK 256u
 #define STAGE (8u << 20) /* how much is copied at once, so that the host needs little memory beside the card's */
@@ -114,11 +111,11 @@ static void load_driver(void) {
         say("no CUDA driver here: %s", dlerror());
         exit(EXIT_WRONG);
     }
-#define FIND(call, arguments)                                  \
-    *(void **)&call = dlsym(driver, #call);                    \
-    if (call == NULL) {                                        \
-        say("this CUDA driver is too old: it has no " #call); \
-        exit(EXIT_WRONG);                                      \
+#define FIND(call, arguments)                                                                                          \
+    *(void **)&call = dlsym(driver, #call);                                                                            \
+    if (call == NULL) {                                                                                                \
+        say("this CUDA driver is too old: it has no " #call);                                                          \
+        exit(EXIT_WRONG);                                                                                              \
     }
     DRIVER(FIND)
 }
@@ -239,8 +236,10 @@ static bool work(const struct options *options) {
     for (unsigned i = 0; i < count; i++) complement(&chunks[i], kernel);
     say("computed the complement");
     for (unsigned i = 0; i < count; i++) wrong += count_wrong(&chunks[i], i, stage);
-    if (wrong > 0) say("WRONG: %llu of %llu words", (unsigned long long)wrong, (unsigned long long)bytes / 8);
-    else say("copied out and checked %.0f MiB: every byte is right", mib(bytes));
+    if (wrong > 0)
+        say("WRONG: %llu of %llu words", (unsigned long long)wrong, (unsigned long long)bytes / 8);
+    else
+        say("copied out and checked %.0f MiB: every byte is right", mib(bytes));
     for (unsigned i = 0; i < count; i++) must(cuMemFree_v2(chunks[i].address), "free");
     free(stage);
     free(chunks);

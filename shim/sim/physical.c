@@ -1,0 +1,208 @@
+/* Physical memory and its handles. It lives until its last handle is released and its last mapping is gone.
+ *
+ * It is part of the process's memory file, mapped a second time at the program's address; memory that can be exported
+ * has a file of its own, which is the exported handle. */
+#include "vmm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER;
+/* A handle is a place in this table and a serial number, so that a stale one is told from a new one. */
+static struct {
+    struct physical *physical;
+    uint32_t serial;
+} *handles;
+static uint32_t handle_count;
+
+/* ---- handles ---- */
+
+CUmemHandle handle_new(struct physical *physical) {
+    uint32_t i = 0;
+    while (i < handle_count && handles[i].physical != NULL) i++;
+    if (i == handle_count) {
+        uint32_t more = handle_count ? handle_count * 2 : 64;
+        void *grown = realloc(handles, more * sizeof *handles);
+        if (grown == NULL) return 0;
+        handles = grown;
+        memset(&handles[handle_count], 0, (more - handle_count) * sizeof *handles);
+        handle_count = more;
+    }
+    handles[i].physical = physical;
+    physical->handles++;
+    return (CUmemHandle)++handles[i].serial << 32 | (i + 1);
+}
+
+struct physical *handle_get(CUmemHandle handle) {
+    uint32_t i = (uint32_t)handle - 1;
+    return i < handle_count && handles[i].serial == handle >> 32 ? handles[i].physical : NULL;
+}
+
+void physical_end(struct physical *physical) {
+    if (physical->handles > 0 || physical->mappings > 0) return;
+    if (physical->hidden != 0) {
+        heap_give(physical->hidden);
+    } else {
+        close(physical->file);
+        if (physical->units.taken != NULL) units_give(physical->gpu, &physical->units);
+    }
+    free(physical);
+}
+
+/* ---- physical memory ---- */
+
+static CUresult own_file(struct physical *physical) {
+    CUresult result = units_take(physical->gpu, physical->bytes / CARD_UNIT, &physical->units);
+    if (result != CUDA_SUCCESS) return result;
+    physical->file = (int)syscall(SYS_memfd_create, "simulated GPU memory, exported", 1u /* MFD_CLOEXEC */);
+    if (physical->file >= 0 && ftruncate(physical->file, (off_t)physical->bytes) == 0) return CUDA_SUCCESS;
+    if (physical->file >= 0) close(physical->file);
+    units_give(physical->gpu, &physical->units);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult check(const struct properties *properties) {
+    if (properties == NULL || properties->type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->location.type != LOCATION_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (properties->handle_types & ~HANDLE_POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
+    return sim_valid(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const struct properties *properties, int option) {
+    ENTERED();
+    (void)option;
+    CUresult result = sim_ready();
+    if (result == CUDA_SUCCESS) result = bytes == NULL ? CUDA_ERROR_INVALID_VALUE : check(properties);
+    if (result == CUDA_SUCCESS) *bytes = CARD_UNIT;
+    return result;
+}
+
+EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct properties *properties,
+                            unsigned long long flags) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (handle == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    result = check(properties);
+    if (result != CUDA_SUCCESS) return result;
+    unsigned gpu = sim_gpu(properties->location.id);
+    if (bytes > card_open()->gpu[gpu].units * CARD_UNIT || !card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct physical *physical = calloc(1, sizeof *physical);
+    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *physical = (struct physical){.gpu = gpu, .bytes = bytes, .properties = *properties};
+    if (properties->handle_types != HANDLE_NONE)
+        result = own_file(physical);
+    else
+        result = heap_take_hidden(gpu, bytes, &physical->hidden, &physical->file, &physical->offset);
+    if (result != CUDA_SUCCESS) {
+        free(physical);
+        return result;
+    }
+    pthread_mutex_lock(&vmm_lock);
+    *handle = handle_new(physical);
+    if (*handle == 0) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+        physical_end(physical);
+    }
+    pthread_mutex_unlock(&vmm_lock);
+    return result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemHandle handle) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&vmm_lock);
+    struct physical *physical = handle_get(handle);
+    if (physical != NULL) {
+        handles[(uint32_t)handle - 1].physical = NULL;
+        physical->handles--;
+        physical_end(physical);
+    }
+    pthread_mutex_unlock(&vmm_lock);
+    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *properties, CUmemHandle handle) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&vmm_lock);
+    const struct physical *physical = handle_get(handle);
+    if (physical == NULL || properties == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    else
+        *properties = physical->properties;
+    pthread_mutex_unlock(&vmm_lock);
+    return result;
+}
+
+/* ---- sharing ---- */
+
+EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle, int type, unsigned long long flags) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&vmm_lock);
+    const struct physical *physical = handle_get(handle);
+    int file = -1;
+    if (physical == NULL || shareable == NULL || flags != 0 || type != HANDLE_POSIX_FD ||
+        !(physical->properties.handle_types & HANDLE_POSIX_FD))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if ((file = dup(physical->file)) < 0)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else
+        *(int *)shareable = file;
+    pthread_mutex_unlock(&vmm_lock);
+    return result;
+}
+
+struct physical *physical_import(int given, off_t offset, uint64_t bytes, unsigned gpu) {
+    struct physical *physical = calloc(1, sizeof *physical);
+    int file = dup(given);
+    if (physical == NULL || file < 0) {
+        free(physical);
+        if (file >= 0) close(file);
+        return NULL;
+    }
+    *physical = (struct physical){.gpu = gpu, .bytes = bytes, .file = file, .offset = offset};
+    physical->properties =
+        (struct properties){.type = TYPE_PINNED, .handle_types = HANDLE_POSIX_FD, .location = {LOCATION_DEVICE, 0}};
+    return physical;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shareable, int type) {
+    ENTERED();
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS) return result;
+    struct stat status;
+    int given = (int)(intptr_t)shareable;
+    if (handle == NULL || type != HANDLE_POSIX_FD || fstat(given, &status) != 0 || status.st_size == 0 ||
+        (uint64_t)status.st_size % CARD_UNIT != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct physical *physical = physical_import(given, 0, (uint64_t)status.st_size, sim_gpu(0));
+    if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&vmm_lock);
+    *handle = handle_new(physical);
+    pthread_mutex_unlock(&vmm_lock);
+    return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void *vmm_attach(CUmemHandle handle) {
+    pthread_mutex_lock(&vmm_lock);
+    struct physical *physical = handle_get(handle);
+    if (physical != NULL) physical->mappings++;
+    pthread_mutex_unlock(&vmm_lock);
+    return physical;
+}
+
+void vmm_detach(void *attached) {
+    struct physical *physical = attached;
+    pthread_mutex_lock(&vmm_lock);
+    physical->mappings--;
+    physical_end(physical);
+    pthread_mutex_unlock(&vmm_lock);
+}
