@@ -15,7 +15,7 @@ from .process import ProcessEngine
 async def choose(simulation: Simulation | None) -> Engine:
     """The engine that GPUSHARE_ENGINE names, started; `auto` takes Docker if it answers, else local processes.
 
-    Raises EngineAway if Docker is asked for by name and does not answer: try again later.
+    Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later.
     """
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
     outfit = Outfit(shim, simulation)
@@ -25,7 +25,8 @@ async def choose(simulation: Simulation | None) -> Engine:
             await docker.start()
         except EngineAway:
             await docker.close()
-            if settings.GPUSHARE_ENGINE == "docker":
+            # Containers may be waiting there: after a boot, Docker can be later than we are.
+            if settings.GPUSHARE_ENGINE == "docker" or docker.was_used:
                 raise
         else:
             return docker

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import docker.errors
-import requests.exceptions
 
 from . import docker_options as options
 from .base import Condition, EngineAway, EngineError, Launch, Progress, Sighting
@@ -53,6 +51,7 @@ class DockerEngine:
 
     def __init__(self, home: Path, outfit: Outfit, settings: DockerSettings) -> None:
         self._home, self._outfit, self._settings = home.resolve(), outfit, settings
+        self._preload = self._home / "ld.so.preload"
         self._client = Client(settings.address, settings.registries)
         self._watch = Watch(self._client, self._home, settings.log_bytes)
         self._why_not_started = "The Docker engine has not been started."
@@ -60,6 +59,11 @@ class DockerEngine:
     @property
     def away(self) -> str:
         return self._why_not_started or self._watch.away
+
+    @property
+    def was_used(self) -> bool:
+        """Whether this home has run containers in Docker before."""
+        return self._preload.exists()
 
     async def start(self) -> None:
         try:
@@ -75,13 +79,12 @@ class DockerEngine:
         self._images = Images(self._client.api)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
         self._limits = limits_of(self._settings, info)
-        preload = self._home / "ld.so.preload"
-        preload.write_text(f"{options.SHIM}\n")
-        preload.chmod(0o644)
+        self._preload.write_text(f"{options.SHIM}\n")
+        self._preload.chmod(0o644)
         self._given = options.Given(
             home=self._home,
             shim=self._outfit.shim,
-            preload=preload,
+            preload=self._preload,
             roots=self._settings.volume_roots,
             log_bytes=self._settings.log_bytes,
         )
@@ -97,6 +100,7 @@ class DockerEngine:
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         self._check_started()
         self._watch.launching.add(launch.id)
+        self._watch.doomed.discard(launch.id)
         try:
             engine_id = await self._client.call(
                 self._create_and_start,
@@ -106,6 +110,10 @@ class DockerEngine:
                 command=launch.command[0] if launch.command else "",
                 ports=", ".join(launch.ports),
             )
+        except EngineAway:
+            # Docker may have done what it was asked, or may yet do it: it is taken away when Docker answers again.
+            self._watch.doomed.add(launch.id)
+            raise
         finally:
             self._watch.launching.discard(launch.id)
         self._watch.copy_logs(engine_id, launch.log_path)
@@ -181,9 +189,8 @@ class DockerEngine:
             raise
         try:
             api.start(engine_id)
-        except (docker.errors.DockerException, requests.exceptions.RequestException):
-            with contextlib.suppress(docker.errors.DockerException, requests.exceptions.RequestException):
-                api.remove_container(engine_id, v=True, force=True)
+        except docker.errors.APIError:
+            api.remove_container(engine_id, v=True, force=True)
             raise
         return engine_id
 

@@ -3,6 +3,8 @@
 Beside the log lies a small file, `<log>.position`: how many bytes of the log are certain, the time stamp of the last
 message in them, and how many messages bore that stamp. A copier that starts again cuts the log back to the certain
 bytes and asks Docker for what came since, so that a scheduler killed between two writes neither loses nor repeats.
+Docker keeps messages in the order they were written; their stamps can run backwards a little, because the two output
+streams are stamped apart. So what is known is told by finding the last known message, not by comparing stamps.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import requests.exceptions
 
 logger = logging.getLogger(__name__)
 
+OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
 POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch, messages of that stamp, complete
 
 
@@ -59,7 +62,7 @@ class LogCopier:
             self.done.set()
 
     def _copy(self, log: LogFile) -> None:
-        since = max(0.0, log.stamp / 1e9 - 1e-3)  # a float cannot hold the stamp; the log drops what it has
+        since = max(0.0, log.stamp / 1e9 - 1e-3)  # a float cannot hold the stamp; the log passes by what it has
         self._stream = self._api.logs(self._engine_id, stream=True, follow=True, timestamps=True, since=since or None)
         if self._closing:  # `close` came before there was a stream to close
             return
@@ -67,11 +70,12 @@ class LogCopier:
             if self._closing or not log.add(*message):
                 return
         if not self._closing and not _is_running(self._api, self._engine_id):
+            log.release()
             log.finish()
 
 
 class LogFile:
-    """The log and its position. `add` is given every message in Docker's order and keeps those it has not."""
+    """The log and its position. `add` is given messages in Docker's order and writes those that it has not."""
 
     def __init__(self, path: Path, limit: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +88,8 @@ class LogFile:
         if os.fstat(self._log).st_size < self._size:
             self._size = self.stamp = self._seen = 0  # somebody emptied the log: it begins anew
         os.ftruncate(self._log, self._size)
-        self._skip = self._seen
+        self._known = self._seen  # how many messages of the last stamp are still to be passed by
+        self._held: list[tuple[int, bytes]] = []  # passed by until then, in case the last known one is not there
 
     def __enter__(self) -> LogFile:
         return self
@@ -95,11 +100,24 @@ class LogFile:
 
     def add(self, stamp: int, text: bytes) -> bool:
         """False once the log is full."""
-        if stamp < self.stamp:
+        if not self._known:
+            return self._append(stamp, text)
+        if stamp == self.stamp:
+            self._known -= 1
+            if not self._known:
+                self._held.clear()
             return True
-        if stamp == self.stamp and self._skip:
-            self._skip -= 1
-            return True
+        self._held.append((stamp, text))
+        # Docker keeps the newest output only: the last known message may be gone.
+        return stamp < self.stamp + OUT_OF_ORDER or self.release()
+
+    def release(self) -> bool:
+        """The last known message will not come: whatever is newer is new. False once the log is full."""
+        self._known, held, self._held = 0, self._held, []
+        known = self.stamp
+        return all(self._append(stamp, text) for stamp, text in held if stamp > known)
+
+    def _append(self, stamp: int, text: bytes) -> bool:
         if self._size + len(text) > self._limit:
             mark = f"\n[gpushare: the output passed {self._limit >> 20} MiB; what follows is not kept]\n".encode()
             self._write(mark)
@@ -107,7 +125,7 @@ class LogFile:
             return False
         self._write(text)
         self._seen = self._seen + 1 if stamp == self.stamp else 1
-        self.stamp, self._skip = stamp, 0
+        self.stamp = stamp
         self._save()
         return True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Watch:
         self.changes = Changes()
         self.away = ""
         self.launching: set[str] = set()  # ids (ours) that are being created at this moment
+        self.doomed: set[str] = set()  # ids (ours) of launches that failed, and may have left something in Docker
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._client, self._log_bytes = client, log_bytes
         self._label = f"{options.LABEL_HOME}={home}"
@@ -89,8 +91,8 @@ class Watch:
             id_, engine_id = each["Labels"][options.LABEL], each["Id"]
             if id_ in self.launching:
                 continue
-            if each["State"] == "created":
-                await self._tidy(engine_id)
+            if id_ in self.doomed or each["State"] == "created":
+                await self._tidy(id_, engine_id)
                 continue
             self.copy_logs(engine_id, Path(each["Labels"][options.LABEL_LOG]))
             last = self.changes.last(id_)
@@ -116,10 +118,12 @@ class Watch:
         if (copier := self._logs.get(engine_id)) is not None:
             await self._client.blocking(copier.done.wait, LAST_WORDS)
 
-    async def _tidy(self, engine_id: str) -> None:
-        """A container that was created and never started is half of a launch that was cut short."""
-        logger.info("Removing container %s: its launch was cut short.", engine_id[:12])
-        await self._client.unless_gone(self._client.api.remove_container, engine_id, True)
+    async def _tidy(self, id_: str, engine_id: str) -> None:
+        """Takes away what a launch left that failed, or that was cut short between creating and starting."""
+        logger.info("Removing container %s: its launch came to nothing.", engine_id[:12])
+        force = id_ in self.doomed  # else only if it has still not been started
+        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True, force=force))
+        self.doomed.discard(id_)
 
     def _list(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._client.look.containers(all=True, filters={"label": self._label})

@@ -21,7 +21,7 @@ import docker
 import pytest
 
 IMAGE = "gpushare/test:latest"
-LINKS = ("sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc")
+LINKS = ("sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr")
 
 
 class Dockerd:

@@ -1,0 +1,191 @@
+"""What a container is inside: confined, limited, with its GPUs and no others, and never without the shim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import pytest
+
+from scheduler.engines.base import EngineError, Launch
+from scheduler.engines.docker import DockerEngine
+from scheduler.engines.docker_options import SHIM
+from scheduler.engines.outfit import Outfit, Simulation
+from tests.engines.conftest import Opener
+from tests.engines.test_docker_engine import output_of
+from tests.support.dockerd import Dockerd, build_image
+
+pytestmark = pytest.mark.docker
+Launcher = Callable[..., Launch]
+NL = Path("/usr/bin/nl")  # any small dynamic program that prints a file
+
+
+@pytest.fixture(scope="module")
+def stubborn_image(dockerd: Dockerd) -> str:
+    """An image that brings its own settings for all that is ours, and a dynamic program."""
+    client = docker.APIClient(dockerd.address, version="auto")
+    build_image(
+        client,
+        "gpushare/stubborn:latest",
+        [NL],
+        labels={"com.nvidia.memory.limit": "2GiB"},
+        environment={
+            "LD_PRELOAD": "/tmp/evil.so",
+            "LD_AUDIT": "/tmp/evil.so",
+            "LD_LIBRARY_PATH": "/tmp/evil",
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVIDIA_DRIVER_CAPABILITIES": "all",
+            "NVIDIA_REQUIRE_CUDA": "cuda>=12",
+            "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+            "CUDA_MPS_PIPE_DIRECTORY": "/tmp",
+            "GPUSHARE_SOCKET": "/tmp/mine",
+            "KEPT": "yes",
+        },
+    )
+    client.close()
+    return "gpushare/stubborn:latest"
+
+
+async def test_environment_of_image_and_user_cannot_undo_the_assignment(
+    docker_engine: DockerEngine, open_engine: Opener, a_launch: Launcher, stubborn_image: str, tmp_path: Path,
+    empty_shim: Path,
+) -> None:  # fmt: skip
+    simulation = Simulation(tmp_path / "sim", tmp_path / "card" / "state")
+    simulation.libraries.mkdir()
+    simulation.state.parent.mkdir()
+    given = {"GPUSHARE_MEMORY_LIMIT": "1024", "MINE": "too", "LD_PRELOAD": "/tmp/evil.so"}
+    launch = a_launch("env", image=stubborn_image, gpus=["GPU-a", "GPU-b"], environment=given)
+    async with open_engine(Outfit(empty_shim, simulation)) as engine:
+        text = await output_of(engine, launch)
+    seen = dict(line.split("=", 1) for line in text.splitlines())
+    for ordinary in ("HOSTNAME", "HOME", "PATH", "SHLVL", "PWD"):
+        seen.pop(ordinary, None)
+    assert seen == {
+        "LD_PRELOAD": SHIM,
+        "LD_LIBRARY_PATH": "/run/gpushare-lib/sim",
+        "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12",
+        "GPUSHARE_MEMORY_LIMIT": "1024",
+        "GPUSHARE_SIM": "/run/gpushare-card/state",
+        "KEPT": "yes",
+        "MINE": "too",
+    }
+
+
+async def test_labels_of_an_image_are_told(docker_engine: DockerEngine, stubborn_image: str) -> None:
+    assert (await docker_engine.image_labels(stubborn_image))["com.nvidia.memory.limit"] == "2GiB"
+
+
+async def test_shim_is_in_the_program_in_shells_in_exec_and_in_a_cleared_environment(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, stubborn_image: str
+) -> None:
+    look = f"/bin/{NL.name} /proc/self/maps"
+    launch = a_launch("/bin/sh", "-c", f"env -i {look}; sleep 60", image=stubborn_image)
+    engine_id = (await docker_engine.launch(launch)).engine_id
+
+    def inside(*command: str) -> str:
+        made = docker_api.exec_create(engine_id, list(command))
+        return bytes(docker_api.exec_start(made["Id"])).decode()
+
+    assert SHIM in inside(f"/bin/{NL.name}", "/proc/self/maps")
+    assert SHIM in inside("/bin/sh", "-c", f"unset LD_PRELOAD; /bin/sh -c '{look}'")
+    assert SHIM in inside("env", "-i", *look.split())
+    await docker_engine.kill(engine_id)
+    assert SHIM in launch.log_path.read_text()
+
+
+async def test_static_program_is_left_in_peace(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    # busybox is linked statically: no loader, so neither LD_PRELOAD nor the file does anything, and nothing is said.
+    assert await output_of(docker_engine, a_launch("/bin/sh", "-c", "echo fine")) == "fine\n"
+
+
+async def test_no_capability_no_new_privilege_and_a_seccomp_filter(
+    docker_engine: DockerEngine, a_launch: Launcher
+) -> None:
+    text = await output_of(docker_engine, a_launch("cat", "/proc/self/status"))
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {0}
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+
+
+async def test_limits_and_labels_are_set(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    launch = a_launch("sleep", "60", memory=64 << 20, cpus=0.5)
+    found = docker_api.inspect_container((await docker_engine.launch(launch)).engine_id)
+    host = found["HostConfig"]
+    assert (host["Memory"], host["NanoCpus"], host["PidsLimit"]) == (64 << 20, 500_000_000, 4096)
+    assert host["MemorySwap"] == host["Memory"]
+    assert (host["Privileged"], host["PidMode"], host["UTSMode"]) == (False, "", "")
+    labels = found["Config"]["Labels"]
+    assert (labels["com.gpushare.container"], labels["com.gpushare.owner"]) == (launch.id, "ada")
+    asked_nothing = docker_api.inspect_container((await docker_engine.launch(a_launch("sleep", "60"))).engine_id)
+    assert asked_nothing["HostConfig"]["Memory"] > 64 << 20
+    assert asked_nothing["HostConfig"]["NanoCpus"] > 0
+
+
+async def test_container_that_passes_its_host_memory_says_so(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=100M count=1; exit $?", memory=16 << 20)
+    await docker_engine.launch(launch)
+    async for sighting in docker_engine.changes():
+        if sighting.finished_at:
+            break
+    assert sighting.exit_code != 0
+    assert sighting.reason == "Out of host memory: it passed its limit of 16 MiB and was ended."
+
+
+async def test_what_is_ours_cannot_be_written(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    script = f"for f in {SHIM} /etc/ld.so.preload /run/gpushare/x; do echo x > $f && echo WROTE $f; done"
+    text = await output_of(docker_engine, a_launch("/bin/sh", "-c", script))
+    assert text.count("Read-only file system") == 3
+    assert "WROTE" not in text
+
+
+# ---- volumes --------------------------------------------------------------------------------------------------------
+
+
+async def test_volume_is_read_only_when_asked(docker_engine: DockerEngine, a_launch: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("hello")
+    volumes = [f"{tmp_path}/data:/ro:ro", f"{tmp_path}/data:/rw"]
+    text = await output_of(
+        docker_engine, a_launch("/bin/sh", "-c", "cat /ro/file; echo x > /ro/y; echo x > /rw/y", volumes=volumes)
+    )
+    assert "hello" in text
+    assert "/ro/y: Read-only" in text
+    assert (tmp_path / "data" / "y").read_text() == "x\n"
+
+
+async def test_named_volume_keeps_what_was_written(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    await output_of(docker_engine, a_launch("/bin/sh", "-c", "echo kept > /v/file", volumes=["ada-data:/v"]))
+    assert await output_of(docker_engine, a_launch("cat", "/v/file", volumes=["ada-data:/v:ro"])) == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("volume", "code", "says"),
+    [
+        ("/etc:/host", "bad_volume", "outside the folders"),
+        ("{tmp}/link:/host", "bad_volume", "outside the folders"),
+        ("{tmp}/../..:/host", "bad_volume", "outside the folders"),
+        ("{tmp}/missing:/host", "volume_missing", "does not exist"),
+        ("{tmp}:/etc", "bad_volume", "would cover"),
+        ("{tmp}:/", "bad_volume", "would cover"),
+        ("{tmp}:/run/gpushare", "bad_volume", "would cover"),
+        ("{tmp}:/run/gpushare-lib/libgpushare.so", "bad_volume", "would cover"),
+        ("{tmp}:/opt/../etc", "bad_volume", "would cover"),
+        ("{tmp}:data", "bad_volume", "is not HOST:CONTAINER"),
+        ("{tmp}:/data:shared", "bad_volume", "is not HOST:CONTAINER"),
+        (":/data", "bad_volume", "is not HOST:CONTAINER"),
+    ],
+)
+async def test_volume_that_reaches_too_far_is_refused(
+    docker_engine: DockerEngine, a_launch: Launcher, tmp_path: Path, volume: str, code: str, says: str
+) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(EngineError, match=says) as caught:
+        await docker_engine.launch(a_launch("true", volumes=[volume.format(tmp=tmp_path)]))
+    assert (caught.value.code, caught.value.field, caught.value.status) == (code, "volumes", 400)
+    assert await docker_engine.sightings() == []

@@ -1,0 +1,99 @@
+"""A container's output reaches its log file whole, once, and within its bound, whatever is restarted meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scheduler.engines.base import Launch
+from scheduler.engines.docker import DockerEngine
+from scheduler.engines.docker_logs import LogFile, parse_stamp
+from tests.engines.conftest import Opener
+from tests.engines.test_docker_engine import output_of
+from tests.support.eventually import eventually
+
+Launcher = Callable[..., Launch]
+MiB = 1 << 20
+
+
+@pytest.mark.docker
+async def test_restarted_scheduler_neither_loses_nor_repeats_output(open_engine: Opener, a_launch: Launcher) -> None:
+    script = "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); sleep 0.01; done"
+    launch = a_launch("/bin/sh", "-c", script)
+    async with open_engine() as engine:
+        engine_id = (await engine.launch(launch)).engine_id
+        await eventually(lambda: launch.log_path.exists() and "line 20\n" in launch.log_path.read_text())
+    # As if killed between writing the log and noting the position.
+    with launch.log_path.open("a") as log:
+        log.write("line 2")
+    for _ in range(3):
+        async with open_engine() as engine:
+            size = launch.log_path.stat().st_size
+            await eventually(lambda size=size: launch.log_path.stat().st_size > size)
+    async with open_engine() as engine:
+        await eventually(lambda: "line 199\n" in launch.log_path.read_text())
+        await engine.kill(engine_id)
+        await engine.remove(engine_id)
+    assert launch.log_path.read_text().splitlines() == [f"line {number}" for number in range(200)]
+
+
+@pytest.mark.docker
+async def test_long_output_ends_with_an_honest_mark(open_engine: Opener, a_launch: Launcher) -> None:
+    launch = a_launch("/bin/sh", "-c", "yes $(printf %01023d 7) | head -n 5000")
+    async with open_engine(log_bytes=MiB) as engine:
+        await output_of(engine, launch)
+        await eventually(lambda: launch.log_path.read_bytes().endswith(b"what follows is not kept]\n"))
+    text = launch.log_path.read_text()
+    assert text.endswith("\n[gpushare: the output passed 1 MiB; what follows is not kept]\n")
+    assert text.index("\n\n[gpushare") + 1 == MiB
+
+
+@pytest.mark.docker
+async def test_lines_longer_than_dockers_messages_stay_whole(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    text = await output_of(docker_engine, a_launch("/bin/sh", "-c", "yes x | head -n 50000 | tr -d '\\n'; echo"))
+    assert text == "x" * 50000 + "\n"
+
+
+def written(path: Path, *messages: tuple[int, bytes]) -> bytes:
+    """What the log holds after a copier has come and gone."""
+    with LogFile(path, MiB) as log:
+        assert all(log.add(*message) for message in messages)
+    return path.read_bytes()
+
+
+def test_known_messages_are_passed_by_even_where_stamps_run_backwards(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    first = [(10, b"a"), (12, b"b"), (11, b"c")]
+    assert written(path, *first) == b"abc"
+    assert written(path, *first, (9, b"d"), (13, b"e")) == b"abcde"
+
+
+def test_pieces_of_one_line_bear_one_stamp(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert written(path, (10, b"a"), (20, b"b1"), (20, b"b2")) == b"ab1b2"
+    assert written(path, (20, b"b1"), (20, b"b2"), (20, b"b3")) == b"ab1b2b3"
+
+
+def test_output_goes_on_when_docker_has_dropped_the_last_known_message(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    second = 10**9
+    assert written(path, (second, b"a")) == b"a"
+    assert written(path, (second - 1, b"old"), (second + 5, b"b"), (3 * second, b"c")) == b"abc"
+
+
+def test_emptied_log_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written(path, (10, b"a"), (11, b"b"))
+    path.write_bytes(b"")
+    assert written(path, (10, b"a"), (11, b"b")) == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "stamp"),
+    [("1970-01-01T00:00:01.000000002Z", 1_000_000_002), ("1970-01-01T00:01:00Z", 60 * 10**9),
+     ("1970-01-01T00:00:00.5Z", 500_000_000)],
+)  # fmt: skip
+def test_stamps_keep_their_nanoseconds(text: str, stamp: int) -> None:
+    assert parse_stamp(text) == stamp
