@@ -12,6 +12,7 @@ from pathlib import Path
 
 import dj_database_url
 
+from appliance import directory
 from web.sizes import parse_size
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -123,6 +124,14 @@ CACHES = {  # throttles count in it: all web processes together
 }
 
 AUTHENTICATION_BACKENDS = ["web.signin.Throttle", "django.contrib.auth.backends.ModelBackend"]
+if LDAP := directory.ldap(os.environ):
+    AUTHENTICATION_BACKENDS.append("web.directory.ldap.Backend")
+    globals().update(LDAP)
+if OIDC := directory.oidc(os.environ):
+    INSTALLED_APPS.append("mozilla_django_oidc")
+    AUTHENTICATION_BACKENDS.append("web.directory.oidc.Backend")
+    globals().update(OIDC)
+GPUSHARE_GROUPS = directory.group_map(os.environ.get("GPUSHARE_GROUPS", ""))
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 LOGIN_URL = "login"

@@ -1,3 +1,4 @@
+from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
@@ -12,3 +13,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("web.api.urls")),
     re_path(r"^api/", unknown_path),
 ]
+if settings.OIDC:
+    urlpatterns.insert(0, path("oidc/", include("mozilla_django_oidc.urls")))

@@ -62,9 +62,9 @@ def append(events: Sequence[AllocationEvent] = (), entries: Sequence[AuditEntry]
         seal.hash = _hash(_keys()[0], seal, events, entries)
         seal.save(force_insert=True)
         for event in events:
-            event.seal = seal
+            event.pk, event.seal = None, seal  # a batch that is tried again after a rollback is numbered anew
         for entry in entries:
-            entry.seal = seal
+            entry.pk, entry.seal = None, seal
         AllocationEvent.objects.bulk_create(events)
         AuditEntry.objects.bulk_create(entries)
         Chain.objects.filter(id=1).update(number=seal.number, hash=seal.hash)

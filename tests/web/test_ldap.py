@@ -1,0 +1,93 @@
+"""Sign-in against a real LDAP server."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Group, User
+from rest_framework.test import APIClient
+
+from appliance import directory
+from tests.support.people import make_user
+from tests.support.slapd import SLAPD, running_slapd
+from web.models import AuditEntry
+from web.roles import Role, role_of
+
+pytest.importorskip("django_auth_ldap", reason="needs the extra 'signin'")
+pytestmark = [
+    pytest.mark.production,
+    pytest.mark.django_db,
+    pytest.mark.skipif(SLAPD is None, reason="needs the distribution's slapd"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_slapd(tmp_path_factory.mktemp("slapd")) as url:
+        yield url
+
+
+@pytest.fixture
+def ldap(server, settings):
+    environment = {
+        "GPUSHARE_LDAP_URL": server,
+        "GPUSHARE_LDAP_PEOPLE": "dc=lab",
+        "GPUSHARE_LDAP_GROUPS": "dc=lab",
+        "GPUSHARE_LDAP_BIND_DN": "cn=reader,dc=lab",
+        "GPUSHARE_LDAP_BIND_PASSWORD": "reads",
+    }
+    for name, value in directory.ldap(environment).items():
+        setattr(settings, name, value)
+    settings.GPUSHARE_GROUPS = directory.group_map("gpu-operators=operator vision")
+    settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "web.directory.ldap.Backend"]
+
+
+def sign_in(username: str, password: str) -> int:
+    body = {"username": username, "password": password}
+    return APIClient().post("/api/v1/sign-in/", body, format="json").status_code
+
+
+def test_somebody_from_the_directory_signs_in_and_is_made_known(ldap):
+    assert sign_in("grace", "compiles") == 201
+    grace = User.objects.get(username="grace")
+    assert (grace.first_name, grace.last_name, grace.email) == ("Grace", "Hopper", "grace@lab")
+    assert not grace.has_usable_password()
+    assert AuditEntry.objects.filter(actor="grace", action="sign-in").exists()
+
+
+def test_a_wrong_or_an_empty_password_does_not(ldap):
+    assert sign_in("grace", "wrong") == 401
+    assert sign_in("grace", "") == 400
+    assert sign_in("grace)(uid=*", "compiles") == 401
+    assert not User.objects.exists()
+
+
+def test_groups_mean_roles_only_where_that_was_said(ldap):
+    sign_in("grace", "compiles")
+    grace = User.objects.get(username="grace")
+    # She is in the directory's group "admin" as well, which means nothing here.
+    assert role_of(grace) is Role.OPERATOR
+
+
+def test_who_left_a_group_of_the_directory_leaves_it_here(ldap):
+    sign_in("grace", "compiles")
+    grace = User.objects.get(username="grace")
+    grace.groups.add(*(Group.objects.create(name=name) for name in ("vision", "friends")))
+    sign_in("grace", "compiles")
+    assert set(grace.groups.values_list("name", flat=True)) == {"operator", "friends"}
+    assert AuditEntry.objects.filter(action="groups").last().detail == {
+        "before": ["operator", "vision"],
+        "after": ["operator"],
+    }
+
+
+def test_the_directory_cannot_take_over_an_account_of_ours(ldap):
+    make_user("admin", Role.ADMIN, password="ours", is_superuser=True)
+    assert sign_in("admin", "not yours") == 401
+    assert sign_in("admin", "ours") == 201
+
+
+def test_a_server_that_is_away_lets_nobody_in_and_locals_still_can(ldap, settings):
+    settings.AUTH_LDAP_SERVER_URI = "ldap://127.0.0.1:1"
+    make_user("bob", password="right")
+    assert sign_in("grace", "compiles") == 401
+    assert sign_in("bob", "right") == 201

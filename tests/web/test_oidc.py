@@ -1,0 +1,146 @@
+"""Sign-in through an OpenID Connect provider: the whole code flow against one that speaks HTTP."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import clear_url_caches
+
+from appliance import directory, urls
+from tests.support.people import make_user
+from web.roles import Role, role_of
+
+jwt = pytest.importorskip("jwt", reason="needs the extra 'signin'")
+pytest.importorskip("mozilla_django_oidc", reason="needs the extra 'signin'")
+pytestmark = [pytest.mark.production, pytest.mark.django_db]
+SECRET = "a secret between the provider and us, long enough"
+
+
+class Provider(ThreadingHTTPServer):
+    """Answers for whoever `claims` says is sitting at the browser."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.claims: dict[str, Any] = {"sub": "1", "preferred_username": "grace", "email": "grace@lab"}
+        self.token: dict[str, Any] = {"iss": self.url, "aud": "gpushare", "exp": time.time() + 60}
+        self.nonce = ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Provider
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        token = {**self.server.claims, "nonce": self.server.nonce, **self.server.token}
+        self._say({"access_token": "a", "id_token": jwt.encode(token, SECRET, "HS256")})
+
+    def do_GET(self) -> None:
+        self._say(self.server.claims)
+
+    def _say(self, answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def provider(settings) -> Iterator[Provider]:
+    with Provider() as provider:
+        thread = threading.Thread(target=provider.serve_forever, args=(0.02,))
+        thread.start()
+        environment = {
+            "GPUSHARE_OIDC_CLIENT_ID": "gpushare",
+            "GPUSHARE_OIDC_CLIENT_SECRET": SECRET,
+            "GPUSHARE_OIDC_ISSUER": provider.url,
+            "GPUSHARE_OIDC_AUTHORIZE_URL": provider.url + "/authorize",
+            "GPUSHARE_OIDC_TOKEN_URL": provider.url + "/token",
+            "GPUSHARE_OIDC_USERINFO_URL": provider.url + "/userinfo",
+            "GPUSHARE_OIDC_ALGORITHM": "HS256",
+        }
+        settings.OIDC = directory.oidc(environment)
+        for name, value in settings.OIDC.items():
+            setattr(settings, name, value)
+        settings.GPUSHARE_GROUPS = {"gpu-operators": "operator"}
+        settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "web.directory.oidc.Backend"]
+        _reload_urls()
+        yield provider
+        provider.shutdown()
+        thread.join()
+    settings.OIDC = {}
+    _reload_urls()
+
+
+def _reload_urls() -> None:
+    importlib.reload(urls)
+    clear_url_caches()
+
+
+def sign_in(provider: Provider) -> Client:
+    browser = Client()
+    there = urlsplit(browser.get("/oidc/authenticate/")["Location"])
+    asked = parse_qs(there.query)
+    assert asked["client_id"] == ["gpushare"]
+    assert asked["code_challenge_method"] == ["S256"]
+    provider.nonce = asked["nonce"][0]
+    browser.get("/oidc/callback/", {"code": "c", "state": asked["state"][0]})
+    return browser
+
+
+def user_of(browser: Client) -> User | None:
+    return User.objects.filter(pk=browser.session.get("_auth_user_id")).first()
+
+
+def test_somebody_signs_in_and_has_the_role_that_the_provider_tells(provider):
+    provider.claims["groups"] = ["gpu-operators", "admin"]
+    grace = user_of(sign_in(provider))
+    assert grace is not None
+    assert (grace.username, grace.email, role_of(grace)) == ("grace", "grace@lab", Role.OPERATOR)
+    provider.claims["groups"] = []
+    assert role_of(user_of(sign_in(provider))) is Role.USER
+
+
+def test_the_api_takes_the_session(provider):
+    assert sign_in(provider).get("/api/v1/me/").json()["username"] == "grace"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"aud": "somebody else"}, {"iss": "https://evil"}, {"exp": 1}, {"nonce": "another"}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_token_that_is_not_for_us_lets_nobody_in(provider, wrong):
+    provider.token |= wrong
+    assert user_of(sign_in(provider)) is None
+    assert not User.objects.exists()
+
+
+def test_the_provider_cannot_take_over_an_account_of_ours(provider):
+    make_user("admin", Role.ADMIN, password="ours")
+    provider.claims["preferred_username"] = "Admin"
+    assert user_of(sign_in(provider)) is None
+
+
+def test_claims_without_a_name_let_nobody_in(provider):
+    del provider.claims["preferred_username"]
+    assert user_of(sign_in(provider)) is None
+
+
+def test_the_login_page_offers_it(provider):
+    assert "/oidc/authenticate/" in Client().get("/login/").content.decode()

@@ -1,0 +1,38 @@
+"""People who are known elsewhere: LDAP and OIDC. Both libraries are extras (`pip install gpushare[signin]`).
+
+A directory says who somebody is and in which of its groups; GPUSHARE_GROUPS says which of those mean a role or a
+group here ("gpu-admins=admin vision=vision"). It is never asked about an account that has a password here: otherwise
+whoever may make accounts in the directory could make one named "admin" and be ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+
+from web import audit
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+
+def is_local(username: str) -> bool:
+    """Whether somebody signs in under this name with a password that is kept here."""
+    found = get_user_model().objects.filter(username__iexact=username)
+    return any(user.has_usable_password() for user in found)
+
+
+def follow_groups(user: User, names: Iterable[str]) -> None:
+    """Makes the user's groups those that the directory tells; groups that it has no say in stay as they are."""
+    mapping: dict[str, str] = settings.GPUSHARE_GROUPS
+    told = {mapping[name] for name in names if name in mapping}
+    held = set(user.groups.filter(name__in=mapping.values()).values_list("name", flat=True))
+    if told == held:
+        return
+    user.groups.remove(*Group.objects.filter(name__in=held - told))
+    user.groups.add(*(Group.objects.get_or_create(name=name)[0] for name in told - held))
+    audit.record(user.get_username(), "groups", user.get_username(), before=sorted(held), after=sorted(told))
