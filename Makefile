@@ -43,13 +43,19 @@ bench: dev
 gpu-test: setup
 	tests/gpu/run
 
-setup: $(VENV)/.run native $(BUILD)/vendor/.done
+setup: $(VENV)/.run $(VENV)/bin/gpushare native $(BUILD)/vendor/.done
 dev: $(VENV)/.dev setup
 
 $(VENV)/.run: requirements/run.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/run.txt
 	@touch $@
+
+# The command line, run from this folder: what `pip install .` would make, without a copy that goes stale.
+$(VENV)/bin/gpushare: Makefile | $(VENV)/.run
+	@printf '#!%s\nimport sys\n\nsys.path.insert(0, "%s")\nfrom appliance.cli import main\n\nmain()\n' \
+	    $(PY) $(CURDIR) > $@
+	@chmod +x $@
 
 $(VENV)/.dev: requirements/dev.txt | $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
