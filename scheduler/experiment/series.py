@@ -1,0 +1,85 @@
+"""Runs a workload under policies, at several sizes, over many seeds; gives means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import repeat
+
+from ..core.policies import POLICIES
+from ..simulate import Outcome, run
+from .literal import RULES
+from .workloads import WORKLOADS, bound
+
+SIZES = tuple(range(4, 39, 2))
+ALL_POLICIES = (*POLICIES, *RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Seconds, over the seeds whose trace came to its end; None where none did. `deadlocks` counts the others."""
+
+    finish: float | None
+    suspended: float | None
+    longest: float | None
+    deadlocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """`policies`: policy → number of containers → means. `bound`: number of containers → the mean lower bound."""
+
+    workload: str
+    seeds: int
+    policies: dict[str, dict[int, Means]]
+    bound: dict[int, float]
+
+    def as_json(self) -> dict[str, object]:
+        policies = {
+            name: {str(size): asdict(means) for size, means in by_size.items()}
+            for name, by_size in self.policies.items()
+        }
+        return {"policies": policies, "bound": {str(size): value for size, value in self.bound.items()}}
+
+    def overall(self, policy: str, sizes: Sequence[int]) -> tuple[float, float, float] | None:
+        """Finish, suspended and longest, averaged over sizes; None if a trace at one of them ended in a deadlock."""
+        columns = []
+        for size in sizes:
+            means = self.policies[policy][size]
+            if means.deadlocks or means.finish is None or means.suspended is None or means.longest is None:
+                return None
+            columns.append((means.finish, means.suspended, means.longest))
+        finish, suspended, longest = (sum(column) / len(columns) for column in zip(*columns, strict=True))
+        return finish, suspended, longest
+
+
+def measure(workload: str, policies: Iterable[str], sizes: Sequence[int], seeds: int) -> Series:
+    """Runs everything, on all cores. All policies get the same traces."""
+    cells = [(policy, size) for policy in policies for size in sizes]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        names, counts = ([cell[i] for cell in cells] for i in (0, 1))
+        results = list(pool.map(_cell, repeat(workload), names, counts, repeat(seeds)))
+    by_policy: dict[str, dict[int, Means]] = {}
+    for (policy, size), means in zip(cells, results, strict=True):
+        by_policy.setdefault(policy, {})[size] = means
+    make = WORKLOADS[workload]
+    bounds = {size: sum(bound(make(size, seed)) for seed in range(seeds)) / seeds for size in sizes}
+    return Series(workload, seeds, by_policy, bounds)
+
+
+def _cell(workload: str, policy: str, size: int, seeds: int) -> Means:
+    make = WORKLOADS[workload]
+    outcomes = [run(policy, make(size, seed), seed) for seed in range(seeds)]
+    ended = [outcome for outcome in outcomes if not outcome.deadlocked]
+    return Means(
+        finish=_mean(ended, "finish"),
+        suspended=_mean(ended, "suspended"),
+        longest=_mean(ended, "longest"),
+        deadlocks=len(outcomes) - len(ended),
+    )
+
+
+def _mean(outcomes: Sequence[Outcome], field: str) -> float | None:
+    return sum(getattr(outcome, field) for outcome in outcomes) / len(outcomes) if outcomes else None
