@@ -123,7 +123,8 @@ def _fair(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
     due = [r for r in state.waiting if gpu in state.containers[r.container].quota and _due(state, r) <= state.now]
     if due:
         starting = _beside(state, min(due, key=lambda r: _due(state, r)), starting, sure)
-    starting = _let_in(state, gpu, waiting, starting, room)
+    elif large := next((r for r in waiting if r not in starting and state.now - r.since >= GLANCE), None):
+        starting = _let_in(state, large, starting, room)
     items = [
         Item(size, _worth(state, r, size), place)
         for place, r in enumerate(starting)
@@ -199,16 +200,12 @@ def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:
     return True
 
 
-def _let_in(
-    state: State, gpu: str, waiting: Sequence[Request], starting: Sequence[Request], room: int
-) -> Sequence[Request]:
-    """Holds back the few that would fill little, when a large call is about to get in.
+def _let_in(state: State, large: Request, starting: Sequence[Request], room: int) -> Sequence[Request]:
+    """Holds back the few that would fill little, when a newcomer that does not fit yet is about to get in.
 
     Otherwise small calls take each hole as it opens, and a large one starts only when they have all gone.
     """
-    large = next((r for r in waiting if r not in starting and state.now - r.since >= GLANCE), None)
-    if large is None:
-        return starting
+    gpu = large.gpu
     head, capacity = state.containers[large.container], state.gpus[gpu].capacity
     beside = capacity - head.quota[gpu]
     holdings = [safety.held(state.containers[name], gpu) for name in state.gpus[gpu].members if name != head.id]

@@ -50,6 +50,26 @@ RULES: dict[str, Rule] = {
 }
 
 
+def assign(
+    rule: Rule, waiting: dict[int, int], free: int, lots: Random, first: int | None = None
+) -> tuple[int, list[int]]:
+    """Hands out what is free, to `first` and then by the rule; takes those who have all out of `waiting`.
+
+    Returns what is left and who can run now, in order.
+    """
+    ready = []
+    while free and waiting:
+        job = rule(waiting, free, lots) if first is None else first
+        first = None
+        given = min(free, waiting[job])
+        free -= given
+        waiting[job] -= given
+        if not waiting[job]:
+            del waiting[job]
+            ready.append(job)
+    return free, ready
+
+
 def run(policy: str, jobs: Sequence[Job], seed: int, capacity: int) -> tuple[list[float], float, bool]:
     """Waited seconds by job, when the last one ended, and whether somebody was left waiting with nobody running."""
     rule, lots = RULES[policy], Random(f"literal {seed}")
@@ -58,24 +78,15 @@ def run(policy: str, jobs: Sequence[Job], seed: int, capacity: int) -> tuple[lis
     waits = [0.0] * len(jobs)
     agenda = [(job.arrives, 1, place) for place, job in enumerate(jobs)]
     heapify(agenda)
-
-    def give(place: int, now: float) -> int:
-        given = min(free, waiting[place])
-        waiting[place] -= given
-        if not waiting[place]:
-            del waiting[place]
-            waits[place] = now - jobs[place].arrives
-            heappush(agenda, (now + jobs[place].seconds, 0, place))
-        return given
-
     while agenda:
         now, arrives, place = heappop(agenda)
         if arrives:
             waiting[place] = jobs[place].size
-            free -= give(place, now)
+            free, ready = assign(rule, waiting, free, lots, first=place)
         else:
-            free += jobs[place].size
+            free, ready = assign(rule, waiting, free + jobs[place].size, lots)
             finish = now
-        while free and waiting:
-            free -= give(rule(waiting, free, lots), now)
+        for job in ready:
+            waits[job] = now - jobs[job].arrives
+            heappush(agenda, (now + jobs[job].seconds, 0, job))
     return waits, finish, bool(waiting)

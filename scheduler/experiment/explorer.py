@@ -1,0 +1,239 @@
+"""Every state that can come about, one after the other: a small host, explored to the end.
+
+The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
+happen is tried: every request, every free, the end of every process, and, if asked for, every pause, every change of
+quota and the passing of time. Headroom is not followed: what a process used of its lease without asking, in whatever
+order, shows only when headroom is taken back, so *every* amount from nothing to all of each lease is tried there.
+Containers that differ in name only are one state.
+
+In every state that the arbiter settles on, all of `core/invariants.py` is checked, deadlock among it; as long as no
+pause has happened also that nobody passes quota or capacity and that everybody is completable.
+
+`manage.py explore` runs it; docs/safety.md has the counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, permutations, product
+
+from ..core import policies, safety
+from ..core.arbiter import handle
+from ..core.events import (
+    ContainerPaused,
+    ContainerResumed,
+    Effect,
+    Event,
+    Needed,
+    QuotaChanged,
+    Returned,
+    SessionEnded,
+    SessionOpened,
+    TakeBack,
+    Ticked,
+)
+from ..core.invariants import violations
+from ..core.state import Container, Gpu, Request, Session, State
+
+LONG = policies.PATIENCE  # one jump of the clock: whoever waits becomes due
+NOW = 10 * LONG
+
+# A container in a key: quota and lease by GPU, paused, and its call: (place in the queue, gpu, bytes, due) or ().
+Key = tuple[tuple[tuple[int, ...], tuple[int, ...], bool, tuple[int, int, int, bool] | tuple[()]], ...]
+
+# Events handed in together, and their effects; an answer to TakeBack follows as another pair.
+Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What is explored. `quotas`: for each container its quota on each GPU, 0 for none."""
+
+    capacity: int
+    quotas: tuple[tuple[int, ...], ...]
+    policy: str
+    pauses: bool = False
+    changes: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return len(self.quotas[0])
+
+
+def hosts(policy: str, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool) -> list[Host]:
+    """Every choice of quotas, up to the names of containers. If quotas change, every choice of GPUs is enough."""
+    amounts = (0, capacity) if changes else range(capacity + 1)
+    vectors = [vector for vector in product(amounts, repeat=gpus) if any(vector)]
+    return [
+        Host(capacity, quotas, policy, pauses, changes) for quotas in combinations_with_replacement(vectors, containers)
+    ]
+
+
+class Broken(AssertionError):
+    """A state that must not be; the message tells the way to it."""
+
+
+def explore(host: Host, limit: int | None = None) -> int:
+    """Explores a host to the end (or to `limit` states). Returns the number of states; raises Broken."""
+    start: Key = tuple(sorted((quota, (0,) * host.gpus, False, ()) for quota in host.quotas))
+    came_from: dict[Key, tuple[Key | None, Step]] = {start: (None, ())}
+    frontier = deque([start])
+    while frontier and (limit is None or len(came_from) < limit):
+        key = frontier.popleft()
+        before = _state(host, key)
+        for event in _events(host, before):
+            for after, step in _outcomes(host, before, event):
+                reached = _key(after)
+                if reached in came_from:
+                    continue
+                came_from[reached] = (key, step)
+                frontier.append(reached)
+                if wrong := _wrong(host, after):
+                    raise Broken("\n".join([*_way(came_from, reached), *wrong]))
+    return len(came_from)
+
+
+def _way(came_from: dict[Key, tuple[Key | None, Step]], key: Key | None) -> list[str]:
+    """The shortest way to a state. Sessions are numbered anew at each step, in the order of the key it starts from."""
+    lines: list[str] = []
+    while key is not None:
+        lines.append(str(key))
+        key, step = came_from[key]
+        lines += [f"  {events} → {effects}" for events, effects in reversed(step)]
+    return lines[::-1]
+
+
+def _wrong(host: Host, state: State) -> list[str]:
+    wrong = violations(state)
+    if not host.pauses:
+        sure = safety.completable(state, list(state.gpus))
+        wrong += [f"{name} may never end" for name in state.containers.keys() - sure]
+        wrong += [f"more of {gpu} is held than there is" for gpu in state.gpus if safety.free(state, gpu) < 0]
+    for container in state.containers.values():
+        wrong += [f"{container.id} passes its quota" for gpu, leased in container.leased.items()
+                  if leased > container.quota[gpu]]  # fmt: skip
+    return wrong
+
+
+# ---- what can happen --------------------------------------------------------------------------------------------
+
+
+def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
+    calling = {request.container for request in state.waiting}
+    for session, container in enumerate(state.containers.values()):
+        for gpu, quota in container.quota.items():
+            leased = container.leased.get(gpu, 0)
+            if not container.paused:
+                if container.id not in calling:
+                    yield from ((Needed(NOW, session, 0, gpu, amount),) for amount in range(1, quota + 1))
+                if gpu in state.pressed:
+                    yield from ((Returned(NOW, gpu, {session: amount}),) for amount in range(1, leased + 1))
+            if host.changes:
+                others = (amount for amount in range(1, host.capacity + 1) if amount != quota)
+                yield from ((QuotaChanged(NOW, container.id, {**container.quota, gpu: to}),) for to in others)
+        if container.leased or container.id in calling:
+            yield SessionEnded(NOW, session), SessionOpened(NOW, session, container.id)
+        if host.pauses:
+            yield ((ContainerResumed if container.paused else ContainerPaused)(NOW, container.id),)
+    if any(NOW - request.since < LONG for request in state.waiting):
+        yield (Ticked(NOW + LONG),)
+
+
+def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:
+    """Every way in which this can go on until the arbiter has settled."""
+    for _ in _lots(host, state):
+        after = state
+        effects: list[Effect] = []
+        for event in events:
+            after, more = handle(after, event)
+            effects += more
+        take_back = [effect.gpu for effect in effects if isinstance(effect, TakeBack)]
+        yield from _answered(after, take_back, ((events, tuple(effects)),))
+
+
+def _answered(state: State, take_back: Sequence[str], step: Step) -> Iterator[tuple[State, Step]]:
+    """Answers TakeBack in every way: each session had used anything between nothing and all of its lease."""
+    if not take_back:
+        yield state, step
+        return
+    gpu, *others = take_back
+    holders = [(key, session.leased[gpu]) for key, session in state.sessions.items() if gpu in session.leased]
+    for idle in product(*(range(leased + 1) for _, leased in holders)):
+        taken = {key: amount for (key, _), amount in zip(holders, idle, strict=True) if amount}
+        answer = Returned(state.now, gpu, taken, all=True)
+        after, effects = handle(state, answer)
+        more = [effect.gpu for effect in effects if isinstance(effect, TakeBack)]
+        yield from _answered(after, [*others, *more], (*step, ((answer,), effects)))
+
+
+def _lots(host: Host, state: State) -> Iterator[None]:
+    """For `random`: every order in which lots can fall."""
+    if host.policy != "random":
+        yield
+        return
+    real = policies.POLICIES["random"]
+    try:
+        for rank in permutations(range(len(host.quotas))):
+
+            def by_rank(
+                state: State, gpu: str, waiting: Sequence[Request], rank: tuple[int, ...] = rank
+            ) -> list[Request]:
+                return sorted(waiting, key=lambda request: rank[request.session])
+
+            policies.POLICIES["random"] = policies.Policy(by_rank, real.explanation, real.source)
+            yield
+    finally:
+        policies.POLICIES["random"] = real
+
+
+# ---- states and keys --------------------------------------------------------------------------------------------
+
+
+def _key(state: State) -> Key:
+    gpus = list(state.gpus)
+    calls: dict[str, tuple[int, int, int, bool]] = {}
+    for place, request in enumerate(state.waiting):
+        due = state.now - request.since >= LONG
+        calls[request.container] = (place, gpus.index(request.gpu), request.bytes, due)
+    return tuple(
+        sorted(
+            (
+                tuple(container.quota.get(gpu, 0) for gpu in gpus),
+                tuple(container.leased.get(gpu, 0) for gpu in gpus),
+                container.paused,
+                calls.get(container.id, ()),
+            )
+            for container in state.containers.values()
+        )
+    )
+
+
+def _state(host: Host, key: Key) -> State:
+    gpus = [f"g{index}" for index in range(host.gpus)]
+    containers, sessions, calls = {}, {}, []
+    for session, (quota, leased, paused, call) in enumerate(key):
+        name = "ABCDEFGH"[session]
+        holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
+        promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
+        containers[name] = Container(name, promised, paused=paused, leased=holds, sessions=(session,))
+        sessions[session] = Session(session, name, holds)
+        if call:
+            place, gpu, amount, due = call
+            since = NOW - (LONG if due else 0) - (len(key) - place) / 1000
+            calls.append((place, Request(session, 0, name, gpus[gpu], amount, since, suspended=True)))
+    state = State(
+        gpus={
+            gpu: Gpu(gpu, host.capacity, host.capacity, tuple(n for n, c in containers.items() if gpu in c.quota))
+            for gpu in gpus
+        },
+        containers=containers,
+        sessions=sessions,
+        waiting=tuple(request for _, request in sorted(calls, key=lambda each: each[0])),
+        spanning=tuple(name for name, container in containers.items() if len(container.quota) > 1),
+        policy=host.policy,
+        now=NOW,
+    )
+    pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))
+    return State(**{**{f: getattr(state, f) for f in State.__slots__}, "pressed": pressed})

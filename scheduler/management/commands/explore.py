@@ -1,0 +1,57 @@
+"""Explores every state of small hosts, and finds the deadlock of the paper's rules."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from scheduler.core.policies import POLICIES
+from scheduler.experiment import deadlock
+from scheduler.experiment.explorer import Broken, explore, hosts
+from scheduler.experiment.literal import RULES
+
+
+class Command(BaseCommand):
+    help = "Explores every state of small hosts: no deadlock, no broken invariant. Ends with 1 at the first that is."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--containers", type=int, default=3)
+        parser.add_argument("--capacity", type=int, default=3, help="units on each GPU")
+        parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
+        parser.add_argument(
+            "--policy", action="append", choices=[*POLICIES, *RULES], help="only this one; may be repeated"
+        )
+        parser.add_argument("--pauses", action="store_true", help="containers may be paused and resumed")
+        parser.add_argument("--changes", action="store_true", help="quotas may change")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        for policy in options["policy"] or POLICIES:
+            if policy in RULES:
+                self._deadlock(policy, options["capacity"], options["containers"])
+            else:
+                self._explore(policy, **{name: options[name] for name in
+                                         ("containers", "capacity", "gpus", "pauses", "changes")})  # fmt: skip
+
+    def _explore(self, policy: str, *, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool) -> None:
+        began = time.monotonic()
+        try:
+            with ProcessPoolExecutor(os.cpu_count()) as pool:
+                counts = list(pool.map(explore, hosts(policy, containers, capacity, gpus, pauses, changes)))
+        except Broken as broken:
+            raise CommandError(f"{policy}: this must not be.\n{broken}") from None
+        with_what = "".join([", pauses" * pauses, ", changes of quota" * changes])
+        self.stdout.write(
+            f"{policy}: {containers} containers, {gpus} GPU of {capacity} units{with_what}: {len(counts)} hosts, "
+            f"{sum(counts)} states, none broken ({time.monotonic() - began:.0f} s)"
+        )
+
+    def _deadlock(self, policy: str, capacity: int, containers: int) -> None:
+        way = deadlock.shortest(policy, capacity, containers)
+        if way is None:
+            self.stdout.write(f"{policy}: no deadlock with {containers} containers on {capacity} units")
+        else:
+            self.stdout.write("\n  ".join([f"{policy}: the shortest way into its deadlock", *way]))
