@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ def grants_of(card: Card, tmp_path: Path) -> Iterator[Callable[..., Grants]]:  #
     """Makes the scheduler's end: `grants_of(quota=64 * MIB)`."""
     made: list[Grants] = []
 
-    def make(quota: int = 1024 * MIB, **options: Any) -> Grants:
-        made.append(Grants(tmp_path, card, quota, **options))
+    def make(quota: int = 1024 * MIB, gpus: Sequence[int] | None = None, **options: Any) -> Grants:
+        uuids = [uuid.UUID(gpu["uuid"].removeprefix("GPU-")).bytes for gpu in card.gpus()]
+        chosen = uuids if gpus is None else [uuids[index] for index in gpus]
+        made.append(Grants(tmp_path, chosen, quota, **options))
         return made[-1]
 
     yield make

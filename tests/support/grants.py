@@ -1,6 +1,6 @@
 """The scheduler's end of the socket for tests of the shim: real frames, real lease pages, and no policy at all.
 
-    grants = Grants(folder, card, quota=512 * MIB)      # answers by itself: up to the quota, rejected beyond
+    grants = Grants(folder, uuids, quota=512 * MIB)     # answers by itself: up to the quota, rejected beyond
     grants.hold()                                       # from now on questions wait in `grants.open`
     grants.answer(grants.next_open())
 
@@ -14,14 +14,15 @@ import queue
 import socket
 import struct
 import threading
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack, unpack
-from tests.support.card import CONTEXT, Card
 from tests.support.eventually import until
+
+BUILD = Path(__file__).resolve().parent.parent.parent / ".build"
+CONTEXT = 66 << 20  # what a context of the simulated card takes
 
 
 @dataclass(eq=False)
@@ -43,17 +44,15 @@ class Grants:
     def __init__(
         self,
         folder: Path,
-        card: Card,
+        uuids: Sequence[bytes],
         quota: int,
         *,
         extra: int = 0,
         context: int = CONTEXT,
         refuse: Code | None = None,
-        gpus: Sequence[int] | None = None,
     ) -> None:
-        """`extra`: headroom that comes with each grant, as far as the quota allows. `gpus`: which get a slot."""
-        everything = [uuid.UUID(gpu["uuid"].removeprefix("GPU-")).bytes for gpu in card.gpus()]
-        self.uuids = [everything[index] for index in (range(len(everything)) if gpus is None else gpus)]
+        """`uuids`: the GPUs that get a slot. `extra`: headroom that comes with each grant, as the quota allows."""
+        self.uuids = list(uuids)
         self.quota, self.extra, self.context, self.refuse = quota, extra, context, refuse
         self.path = folder / "gpushare.sock"
         self.peers: list[Peer] = []
@@ -213,6 +212,3 @@ class Grants:
             peer.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             peer.closed = True
-
-
-BUILD = Path(__file__).resolve().parent.parent.parent / ".build"

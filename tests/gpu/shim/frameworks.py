@@ -1,0 +1,187 @@
+"""One framework's allocations on the card: `frameworks.py NAME [beyond]`.
+
+Prints "result …" (what was computed, to be the same with and without the shim), "mark" (it holds memory and waits for
+a line on stdin, so that its charge can be compared with NVML's figure) and, with `beyond`, "beyond …": the framework's own
+out-of-memory error, after which it computes once more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+MIB = 1 << 20
+HOLD = 1024 * MIB
+
+
+def mark(result: object) -> None:
+    print(f"result {result}", flush=True)
+    print("mark", flush=True)
+    sys.stdin.readline()
+
+
+def torch_with(settings: str, graphs: bool = False) -> tuple[Callable[[], None], Callable[[], str]]:
+    if settings:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = settings
+        os.environ["PYTORCH_ALLOC_CONF"] = settings
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+    def step(layer: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        return torch.relu(layer(data)).sum()
+
+    def compute() -> None:
+        torch.manual_seed(1)
+        held = torch.empty(HOLD, dtype=torch.uint8, device="cuda")
+        layer = torch.nn.Linear(512, 512, device="cuda")
+        data = torch.randn(2048, 512, device="cuda")
+        if graphs:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                step(layer, data)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = step(layer, data)
+            for _ in range(5):
+                graph.replay()
+            result = out.item()
+        else:
+            result = step(layer, data).item()
+        mark(f"{result:.6f}")
+        del held
+
+    def beyond() -> str:
+        held = []
+        try:
+            while True:
+                held.append(torch.empty(64 * MIB, dtype=torch.uint8, device="cuda"))
+        except torch.cuda.OutOfMemoryError as error:
+            message = type(error).__name__
+        del held
+        torch.cuda.empty_cache()
+        return message
+
+    return compute, beyond
+
+
+def jax_with(preallocate: bool) -> tuple[Callable[[], None], Callable[[], str]]:
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true" if preallocate else "false"
+    import jax
+    import jax.numpy as jnp
+
+    def compute() -> None:
+        held = jnp.zeros(HOLD // 4, dtype=jnp.float32).block_until_ready()
+        data = jax.random.normal(jax.random.PRNGKey(1), (1024, 1024))
+        result = float(jnp.tanh(data @ data.T).sum())
+        mark(f"{result:.3f}")
+        del held
+
+    def beyond() -> str:
+        held = []
+        try:
+            while True:
+                held.append(jnp.zeros(64 * MIB // 4, dtype=jnp.float32).block_until_ready())
+        except Exception as error:
+            assert "RESOURCE_EXHAUSTED" in str(error), error
+            message = "RESOURCE_EXHAUSTED"
+        held.clear()
+        return message
+
+    return compute, beyond
+
+
+def cupy() -> tuple[Callable[[], None], Callable[[], str]]:
+    import cupy
+
+    def compute() -> None:
+        held = cupy.zeros(HOLD, dtype=cupy.uint8)
+        data = cupy.arange(1 << 20, dtype=cupy.float64).reshape(1024, 1024)
+        mark(f"{float((data @ data).sum()):.6e}")
+        del held
+
+    def beyond() -> str:
+        held = []
+        try:
+            while True:
+                held.append(cupy.zeros(64 * MIB, dtype=cupy.uint8))
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            message = type(error).__name__
+        held.clear()
+        cupy.get_default_memory_pool().free_all_blocks()
+        return message
+
+    return compute, beyond
+
+
+def triton() -> tuple[Callable[[], None], Callable[[], str]]:
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def add(a, b, out, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * block + tl.arange(0, block)
+        tl.store(out + at, tl.load(a + at, mask=at < count) + tl.load(b + at, mask=at < count), mask=at < count)
+
+    _, beyond = torch_with("")
+
+    def compute() -> None:
+        count = HOLD // 16
+        a = torch.arange(count, dtype=torch.float32, device="cuda")
+        out = torch.empty_like(a)
+        add[(triton.cdiv(count, 1024),)](a, a, out, count, block=1024)
+        mark(f"{out.double().sum().item():.6e}")
+
+    return compute, beyond
+
+
+def workers() -> tuple[Callable[[], None], Callable[[], str]]:
+    """A data loader with worker processes, forked after CUDA has been initialised."""
+    compute_once, beyond = torch_with("")
+    import torch
+
+    class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 256
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.full((1024,), float(index))
+
+    def compute() -> None:
+        torch.ones(1, device="cuda")
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=16, num_workers=4, pin_memory=True)
+        total = sum(batch.cuda(non_blocking=True).double().sum().item() for batch in loader)
+        print(f"result {total}", flush=True)
+        compute_once()
+
+    return compute, beyond
+
+
+FRAMEWORKS: dict[str, Callable[[], tuple[Callable[[], None], Callable[[], str]]]] = {
+    "torch native": lambda: torch_with(""),
+    "torch expandable_segments": lambda: torch_with("expandable_segments:True"),
+    "torch cudaMallocAsync": lambda: torch_with("backend:cudaMallocAsync"),
+    "torch CUDA graphs": lambda: torch_with("", graphs=True),
+    "torch data loader workers": workers,
+    "jax preallocating": lambda: jax_with(True),
+    "jax growing": lambda: jax_with(False),
+    "cupy": cupy,
+    "triton": triton,
+}
+
+
+def main() -> None:
+    compute, beyond = FRAMEWORKS[sys.argv[1]]()
+    compute()
+    if "beyond" in sys.argv[2:]:
+        print(f"beyond {beyond()}", flush=True)
+        compute()
+    print("end", flush=True)
+
+
+if __name__ == "__main__":
+    main()
