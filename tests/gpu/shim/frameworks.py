@@ -1,8 +1,8 @@
 """One framework's allocations on the card: `frameworks.py NAME [beyond]`.
 
 Prints "result …" (what was computed, to be the same with and without the shim), "mark" (it holds memory and waits for
-a line on stdin, so that its charge can be compared with NVML's figure) and, with `beyond`, "beyond …": the framework's own
-out-of-memory error, after which it computes once more.
+a line on stdin, so that its charge can be compared with NVML's figure) and, with `beyond`, "beyond …": the framework's
+own out-of-memory error, after which it computes once more.
 """
 
 from __future__ import annotations
@@ -85,9 +85,8 @@ def jax_with(preallocate: bool) -> tuple[Callable[[], None], Callable[[], str]]:
         try:
             while True:
                 held.append(jnp.zeros(64 * MIB // 4, dtype=jnp.float32).block_until_ready())
-        except Exception as error:
-            assert "RESOURCE_EXHAUSTED" in str(error), error
-            message = "RESOURCE_EXHAUSTED"
+        except jax.errors.JaxRuntimeError as error:
+            message = str(error).partition(":")[0]
         held.clear()
         return message
 
