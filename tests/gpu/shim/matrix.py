@@ -3,8 +3,8 @@
     python -m tests.gpu.shim.matrix [--out FOLDER] [NAME …]
 
 Prints for each: whether its results are those without the shim, which error it gets beyond the quota and whether it
-goes on after it, and what it is charged while it holds its memory against what NVML shows for it: the difference is what
-the scheduler measures and charges as overhead. Writes matrix.json; exits 1 if a line is wrong.
+goes on after it, and what it is charged while it holds its memory against what NVML shows for it: the difference is
+what the scheduler measures and charges as overhead. Writes matrix.json; exits 1 if a line is wrong.
 """
 
 from __future__ import annotations
