@@ -5,23 +5,28 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).parent
-# The image's root is a busybox; the host's own Python with PyTorch comes in by read-only volumes.
-IMAGE = os.environ.get("GPU_TEST_IMAGE", "gpushare/host:latest")
-VOLUMES = [f"{folder}:{folder}:ro" for folder in ("/usr", "/lib", "/lib64", "/opt")] + [f"{HERE}:/jobs:ro"]
+# An image of nothing but links: the host's own Python with PyTorch comes in by read-only volumes, so that neither a
+# registry nor gigabytes are needed.
+IMAGE = "gpushare/host:latest"
+LINKS = {"usr": "host/usr", "opt": "host/opt", **{name: f"host/usr/{name}" for name in ("bin", "lib", "lib64")}}
+VOLUMES = ["/usr:/host/usr:ro", "/opt:/host/opt:ro", f"{HERE}:/jobs:ro"]
 PYTHON = os.environ.get("GPU_TEST_PYTHON", sys.executable)
 
 
@@ -39,6 +44,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
 
 
+@pytest.fixture(scope="session")
+def image() -> str:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, target in LINKS.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            tar.addfile(link)
+        for name in ("tmp", "etc", "host", "jobs"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o777
+            tar.addfile(folder)
+    client = docker.from_env()
+    client.api.import_image_from_data(archive.getvalue(), repository="gpushare/host", tag="latest")
+    client.close()
+    return IMAGE
+
+
 class Appliance:
     """A running appliance, spoken to by REST."""
 
@@ -52,7 +75,7 @@ class Appliance:
             "GPUSHARE_HOME": str(self.home),
             "GPUSHARE_GPUS": self.gpus,
             "GPUSHARE_ENGINE": "docker",
-            "GPUSHARE_VOLUME_ROOTS": f"/usr /lib /lib64 /opt {HERE}",
+            "GPUSHARE_VOLUME_ROOTS": f"/usr /opt {HERE}",
             "PORT": "8123",
         }
         with self._log.open("ab") as log:
@@ -111,7 +134,7 @@ class Appliance:
 
 
 @pytest.fixture
-def appliance(tmp_path: Path) -> Iterator[Appliance]:
+def appliance(tmp_path: Path, image: str) -> Iterator[Appliance]:
     """The appliance on the real card, capped to 6 GiB."""
     results = Path(os.environ.get("GPU_TEST_RESULTS", str(tmp_path)))
     running = Appliance(tmp_path / "home", "nvidia:cap=6GiB", results / "appliance.log")
