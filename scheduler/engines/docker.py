@@ -52,7 +52,7 @@ class DockerEngine:
     def __init__(self, home: Path, outfit: Outfit, settings: DockerSettings) -> None:
         self._home, self._outfit, self._settings = home.resolve(), outfit, settings
         self._preload = self._home / "ld.so.preload"
-        self._client = Client(settings.address, settings.registries)
+        self._client = Client(settings.address)
         self._watch = Watch(self._client, self._home, settings.log_bytes)
         self._why_not_started = "The Docker engine has not been started."
 
@@ -76,7 +76,7 @@ class DockerEngine:
         self._why_not_started = ""
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
-        self._images = Images(self._client.api)
+        self._images = Images(self._client.api, self._settings.registries)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
         self._limits = limits_of(self._settings, info)
         self._preload.write_text(f"{options.SHIM}\n")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import docker
@@ -28,8 +27,8 @@ class Client:
     api: docker.APIClient
     look: docker.APIClient
 
-    def __init__(self, address: str, registries: Path | None) -> None:
-        self.address, self._registries = address, registries
+    def __init__(self, address: str) -> None:
+        self.address = address
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="docker")
 
     async def connect(self) -> dict[str, Any]:
@@ -40,8 +39,6 @@ class Client:
         self.api = docker.APIClient(self.address, version="auto", timeout=ANSWERS_WITHIN, max_pool_size=2 * WORKERS)
         version = self.api.api_version
         self.look = docker.APIClient(self.address, version=version, timeout=LOOK_WITHIN, max_pool_size=2 * WORKERS)
-        if self._registries is not None:
-            self.api.reload_login(str(self._registries))  # type: ignore[attr-defined]
         info: dict[str, Any] = self.api.info()
         return info
 

@@ -24,11 +24,11 @@ class Rule:
 
 
 RULES = (
+    Rule(r"invalid reference format|invalid repository name", "invalid_image", 400,
+         "{image!r} is not the name of an image.", "image"),
     Rule(r"no such image|manifest .*unknown|manifest for .* not found|repository does not exist|pull access denied"
          r"|name unknown", "unknown_image", 404,
          "There is no image {image!r}, here or at its registry, or its registry does not let us have it.", "image"),
-    Rule(r"invalid reference format|invalid repository name", "invalid_image", 400,
-         "{image!r} is not the name of an image.", "image"),
     Rule(r"unauthorized|authentication required|no basic auth", "registry_refused", 409,
          "The registry of {image!r} asks for credentials, and has not accepted ours: an admin sets them with "
          "GPUSHARE_REGISTRY_CONFIG.", "image"),

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import docker
+import docker.auth
 import docker.errors
 
 from .base import Progress
@@ -23,8 +25,8 @@ class Image:
 class Images:
     """Blocking; to be called from worker threads. Two launches of one missing image fetch it once."""
 
-    def __init__(self, api: docker.APIClient) -> None:
-        self._api = api
+    def __init__(self, api: docker.APIClient, registries: Path | None) -> None:
+        self._api, self._registries = api, registries
         self._lock = threading.Lock()
         self._fetching: dict[str, Future[None]] = {}
 
@@ -62,11 +64,19 @@ class Images:
 
     def _fetch(self, name: str, progress: Progress | None) -> None:
         layers: dict[str, tuple[int, int]] = {}
-        for line in self._api.pull(name, tag=_tag(name), stream=True, decode=True):
+        for line in self._api.pull(name, tag=_tag(name), stream=True, decode=True, auth_config=self._credentials(name)):
             if "error" in line:
                 raise docker.errors.APIError(line["error"], explanation=line["error"])
             if progress is not None and (words := _progress(line, layers)):
                 progress(f"Fetching {name}: {words}")
+
+    def _credentials(self, name: str) -> dict[str, Any] | None:
+        """Read anew each time, so that a changed password needs no restart. None: the SDK's own configuration."""
+        if self._registries is None:
+            return None
+        registry, _ = docker.auth.resolve_repository_name(name)
+        found: dict[str, Any] | None = docker.auth.load_config(str(self._registries)).resolve_authconfig(registry)
+        return found
 
 
 def _tag(name: str) -> str | None:

@@ -75,7 +75,7 @@ class Watch:
                 self.pids.pop(engine_id, None)
                 return None
             id_ = found["Config"]["Labels"][options.LABEL]
-            if id_ in self.launching or found["State"]["Status"] == "created":
+            if id_ in self.launching | self.doomed or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
             sighting = as_sighting(found)

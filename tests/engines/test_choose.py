@@ -1,0 +1,62 @@
+"""Which engine a host gets, and what programs are given that must not change under them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from scheduler.engines.base import EngineAway
+from scheduler.engines.choose import choose
+from scheduler.engines.outfit import keep_copy
+from tests.support.dockerd import Dockerd
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture
+def home(settings: Settings, tmp_path: Path, empty_shim: Path) -> Path:
+    settings.GPUSHARE_HOME = tmp_path
+    settings.GPUSHARE_BUILD = empty_shim.parent
+    settings.GPUSHARE_DOCKER_HOST = "unix:///no/docker.sock"
+    return tmp_path
+
+
+async def test_auto_is_local_processes_where_there_is_no_docker(home: Path, settings: Settings) -> None:
+    settings.GPUSHARE_ENGINE = "auto"
+    engine = await choose(None)
+    assert engine.name == "process"
+    await engine.close()
+
+
+async def test_docker_by_name_is_waited_for(home: Path, settings: Settings) -> None:
+    settings.GPUSHARE_ENGINE = "docker"
+    with pytest.raises(EngineAway, match=r"unix:///no/docker\.sock"):
+        await choose(None)
+
+
+@pytest.mark.docker
+async def test_auto_is_docker_and_stays_docker_when_docker_is_late(
+    home: Path, settings: Settings, dockerd: Dockerd
+) -> None:
+    settings.GPUSHARE_ENGINE = "auto"
+    settings.GPUSHARE_DOCKER_HOST = dockerd.address
+    engine = await choose(None)
+    assert engine.name == "docker"
+    await engine.close()
+    settings.GPUSHARE_DOCKER_HOST = "unix:///no/docker.sock"
+    with pytest.raises(EngineAway):  # its containers may be there, and must not be taken for gone
+        await choose(None)
+
+
+def test_rebuilt_shim_does_not_change_under_a_running_program(tmp_path: Path) -> None:
+    library = tmp_path / "libgpushare.so"
+    library.write_bytes(b"one")
+    first = keep_copy(library, tmp_path / "kept")
+    library.write_bytes(b"two")
+    second = keep_copy(library, tmp_path / "kept")
+    assert (first.read_bytes(), second.read_bytes()) == (b"one", b"two")
+    assert keep_copy(library, tmp_path / "kept") == second

@@ -1,0 +1,194 @@
+"""What goes wrong in Docker is told in a sentence that says what to do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from unittest.mock import Mock
+
+import docker
+import docker.errors
+import pytest
+import requests.exceptions
+
+from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
+from scheduler.engines.docker import DockerEngine, limits_of
+from scheduler.engines.docker_errors import explain
+from scheduler.engines.docker_options import container_name
+from tests.engines.conftest import Opener
+from tests.support.dockerd import IMAGE, Dockerd, build_image, have_dockerd
+from tests.support.eventually import eventually
+
+Launcher = Callable[..., Launch]
+
+
+def said_by_docker(sentence: str, status: int = 500) -> docker.errors.APIError:
+    return docker.errors.APIError(sentence, response=Mock(status_code=status), explanation=sentence)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "status", "code", "ours", "field"),
+    [
+        ("pull access denied for x, repository does not exist or may require 'docker login'", 404, "unknown_image",
+         404, "image"),
+        ("manifest for x:9 not found: manifest unknown: manifest unknown", 404, "unknown_image", 404, "image"),
+        ('Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io: no such host', 500,
+         "registry_away", 503, "image"),
+        ('Conflict. The container name "/x" is already in use by container "abc".', 409, "name_taken", 409, "name"),
+        ("driver failed programming external connectivity on endpoint x: Bind for 0.0.0.0:80 failed: port is already "
+         "allocated", 500, "port_taken", 409, "ports"),
+        ("driver failed programming external connectivity: Error starting userland proxy: listen tcp4 0.0.0.0:80: "
+         "bind: address already in use", 500, "port_taken", 409, "ports"),
+        ("mkdir /var/lib/docker/overlay2/x: no space left on device", 500, "disk_full", 503, ""),
+        ('failed to create task: exec: "nope": executable file not found in $PATH: unknown', 400, "cannot_start", 400,
+         "command"),
+        ('could not select device driver "nvidia" with capabilities: [[gpu]]', 500, "gpu_unreachable", 503, ""),
+        ("something that nobody has seen before", 500, "engine_error", 503, ""),
+        ("something that nobody has seen before", 409, "engine_error", 409, ""),
+    ],
+)  # fmt: skip
+def test_each_sentence_of_docker_has_an_answer(sentence: str, status: int, code: str, ours: int, field: str) -> None:
+    error = explain(said_by_docker(sentence, status), address="unix:///d", image="x:9", command="nope", ports="80:80")
+    assert (error.code, error.status, error.field) == (code, ours, field)
+    assert str(error).endswith((".", sentence))
+    assert "{" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "error", [requests.exceptions.ReadTimeout("x"), requests.exceptions.ConnectionError("x"), OSError(5, "x")]
+)
+def test_no_answer_is_an_engine_away_with_its_address(error: Exception) -> None:
+    told = explain(error, address="unix:///d/docker.sock")
+    assert isinstance(told, EngineAway)
+    assert "unix:///d/docker.sock" in str(told)
+
+
+def test_missing_controllers_are_said_and_gone_without(caplog: pytest.LogCaptureFixture) -> None:
+    info = {"MemTotal": 1 << 30, "NCPU": 4, "PidsLimit": True, "SecurityOptions": ["name=seccomp,profile=default"]}
+    limits = limits_of(Mock(memory=None, cpus=None, pids=100), info)
+    assert (limits.memory, limits.cpus, limits.pids, limits.swap) == (None, None, 100, False)
+    assert "no control group for host memory, CPU" in caplog.text
+
+
+@pytest.mark.docker
+class TestRealDocker:
+    @pytest.fixture(autouse=True)
+    async def nothing_is_left(self, docker_engine: DockerEngine, docker_api: docker.APIClient) -> None:
+        self.engine, self.api = docker_engine, docker_api
+
+    async def refused(self, launch: Launch) -> EngineError:
+        with pytest.raises(EngineError) as caught:
+            await self.engine.launch(launch)
+        ours = {"label": f"com.gpushare.container={launch.id}"}
+        assert self.api.containers(all=True, filters=ours) == []
+        return caught.value
+
+    async def test_program_that_is_not_there(self, a_launch: Launcher) -> None:
+        error = await self.refused(a_launch("/no/such/program"))
+        assert (error.code, error.field) == ("cannot_start", "command")
+        assert "'/no/such/program'" in str(error)
+
+    async def test_no_command_at_all(self, a_launch: Launcher) -> None:
+        error = await self.refused(a_launch())
+        assert (error.code, error.field) == ("cannot_start", "command")
+
+    async def test_name_that_another_container_has(self, a_launch: Launcher) -> None:
+        launch = a_launch("true")
+        other = self.api.create_container(IMAGE, ["true"], name=container_name(launch))
+        try:
+            assert ((error := await self.refused(launch)).code, error.field) == ("name_taken", "name")
+        finally:
+            self.api.remove_container(other["Id"])
+
+    async def test_memory_too_small_for_any_container(self, a_launch: Launcher) -> None:
+        error = await self.refused(a_launch("true", memory=1 << 20))
+        assert (error.code, error.field, error.status) == ("memory_too_small", "memory", 400)
+
+    @pytest.mark.parametrize("port", ["80", "x:80", "80:80/icmp", "1:2:3:4:x"])
+    async def test_port_that_is_none(self, a_launch: Launcher, port: str) -> None:
+        assert ((error := await self.refused(a_launch("true", ports=[port]))).code, error.field) == (
+            "bad_port",
+            "ports",
+        )
+
+    async def test_container_gone_meanwhile(self, a_launch: Launcher) -> None:
+        engine_id = (await self.engine.launch(a_launch("sleep", "60"))).engine_id
+        self.api.remove_container(engine_id, force=True)
+        with pytest.raises(EngineError, match="has ended"):
+            await self.engine.pause(engine_id)
+        await self.engine.kill(engine_id, grace=1)
+        await self.engine.remove(engine_id)
+
+    async def test_running_container_is_not_removed(self, a_launch: Launcher) -> None:
+        engine_id = (await self.engine.launch(a_launch("sleep", "60"))).engine_id
+        with pytest.raises(EngineError, match="kill it first"):
+            await self.engine.remove(engine_id)
+        assert [each.condition for each in await self.engine.sightings()] == [Condition.RUNNING]
+
+    async def test_launch_that_docker_answered_too_late_is_taken_away(
+        self, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        launch = a_launch("sleep", "60")
+        start = self.engine._client.api.start
+
+        def too_slow(engine_id: str) -> None:
+            start(engine_id)
+            raise requests.exceptions.ReadTimeout("it did start, and said so too late")
+
+        monkeypatch.setattr(self.engine._client.api, "start", too_slow)
+        with pytest.raises(EngineAway, match="too slow"):
+            await self.engine.launch(launch)
+        filters = {"label": f"com.gpushare.container={launch.id}"}
+        await eventually(lambda: not self.api.containers(all=True, filters=filters), within=4)
+        assert self.engine._watch.changes.last(launch.id) is None
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Dockerd]:
+    """A Docker engine whose whole disk is 24 MiB."""
+    if why_not := have_dockerd():
+        pytest.skip(why_not)
+    folder = Path(tempfile.mkdtemp(prefix="dockerd-"))
+    (folder / "data").mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder / "data"], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    engine = Dockerd(folder)
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.stop()
+        subprocess.run(["umount", folder / "data"], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+
+
+@pytest.mark.docker
+async def test_full_disk_is_said_and_leaves_nothing(
+    small_disk: Dockerd, open_engine: Opener, a_launch: Launcher
+) -> None:
+    client = docker.APIClient(small_disk.address, version="auto")
+    await asyncio.to_thread(build_image, client, IMAGE)
+    async with open_engine(address=small_disk.address) as engine:
+        filler = small_disk.folder / "data" / "filler"
+        fill(filler)
+        launch = a_launch("true")
+        with pytest.raises(EngineError, match="disk is full") as caught:
+            await engine.launch(launch)
+        assert (caught.value.code, caught.value.status) == ("disk_full", 503)
+        filler.unlink()
+        await engine.launch(launch)  # retrying is safe
+        await eventually(lambda: engine._watch.changes.known()[0].condition is Condition.ENDED)
+        await engine.remove(engine._watch.changes.known()[0].engine_id)
+    client.close()

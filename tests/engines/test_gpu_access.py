@@ -1,0 +1,108 @@
+"""How GPUs reach a container: by the way this host has, by UUID, and only those that were assigned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.engines import gpu_access
+from scheduler.engines.base import EngineError
+from scheduler.engines.gpu_access import Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
+from scheduler.engines.outfit import Simulation
+
+FIRST, SECOND = "GPU-1a2b3c4d-0000-0000-0000-000000000001", "GPU-1a2b3c4d-0000-0000-0000-000000000002"
+SIMULATION = Simulation(Path("/build/sim"), Path("/home/card/state"))
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with two cards whose minors are not their indices, as the kernel module and the driver lay it out."""
+    for number, (uuid, minor) in enumerate([(FIRST, 3), (SECOND, 0)]):
+        folder = tmp_path / "proc" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(
+            f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Location: \t 0000:0{number}:00.0\n"
+            f"Device Minor: \t {minor}\n"
+        )
+    devices, libraries = tmp_path / "dev", tmp_path / "lib"
+    devices.mkdir()
+    libraries.mkdir()
+    for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
+        (devices / name).touch()
+    for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libnvidia-glcore.so.580.1", "libc.so.6"):
+        (libraries / name).touch()
+    (libraries / "libcuda.so.1").symlink_to("libcuda.so.580.1")
+    (libraries / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.580.1")
+    monkeypatch.setattr(gpu_access, "_loader_cache", list)
+    monkeypatch.setattr(gpu_access, "DRIVER_FOLDERS", (str(libraries),))
+    return tmp_path
+
+
+def test_raw_way_gives_the_assigned_cards_nodes_and_the_drivers_libraries(host: Path) -> None:
+    added = gpu_access.raw(host / "dev", host / "proc").additions([FIRST])
+    assert added.devices == tuple(str(host / "dev" / name) for name in ("nvidia3", "nvidiactl", "nvidia-uvm"))
+    mounts = {mount.target: mount.source for mount in added.mounts}
+    assert mounts["/run/gpushare-lib/driver/libcuda.so.1"] == str(host / "lib" / "libcuda.so.580.1")
+    assert mounts["/run/gpushare-lib/driver/libnvidia-ml.so.1"] == str(host / "lib" / "libnvidia-ml.so.580.1")
+    assert not [target for target in mounts if "glcore" in target or "libc.so" in target]
+    assert all(mount.read_only for mount in added.mounts)
+    assert added.libraries == ("/run/gpushare-lib/driver",)
+
+
+def test_raw_way_knows_no_other_card(host: Path) -> None:
+    with pytest.raises(EngineError, match="No device node is known for GPU-other"):
+        gpu_access.raw(host / "dev", host / "proc").additions(["GPU-other"])
+
+
+def test_runtime_and_cdi_name_uuids() -> None:
+    (request,) = NvidiaRuntime().additions([FIRST, SECOND]).requests
+    assert (request["Driver"], request["DeviceIDs"], request.get("Count")) == ("nvidia", [FIRST, SECOND], None)
+    (request,) = Cdi().additions([SECOND]).requests
+    assert (request["Driver"], request["DeviceIDs"]) == ("cdi", [f"nvidia.com/gpu={SECOND}"])
+
+
+def test_simulated_card_comes_with_its_libraries_and_its_state() -> None:
+    added = Simulated(SIMULATION).additions([FIRST])
+    assert added.mounts == (
+        Mount("/build/sim", "/run/gpushare-lib/sim"),
+        Mount("/home/card", "/run/gpushare-card", read_only=False),
+    )
+    assert (added.state, added.devices, added.requests) == ("/run/gpushare-card/state", (), ())
+
+
+def specification(folder: Path, *names: str) -> str:
+    devices = "".join(f"- name: {name}\n" for name in names)
+    (folder / "nvidia.yaml").write_text(f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}")
+    return str(folder)
+
+
+def test_cdi_is_only_taken_if_it_names_cards_by_uuid(tmp_path: Path) -> None:
+    assert not has_cdi(["/no/such/folder", str(tmp_path)])
+    assert not has_cdi([specification(tmp_path, "0", "1", "all")])
+    assert has_cdi([specification(tmp_path, "0", FIRST, "all")])
+
+
+@pytest.mark.parametrize(
+    ("configured", "runtimes", "cdi", "simulation", "expected"),
+    [
+        ("auto", {"runc": {}, "nvidia": {}}, True, None, NvidiaRuntime),
+        ("auto", {"runc": {}}, True, None, Cdi),
+        ("auto", {"runc": {}}, False, None, Raw),
+        ("runtime", {}, True, None, NvidiaRuntime),
+        ("cdi", {"nvidia": {}}, False, None, Cdi),
+        ("raw", {"nvidia": {}}, True, None, Raw),
+        ("runtime", {"nvidia": {}}, True, SIMULATION, Simulated),
+    ],
+)
+def test_ways_are_tried_in_order_unless_one_is_configured(
+    tmp_path: Path, configured: str, runtimes: object, cdi: bool, simulation: Simulation | None, expected: type
+) -> None:
+    folder = specification(tmp_path, FIRST) if cdi else str(tmp_path)
+    info = {"Runtimes": runtimes, "CDISpecDirs": [folder]}
+    assert isinstance(detect(configured, info, simulation), expected)
+
+
+def test_way_that_does_not_exist_is_a_sentence() -> None:
+    with pytest.raises(EngineError, match="can be auto, runtime, cdi or raw"):
+        detect("magic", {}, None)
