@@ -97,6 +97,7 @@ class Appliance:
 
     def stop(self) -> None:
         assert self.process is not None
+        self.client.close()
         self.process.terminate()
         self.process.wait(30)
 
