@@ -1,0 +1,165 @@
+"""A lease belongs to a process for as long as it runs one program, and to nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from tests.support.eventually import eventually
+from tests.support.host import GIB, MIB, Host
+from tests.support.raw import Elsewhere, Raw
+
+
+async def _socket_dir(host: Host, **fields: object):
+    container = await host.launch("sleep", "600", **fields)
+    return container, host.up.server.socket_dir(str(container.pk))
+
+
+async def test_lease_of_a_process_whose_connection_broke_stays_its_own(host: Host) -> None:
+    container, directory = await _socket_dir(host, gpu_memory=2 * GIB)
+    raw = await asyncio.to_thread(Raw, directory)
+    page = await asyncio.to_thread(raw.hello)
+    raw.need(GIB)
+    await asyncio.to_thread(raw.read)
+    raw.close()
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gpu = next(iter(tenant.quota))
+    await eventually(lambda: not host.up.server.connections(tenant.id))
+    assert tenant.used(gpu) == GIB
+    again = await asyncio.to_thread(Raw, directory)
+    assert await asyncio.to_thread(again.hello, page.fileno()) is None  # it keeps its page
+    assert len(tenant.sessions) == 1
+    assert tenant.used(gpu) == GIB
+    again.close()
+
+
+async def test_call_that_waits_over_a_broken_connection_keeps_its_place_and_is_answered(host: Host) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    container, directory = await _socket_dir(host, gpu_memory=4 * GIB)
+    raw = await asyncio.to_thread(Raw, directory)
+    page = await asyncio.to_thread(raw.hello)
+    raw.need(3 * GIB, serial=7)
+    waiting = await host.until(container, "suspended")
+    raw.close()
+    again = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(again.hello, page.fileno())
+    again.need(3 * GIB, serial=7)
+    assert (await host.until(container, "suspended")).suspended_since == waiting.suspended_since
+    await host.command("kill", holder)
+    answer = await asyncio.to_thread(again.read)
+    assert (answer.serial, answer.bytes) == (7, 3 * GIB)
+    again.close()
+
+
+async def test_grant_for_a_process_that_hung_up_comes_back(host: Host) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    container, directory = await _socket_dir(host, gpu_memory=4 * GIB)
+    raw = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(raw.hello)
+    raw.need(3 * GIB)
+    await host.until(container, "suspended")
+    raw.close()
+    await host.command("kill", holder)
+    await host.until(container, "running")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert [tenant.granted(gpu) for gpu in tenant.quota] == [0]
+
+
+async def test_lease_returns_when_the_process_dies_though_a_fork_holds_its_connection(host: Host) -> None:
+    container, directory = await _socket_dir(host, gpu_memory=2 * GIB)
+    script = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.support.raw import Raw\n"
+        "raw = Raw(Path(sys.argv[1])); raw.hello(); raw.need(1 << 30); raw.read()\n"
+        "child = os.fork()\n"
+        "if child == 0: os.close(1); time.sleep(600)\n"
+        "print(child, flush=True); time.sleep(600)\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        script,
+        str(directory),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    child = int(await parent.stdout.readline())
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gpu = next(iter(tenant.quota))
+    assert tenant.used(gpu) == GIB
+    parent.kill()
+    await parent.wait()
+    await eventually(lambda: not tenant.sessions)
+    assert tenant.granted(gpu) == 0
+    os.kill(child, signal.SIGKILL)
+
+
+async def test_exec_gives_the_new_program_a_lease_of_its_own(host: Host) -> None:
+    program = (
+        "import ctypes, os\n"
+        "cuda = ctypes.CDLL('libcuda.so.1'); context = ctypes.c_void_p(); pointer = ctypes.c_uint64()\n"
+        "assert cuda.cuInit(0) == 0\n"
+        "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
+        "assert cuda.cuCtxSetCurrent(context) == 0\n"
+        "assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(700 << 20)) == 0\n"
+        "print('holds', flush=True)\n"
+        f"os.execv('{host.workload}', ['workload', '--bytes', '700MiB', '--check', '1MiB'])\n"
+    )
+    container = await host.launch(sys.executable, "-c", program, gpu_memory=GIB)
+    ended = await host.until(container, "exited")
+    assert "holds" in host.log(container)
+    assert ended.exit_code == 0, host.log(container)
+    claim = await host.returned(container)
+    assert 700 * MIB <= claim.peak <= GIB
+
+
+async def test_300_processes_at_once_all_get_a_lease(host: Host) -> None:
+    _, directory = await _socket_dir(host, gpu_memory=4 * GIB)
+    script = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.support.raw import Raw\n"
+        "for _ in range(300):\n"
+        "    if os.fork() == 0:\n"
+        "        begun = time.perf_counter()\n"
+        "        raw = Raw(Path(sys.argv[1])); raw.hello(); raw.need(1 << 20); answer = raw.read()\n"
+        "        assert answer.bytes == 1 << 20\n"
+        "        os.write(1, f'{time.perf_counter() - begun}\\n'.encode()); time.sleep(1); os._exit(0)\n"
+        "for _ in range(300): os.wait()\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        script,
+        str(directory),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    times = sorted(float(line) for line in output.split())
+    print(f"HELLO to lease: median {times[150] * 1e3:.0f} ms, p99 {times[297] * 1e3:.0f} ms")
+    assert len(times) == 300
+    assert times[297] <= 2.0
+    await eventually(lambda: not host.up.broker.sessions)
+
+
+async def test_memory_is_free_again_after_kills(host: Host) -> None:
+    _, directory = await _socket_dir(host, gpu_memory=4 * GIB)
+    processes = [await asyncio.to_thread(Elsewhere, directory) for _ in range(20)]
+    for number, process in enumerate(processes):
+        assert "bytes=" in await asyncio.to_thread(process.need, (number + 1) * MIB)
+    for process in processes[::2]:
+        process.process.kill()
+    await eventually(lambda: len(host.up.broker.sessions) == 10)
+    tenant = host.up.broker.tenants[directory.name]
+    gpu = next(iter(tenant.quota))
+    assert tenant.used(gpu) == sum(range(2, 21, 2)) * MIB
+    for process in processes:
+        process.close()
+    await eventually(lambda: not host.up.broker.sessions)
+    assert host.up.broker.state.containers[tenant.id].leased.get(gpu, 0) == 0
