@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from django.db.models import Q
 from web.models import AllocationEvent, Container
 
 Kind = AllocationEvent.Kind
+_LINGERING = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class Event:
 def spans(containers: Iterable[UUID] | Q, start: datetime, end: datetime) -> Iterator[tuple[UUID, Iterator[Span]]]:
     """What each of the containers did in [start, end). `containers` chooses them: by id, or by a condition on them."""
     chosen = containers if isinstance(containers, Q) else Q(pk__in=containers)
-    alive = Container.objects.filter(chosen, Q(finished_at=None) | Q(finished_at__gte=start), created_at__lt=end)
+    # The engine says that it ended a moment before the card has all memory back: the events decide.
+    lately = Q(finished_at=None) | Q(finished_at__gte=start - _LINGERING)
+    alive = Container.objects.filter(chosen, lately, created_at__lt=end)
     finished = dict(alive.values_list("pk", "finished_at"))
     rows = (
         AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)

@@ -28,7 +28,8 @@ def recomputed(start: datetime, end: datetime) -> dict[str, int]:
     for container in Container.objects.all():
         events = list(AllocationEvent.objects.filter(container=container, at__lt=end).order_by("at", "id"))
         totals["rejects"] += sum(1 for event in events if event.kind == Kind.REJECTED and event.at >= start)
-        last = min(container.finished_at or end, end)
+        closed = any(event.kind == Kind.ENDED for event in events)
+        last = end if closed else min(container.finished_at or end, end)
         moments = sorted({event.at for event in events} | {start, last})
         for moment, following in itertools.pairwise(moments):
             if moment < start or following > last:

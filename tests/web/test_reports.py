@@ -180,11 +180,12 @@ def test_a_name_that_looks_like_a_formula_is_only_text_in_a_spreadsheet(gpu):
     [
         ({"from": "2026-11-21", "to": "2026-11-20"}, "from"),
         ({"from": "2026-11-20", "to": "2026-11-20"}, "from"),
-        ({"from": "2999-01-01"}, "from"),
+        ({"from": "2999-12-31"}, "from"),
         ({"from": "yesterday"}, "from"),
         ({"to": "2026-02-30"}, "to"),
         ({"to": "2026-11-20T25:00"}, "to"),
         ({"from": "0001-01-01T00:00:00+14:00"}, "from"),
+        ({"to": "9999-12-31"}, "to"),
         ({"group_by": "colour"}, "group_by"),
         ({"format": "pdf"}, "format"),
         ({"groupby": "user"}, "groupby"),
@@ -198,4 +199,3 @@ def test_a_range_or_a_grouping_that_makes_no_sense_is_refused(client, query, fie
 def test_a_time_without_events_is_an_empty_report(client):
     body = client.get(URL, {"from": "2020-01-01", "to": "2020-01-02"}).json()
     assert (body["rows"], body["total"]["vram_gib_hours"]) == ([], 0.0)
-    assert client.get(URL, {"to": "0001-01-02"}).status_code == 200

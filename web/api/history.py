@@ -42,11 +42,9 @@ class TimeField(serializers.Field[datetime, Any, str, Any]):
             found = datetime.combine(date, time(), UTC)
         if found is None:
             raise serializers.ValidationError("This has to be a date, such as 2026-11-20, or a time in ISO form.")
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        try:
-            return found.astimezone(UTC)
-        except OverflowError:
-            raise serializers.ValidationError("This is before or after all time.") from None
+        if not 2000 <= found.year < 3000:
+            raise serializers.ValidationError("This is not a time of this appliance's.")
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
     def to_representation(self, value: datetime) -> str:
         return value.isoformat()
@@ -134,7 +132,7 @@ class AllocationReport(APIView):
     def get(self, request: Request) -> HttpResponseBase:
         query = ReportQuery.of(request)
         end = query.get("to") or timezone.now()
-        start = query.get("from") or max(end, datetime.min.replace(tzinfo=UTC) + _MONTH) - _MONTH
+        start = query.get("from") or end - _MONTH
         if start >= end:
             raise invalid(f"The range is empty: it ends at {end:%Y-%m-%d %H:%M} and begins not before.", "from")
         found = reports.report(start, end, query["group_by"], query["owner"])

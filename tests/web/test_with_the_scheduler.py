@@ -1,0 +1,128 @@
+"""REST on top of a real scheduler, real processes and the simulated card: answers say what happened, records agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import AsyncClient
+from django.utils import timezone
+
+from tests.support.events import recomputed
+from tests.support.host import BUILD, GIB, Host, a_host, query
+from tests.support.people import make_user
+from web import audit, reports, tokens
+from web.models import AuditEntry, Container, State
+from web.roles import Role
+
+WORKLOAD = str(BUILD / "workload")
+
+
+class Rest:
+    """A client for one person against the application itself; `await rest.post(...)` → (status, body)."""
+
+    def __init__(self, key: str) -> None:
+        self._headers = {"Authorization": f"Token {key}"}
+
+    async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        answer = await AsyncClient().generic(
+            method, f"/api/v1/{path}", json.dumps(body) if body is not None else "", "application/json",
+            headers=self._headers,
+        )  # fmt: skip
+        return answer.status_code, json.loads(answer.content or b"null")
+
+    async def launch(self, name: str, *options: str, **fields: Any) -> dict[str, Any]:
+        asked = {"image": "local", "name": name, "command": [WORKLOAD, *options], "gpu_memory": "1GiB", **fields}
+        status, body = await self("POST", "containers/", asked)
+        assert status == 201, body
+        return body
+
+
+@pytest.fixture
+async def host(transactional_db, settings, tmp_path_factory) -> AsyncIterator[Host]:
+    async with a_host(settings, tmp_path_factory.mktemp("host")) as host:
+        yield host
+
+
+@pytest.fixture
+async def rest(host) -> Rest:
+    return Rest(await query(lambda: tokens.make(make_user("olga", Role.ADMIN))[1]))
+
+
+async def test_a_container_is_launched_steered_and_accounted_for(host: Host, rest: Rest) -> None:
+    begun = timezone.now() - timedelta(seconds=1)
+    body = await rest.launch("a", "--bytes", "256MiB", "--hold", "60")
+    assert body["state"] == "running"
+    assert [gpu["quota"] for gpu in body["gpus"]] == [GIB]
+    container = await query(Container.objects.get, pk=body["id"])
+    await host.says(container, "holding")
+
+    path = f"containers/{body['id']}/"
+    status, paused = await rest("POST", f"{path}pause/", {"note": "lunch"})
+    assert (status, paused["state"]) == (200, State.PAUSED), paused
+    status, resumed = await rest("POST", f"{path}resume/")
+    assert (status, resumed["state"]) == (200, State.RUNNING), resumed
+    status, changed = await rest("PATCH", path, {"gpu_memory": "2GiB", "priority": 5})
+    assert (status, changed["gpus"][0]["quota"], changed["priority"]) == (200, 2 * GIB, 5), changed
+    status, refused = await rest("DELETE", path)
+    assert (status, refused["error"]["code"]) == (409, "not_ended")
+    status, killed = await rest("POST", f"{path}kill/")
+    assert (status, killed["state"]) == (200, State.KILLED), killed
+    await host.returned(container)
+    assert (await rest("DELETE", path))[0] == 200
+    assert (await rest("GET", "containers/"))[1]["count"] == 0
+    assert (await rest("GET", path))[1]["state"] == State.KILLED  # its history stays
+
+    await host.up.store.flush()
+    await query(_records_agree, begun)
+    actions = await query(lambda: list(AuditEntry.objects.filter(subject=body["id"]).values_list("action", flat=True)))
+    assert actions == ["launch", "pause", "resume", "change", "kill", "remove"]
+
+
+def _records_agree(begun: Any) -> None:
+    """The chain holds, and the report says what a simple-minded look at the raw events says."""
+    assert audit.verify()[1] == []
+    end = timezone.now() + timedelta(seconds=1)
+    total = reports.report(begun, end).total
+    expected = recomputed(begun, end)
+    assert {figure: getattr(total, figure) for figure in expected} == expected
+    assert expected["byte_microseconds"] > 0
+
+
+async def test_a_suspended_container_waits_in_the_queue_and_is_told_why(host: Host, rest: Rest) -> None:
+    holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory="4GiB")
+    await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
+    waiter = await rest.launch("waiter", "--bytes", "3GiB", "--check", "1MiB", gpu_memory="4GiB")
+    container = await query(Container.objects.get, pk=waiter["id"])
+    await host.until(container, "suspended")
+    status, queue = await rest("GET", "queue/")
+    assert status == 200
+    assert [row["name"] for row in queue["results"]] == ["waiter"]
+    assert queue["results"][0]["reason"]
+    assert (await rest("PUT", "queue/", {"containers": [waiter["id"]]}))[0] == 200
+    assert (await rest("POST", f"containers/{holder['id']}/kill/"))[0] == 200
+    await host.until(container, "exited")
+    await host.returned(container)
+    await query(_records_agree, container.created_at - timedelta(seconds=10))
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [({"image": "no-such-image"}, 404), ({"image": "local", "command": ["/no/such/program"]}, 400)],
+)
+async def test_what_the_engine_refuses_is_an_error_and_nothing_stays(host: Host, rest: Rest, asked, status) -> None:
+    found, body = await rest("POST", "containers/", {"name": "a", **asked})
+    assert (found, body["error"]["message"] != "") == (status, True), body
+    assert (await rest("GET", "containers/"))[1]["count"] == 0
+    await rest.launch("a", "--bytes", "1MiB")  # the name is free
+
+
+async def test_an_unknown_policy_is_refused_and_a_known_one_is_set(host: Host, rest: Rest) -> None:
+    status, body = await rest("PUT", "policy/", {"policy": "astrology"})
+    assert (status, body["error"]["message"] != "") == (400, True)
+    assert (await rest("PUT", "policy/", {"policy": "best-fit"}))[0] == 200
+    await host.up.store.flush()
+    assert (await rest("GET", "nodes/"))[1]["results"][0]["policy"] == "best-fit"
