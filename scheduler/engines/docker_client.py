@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import docker
 import docker.errors
 import requests.exceptions
+from docker.types import CancellableStream
 
 from .docker_errors import explain
 
@@ -67,3 +69,15 @@ class Client:
         for name in ("api", "look"):
             if (client := getattr(self, name, None)) is not None:
                 client.close()
+
+
+def wake(stream: CancellableStream[Any]) -> None:
+    """Ends a stream that another thread reads: its next read finds the end."""
+    with suppress(OSError, AttributeError):  # it may have ended just now
+        stream.close()
+
+
+def release(stream: CancellableStream[Any]) -> None:
+    """Gives a stream's descriptor back, in the thread that read it; the SDK leaves that to the garbage collector."""
+    with suppress(OSError):
+        stream._response.close()  # type: ignore[attr-defined]

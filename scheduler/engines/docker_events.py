@@ -6,7 +6,6 @@ repeat itself, and nothing rests on its order or completeness.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -16,6 +15,8 @@ from typing import Any
 import docker
 import docker.errors
 import requests.exceptions
+
+from .docker_client import release, wake
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,7 @@ class EventFollower:
     def close(self) -> None:
         self._closing.set()
         if self._stream is not None:
-            with contextlib.suppress(OSError, AttributeError):  # it may have broken off just now
-                self._stream.close()
+            wake(self._stream)
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -55,6 +55,9 @@ class EventFollower:
                     self._happened(str(event["Actor"]["ID"]))
             except (docker.errors.DockerException, requests.exceptions.RequestException, OSError, ValueError) as error:
                 logger.debug("Docker's events broke off: %s", error)
+            finally:
+                if self._stream is not None:
+                    release(self._stream)
             # It ended: Docker was stopped. How long it stays away is not known; what happens meanwhile is asked for.
             self._closing.wait(wait)
             wait = min(2 * wait, LONGEST_WAIT)

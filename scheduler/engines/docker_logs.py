@@ -9,7 +9,6 @@ streams are stamped apart. So what is known is told by finding the last known me
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import struct
@@ -22,6 +21,8 @@ from typing import Any
 import docker
 import docker.errors
 import requests.exceptions
+
+from .docker_client import release, wake
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,7 @@ class LogCopier:
     def close(self) -> None:
         self._closing = True
         if self._stream is not None:
-            with contextlib.suppress(OSError, AttributeError):  # it may have ended just now
-                self._stream.close()
+            wake(self._stream)
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -59,6 +59,8 @@ class LogCopier:
             if not self._closing:
                 logger.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
         finally:
+            if self._stream is not None:
+                release(self._stream)
             self.done.set()
 
     def _copy(self, log: LogFile) -> None:

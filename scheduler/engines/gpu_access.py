@@ -153,10 +153,13 @@ def _minors_by_nvml() -> dict[str, int]:
         pynvml.nvmlShutdown()
 
 
-def driver_libraries(folders: Iterable[str] = DRIVER_FOLDERS) -> dict[str, str]:
+def driver_libraries() -> dict[str, str]:
     """The driver's libraries of this host: the name that programs ask for → the real file."""
     found: dict[str, str] = {}
-    for path in [*_loader_cache(), *(path for folder in folders for path in sorted(Path(folder).glob("lib*.so.*")))]:
+    for path in [
+        *_loader_cache(),
+        *(path for folder in DRIVER_FOLDERS for path in sorted(Path(folder).glob("lib*.so.*"))),
+    ]:
         if DRIVER_LIBRARIES.fullmatch(path.name) and path.exists():
             found.setdefault(path.name, str(path.resolve()))
     return found

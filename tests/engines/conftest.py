@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +15,19 @@ from scheduler.engines.outfit import Outfit
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
 
 __all__ = ["docker_api", "dockerd"]
+
+
+# Where nothing listens, Docker's SDK leaves its socket to the garbage collector.
+leaks_sockets = pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """The first to begin, so the last to end: garbage is collected while its test's warnings are still filtered."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,10 @@ from pytest_django import Settings
 from scheduler.engines.base import EngineAway
 from scheduler.engines.choose import choose
 from scheduler.engines.outfit import keep_copy
+from tests.engines.conftest import leaks_sockets
 from tests.support.dockerd import Dockerd
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = leaks_sockets
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,24 +13,13 @@ from scheduler.engines import docker_watch
 from scheduler.engines.base import Condition, EngineAway, Launch, Sighting
 from scheduler.engines.docker import DockerEngine
 from scheduler.engines.docker_options import LABEL
-from tests.engines.conftest import Opener
+from tests.engines.conftest import Opener, leaks_sockets
 from tests.support.dockerd import Dockerd
 from tests.support.eventually import eventually
 
-pytestmark = [
-    pytest.mark.docker,
-    # Where nothing listens, the SDK leaves its socket to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.docker, leaks_sockets]
 Launcher = Callable[..., Launch]
 WITHIN = 2.0
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """The first to begin, so the last to end: garbage is collected where its warnings are expected."""
-    yield
-    gc.collect()
 
 
 async def seen(engine: DockerEngine, id_: str, condition: Condition, within: float = WITHIN) -> Sighting:
