@@ -141,6 +141,9 @@ class Container(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     reason = models.CharField(max_length=500, blank=True, help_text="Why it ended, or did not start.")
     removed_at = models.DateTimeField(null=True, blank=True, help_text="Forgotten by the engine, or never started.")
+    idle_since = models.DateTimeField(
+        null=True, blank=True, help_text="It holds VRAM and its GPUs do nothing for it; set once that lasts too long."
+    )
     queue_position = models.PositiveIntegerField(null=True, blank=True)
     queue_bytes = models.BigIntegerField(default=0, help_text="What its waiting calls ask for, together.")
     queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
@@ -259,6 +262,8 @@ class AllocationEvent(models.Model):
         UNPAUSED = "unpaused"
         KILLED = "killed"
         QUOTA = "quota"
+        WARNED = "warned"  # its time is nearly over
+        IDLE = "idle"  # it holds VRAM and has not computed for a while
 
     at = models.DateTimeField(db_index=True)
     kind = models.CharField(max_length=16, choices=Kind)
