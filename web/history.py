@@ -6,7 +6,7 @@ Sums are left to the database: a day of 200 containers is some 300,000 rows, and
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Avg, BigIntegerField, F, Func, Max, Q, QuerySet, Sum
@@ -15,7 +15,8 @@ from django.utils import timezone
 from web.models import Container, Gpu, UsageSample
 from web.snapshot import seconds
 
-MINUTE, HOUR, DAY = 60, 3600, 86400
+HOUR, DAY = 3600, 86400
+DAY_LONG = timedelta(days=1)
 Span = UsageSample.Span
 
 
@@ -26,14 +27,14 @@ class Epoch(Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(
-            compiler, connection, template="CAST(strftime('%%s', %(expressions)s) AS INTEGER)", **context
+            compiler, connection, template="CAST(strftime('%%%%s', %(expressions)s) AS INTEGER)", **context
         )
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(compiler, connection, template="EXTRACT(EPOCH FROM %(expressions)s)::BIGINT", **context)
 
 
-def _within(start: datetime, end: datetime, **of: Any) -> QuerySet[UsageSample]:
+def samples_within(start: datetime, end: datetime, **of: Any) -> QuerySet[UsageSample]:
     """The samples of that time, each second of it once: minutes (or hours) as far as they go, then what is newer."""
     samples = UsageSample.objects.filter(at__gte=start, at__lt=end, **of)
     length = (end - start).total_seconds()
@@ -55,7 +56,7 @@ def card(gpu: Gpu, length: float = HOUR, points: int = 240) -> dict[str, Any]:
     end = timezone.now()
     step = max(1, int(length / points))
     rows = (
-        _within(end - timedelta(seconds=length), end, gpu=gpu, container=None)
+        samples_within(end - timedelta(seconds=length), end, gpu=gpu, container=None)
         .annotate(bucket=Epoch("at") / step * step)
         .values("bucket")
         .annotate(used=Avg("used"), busy=Avg("utilisation"))
@@ -76,7 +77,7 @@ def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict
     times = _grid(start, end, step)
     place = {time: index for index, time in enumerate(times)}
     rows = (
-        _within(start, end, gpu=gpu, container__isnull=False)
+        samples_within(start, end, gpu=gpu, container__isnull=False)
         .annotate(bucket=Epoch("at") / step * step)
         .values_list("container", "bucket")
         .annotate(used=Avg("used"))
@@ -118,7 +119,7 @@ def container(made: Container, points: int = 300) -> dict[str, Any]:
     end = made.finished_at or timezone.now()
     step = max(1, int((end - start).total_seconds() / points))
     per_time = (
-        _within(start - timedelta(seconds=step), end + timedelta(seconds=1), container=made)
+        samples_within(start - timedelta(seconds=step), end + timedelta(seconds=1), container=made)
         .annotate(bucket=Epoch("at") / step * step)
         .values("bucket", "gpu")
         .annotate(used=Avg("used"), granted=Avg("granted"))
@@ -144,12 +145,3 @@ def _grid(start: datetime, end: datetime, step: int) -> list[int]:
 
 def _described(made: Container) -> dict[str, Any]:
     return {"id": str(made.pk), "name": made.name, "owner": made.owner.get_username(), "colour": made.colour}
-
-
-def day_ending(end: str | None) -> tuple[datetime, datetime]:
-    """The 24 hours up to `end` (seconds since the epoch); up to now if that is no time."""
-    try:
-        until = datetime.fromtimestamp(float(end or ""), UTC)
-    except (ValueError, OverflowError, OSError):
-        until = timezone.now()
-    return until - timedelta(days=1), until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from web.models import State
+from web.models import AllocationEvent, State
 
 STATES: dict[str, str | Promise] = {
     State.CREATED: _("Starting"),
@@ -15,6 +15,29 @@ STATES: dict[str, str | Promise] = {
     State.EXITED: _("Exited"),
     State.FAILED: _("Failed"),
     State.KILLED: _("Killed"),
+}
+
+POLICIES: dict[str, str | Promise] = {
+    "fair": _("Nobody waits beyond a bound; meanwhile those who fit go first. The default."),
+    "fifo": _("First come, first served."),
+    "best-fit": _("The largest request that fits goes first."),
+    "recent-use": _("Who was served last goes first."),
+    "random": _("By lot."),
+}
+
+_KIND = AllocationEvent.Kind
+EVENTS: dict[str, str | Promise] = {
+    _KIND.ACCEPTED: _("accepted"),
+    _KIND.SUSPENDED: _("suspended"),
+    _KIND.RESUMED: _("resumed"),
+    _KIND.REJECTED: _("rejected"),
+    _KIND.FREED: _("freed"),
+    _KIND.STARTED: _("started"),
+    _KIND.ENDED: _("ended"),
+    _KIND.PAUSED: _("paused"),
+    _KIND.UNPAUSED: _("unpaused"),
+    _KIND.KILLED: _("killed"),
+    _KIND.QUOTA: _("quota changed"),
 }
 
 _CATALOGUE: dict[str, str | Promise] = {
@@ -43,6 +66,21 @@ _CATALOGUE: dict[str, str | Promise] = {
     "bar_unexplained": _("{size} unexplained"),
     "bar_foreign": _("{size} foreign"),
     "bar_free": _("all free"),
+    "waiting": _("number {place} in the queue for {time}: {reason}"),
+    "no_output": _("No output."),
+    "held": _("VRAM held"),
+    "busy": _("GPU busy"),
+    "last_hour": _("The last hour: VRAM held, and how busy the GPU was"),
+    "preview_fits": _("fits: {free} free"),
+    "preview_waits": _("would wait: {free} free"),
+    "preview_behind": _("would wait behind {count}; {free} free"),
+    "preview_never": _("never: it can give {most} at the most"),
+    "take_suggestion": _("Take {size}"),
+    "copied": _("Copied"),
+    "move_up": _("Move up"),
+    "move_down": _("Move down"),
+    "moves_up": _("{name}: from {from} to {to}, tried before {count} more"),
+    "moves_down": _("{name}: from {from} to {to}, tried after {count} more"),
     "idle": _("idle headroom"),
     "unexplained": _("unexplained"),
     "foreign": _("foreign"),

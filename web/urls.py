@@ -5,13 +5,31 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from web import pages
+from web.pages import actions, detail, fair, launch, overview, past, queue, reporting
 
 urlpatterns = [
-    path("", pages.dashboard, name="dashboard"),
+    path("", overview.dashboard, name="dashboard"),
     path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    path("containers/rows/", pages.container_rows, name="container_rows"),
-    path("containers/act/", pages.act_on_many, name="act_on_many"),
-    path("containers/<uuid:pk>/<slug:action>/", pages.act, name="act"),
+    path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),
+    path("queue/", queue.queue, name="queue_page"),
+    path("queue/reorder/", queue.reorder, name="queue_reorder"),
+    path("queue/policy/", queue.policy, name="queue_policy"),
+    path("history/", past.replay, name="history"),
+    path("history/<str:uuid>/day/", past.day, name="history_day"),
+    path("history/<str:uuid>/moment/", past.moment, name="history_moment"),
+    path("reports/", reporting.page, name="reports"),
+    path("fairness/", fair.page, name="fairness"),
+    path("launch/", launch.launch, name="launch"),
+    path("launch/suggestion/", launch.suggestion, name="launch_suggestion"),
+    path("launch/forecast/", launch.forecast, name="launch_forecast"),
+    path("launch/body/", launch.body, name="launch_body"),
+    path("containers/rows/", overview.rows, name="container_rows"),
+    path("containers/act/", actions.act_on_many, name="act_on_many"),
+    path("containers/<uuid:pk>/", detail.container, name="container"),
+    path("containers/<uuid:pk>/held/", detail.held, name="container_held"),
+    path("containers/<uuid:pk>/events/", detail.events, name="container_events"),
+    path("containers/<uuid:pk>/log/", detail.log, name="container_log"),
+    path("containers/<uuid:pk>/warn/", fair.warn, name="warn"),
+    path("containers/<uuid:pk>/<slug:action>/", actions.act, name="act"),
 ]

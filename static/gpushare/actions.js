@@ -31,7 +31,8 @@ export function toast(kind, message) {
 
 /** Posts one action on one container; the server answers with a toast. */
 export async function act(action, id, values = {}) {
-  const url = new URL(`containers/${encodeURIComponent(id)}/${action}/`, new URL(document.body.dataset.base, location.href));
+  const path = id === "queue" ? `queue/${action}/` : `containers/${encodeURIComponent(id)}/${action}/`;
+  const url = new URL(path, new URL(document.body.dataset.base, location.href));
   try {
     await htmx.ajax("POST", url.pathname, { target: toasts, swap: "beforeend", values });
   } catch { /* told by htmx:sendError */ }

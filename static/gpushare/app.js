@@ -45,4 +45,5 @@ live.addEventListener("change", () => { showBanners(); showConnection(); });
 setInterval(showAges, 1000);
 document.addEventListener("htmx:afterSwap", showAges);
 showAges();
-live.start(document.body.dataset.live);
+// Only once every script of the page listens: the first snapshot comes at once, and comes once.
+document.addEventListener("DOMContentLoaded", () => live.start(document.body.dataset.live));

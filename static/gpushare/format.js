@@ -11,6 +11,7 @@ const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
 /** 1610612736 → "1.5 GiB". One decimal is as much as a bar can show; exact bytes stand in the details. */
 export function size(bytes) {
   let value = bytes ?? 0, unit = 0;
+  if (!value) return "0";
   while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) { value /= 1024; unit += 1; }
   const digits = unit < 2 || value >= 100 ? 0 : 1;
   return `${value.toFixed(digits).replace(/\.0$/, "")} ${UNITS[unit]}`;

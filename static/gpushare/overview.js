@@ -1,12 +1,12 @@
 // The overview: a bar for each GPU, totals, and the queue, drawn from the live feed.
-import { duration, make, mark, now, size, t } from "./format.js";
+import { make, mark, size, t } from "./format.js";
+import { keyed, put } from "./keyed.js";
+import { lastHour } from "./lasthour.js";
 import { live } from "./live.js";
+import { pageOf, showWaiting, waiting } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
-const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
-const here = new URL(document.body.dataset.base, location.href);
-const pageOf = (id) => new URL(`containers/${id}/`, here).pathname;
 const ENDED = new Set(["exited", "failed", "killed"]);
 
 /** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
@@ -17,21 +17,6 @@ function holders(uuid) {
     .sort((a, b) => a.container.created_at - b.container.created_at);
 }
 
-/** Children of `parent` for `items`, kept by key: what stays is changed in place, so that focus and hover stay too. */
-function keyed(parent, items, key, create, update) {
-  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  let place = parent.firstElementChild;
-  for (const item of items) {
-    let child = old.get(key(item));
-    if (child) old.delete(key(item));
-    else { child = create(item); child.dataset.key = key(item); }
-    update(child, item);
-    if (child === place) place = place.nextElementSibling;
-    else parent.insertBefore(child, place);
-  }
-  for (const child of old.values()) child.remove();
-}
-
 function newCard(uuid) {
   const card = make("article", { class: "card", "aria-labelledby": `gpu-${uuid}` });
   card.append(
@@ -39,6 +24,8 @@ function newCard(uuid) {
     make("p", { class: "held" }, make("b"), make("span")),
     make("div", { class: "bar", role: "img" }),
     make("ul", { class: "legend" }),
+    make("div", { class: "chart", role: "img" }),
+    make("p", { class: "legend chart-legend" }, make("span", { class: "key held-key" }), t("held"), make("span", { class: "key busy-key" }), t("busy")),
   );
   return card;
 }
@@ -109,38 +96,25 @@ function showTotals() {
   });
 }
 
-/** Who waits, as the scheduler orders them; those it has not numbered yet stand at the end, longest waiting first. */
-function waiting() {
-  return Object.entries(live.state.containers)
-    .filter(([, container]) => container.suspended_since !== null)
-    .sort(([, a], [, b]) => (a.queue_position ?? 1e9) - (b.queue_position ?? 1e9) || a.suspended_since - b.suspended_since);
+function showQueue() {
+  showWaiting($("queue"), waiting());
+  put($("policy"), live.state.node.policy ?? "");
 }
 
-function showQueue() {
-  const queue = waiting();
-  $("no-queue").hidden = queue.length > 0;
-  keyed($("queue"), queue, ([id]) => id, ([id]) => make("li", {},
-    make("span", { class: "place" }),
-    make("span", { class: "name" }, make("span", { class: "mark" }), make("a", { href: pageOf(id) })),
-    make("time", { class: "faint" }),
-    make("span", { class: "why" }),
-  ), (element, [id, container]) => {
-    const [place, name, since, why] = element.children;
-    put(place, String(queue.findIndex(([other]) => other === id) + 1));
-    name.firstElementChild.dataset.mark = mark(container.colour);
-    put(name.lastElementChild, container.name);
-    name.lastElementChild.title = container.name;
-    since.dataset.since = container.suspended_since;
-    put(since, duration(now() - container.suspended_since));
-    put(why, container.queue_reason);
-  });
-  put($("policy"), live.state.node.policy ?? "");
+const charted = new Set();
+
+function showChart(uuid) {
+  const place = $("gpus").querySelector(`[data-key="${CSS.escape(uuid)}"] .chart`);
+  if (charted.has(uuid)) return;
+  charted.add(uuid);
+  lastHour(place, uuid, live.state.gpus[uuid].total);
 }
 
 function show() {
   const gpus = Object.entries(live.state.gpus).sort(([, a], [, b]) => a.index - b.index);
   $("no-gpus").hidden = gpus.length > 0;
   keyed($("gpus"), gpus, ([uuid]) => uuid, ([uuid]) => newCard(uuid), showCard);
+  for (const [uuid] of gpus) showChart(uuid);
   showTotals();
   showQueue();
 }

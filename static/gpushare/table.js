@@ -20,12 +20,24 @@ if (rows) {
     put(field("state"), t(`state_${container.state}`));
     const [used, quota, peak] = ["used", "quota", "peak"].map((name) => total(container, name));
     put(field("figures"), `${size(used)} / ${size(quota)} / ${size(peak)}`);
-    const meter = field("meter");
-    meter.querySelector("i").style.width = `${quota ? Math.min(100, (100 * used) / quota) : 0}%`;
-    meter.querySelector("b").style.left = `calc(${quota ? Math.min(100, (100 * peak) / quota) : 0}% - 2px)`;
-    meter.querySelector("b").hidden = !peak;
+    fill(field("meter"), used, quota, peak);
     field("suspended").dataset.since = container.suspended_since ?? "";
   }
+
+  function fill(meter, used, quota, peak) {
+    const part = (bytes) => (quota ? Math.min(100, (100 * bytes) / quota) : 0);
+    const [now, most] = meter.children;
+    now.style.width = `${part(used)}%`;
+    most.style.left = `calc(${part(peak)}% - 2px)`;
+    most.hidden = !peak;
+  }
+
+  function fillAll() {
+    for (const meter of rows.querySelectorAll(".meter")) {
+      fill(meter, ...["used", "quota", "peak"].map((name) => Number(meter.dataset[name])));
+    }
+  }
+  fillAll();
 
   function patchAll(ids) {
     for (const row of rows.querySelectorAll("tr[data-id]")) {
@@ -110,6 +122,7 @@ if (rows) {
   rows.addEventListener("htmx:afterSwap", () => {
     for (const box of rows.querySelectorAll('input[name="id"]')) box.checked = picked.has(box.value);
     showPicked();
+    fillAll();
     patchAll(null);
     if (!focused) return;
     const row = focused.id && rows.querySelector(`tr[data-id="${CSS.escape(focused.id)}"]`);

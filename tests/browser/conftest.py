@@ -69,7 +69,10 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
             context.add_cookies([site.cookie(person(name, role or name))])  # type: ignore[list-item]
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
-        page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
+        page.on(
+            "console",
+            lambda said: errors.append(f"{said.text} {said.location}") if "Content Security" in said.text else None,
+        )
         page.goto(path)
         return page
 

@@ -6,23 +6,9 @@ import re
 
 from playwright.sync_api import expect
 
+from tests.browser.scenes import a_busy_card
 from tests.support import rows
 from tests.support.site import person
-
-
-def a_busy_card():
-    """The paper's Figure 3 after C was suspended: A and B hold, C waits, D waits behind it."""
-    card, ann, bob = rows.gpu(), person("ann"), person("bob")
-    made = {
-        "a": rows.container("train-7", ann, card, quota=2, used=1.9, granted=2),
-        "b": rows.container("notebook", bob, card, quota=2, used=1.6, granted=1.6, peak=1.9),
-        "c": rows.container("evaluate", ann, card, quota=2, used=0.6, suspended_since=rows.ago(75), queue_position=1,
-                            queue_reason="needs 1.4 GiB, 0.9 GiB free; next when train-7 ends"),
-        "d": rows.container("sweep-12", bob, card, quota=1.5, suspended_since=rows.ago(12), queue_position=2,
-                            queue_reason="needs 1.5 GiB; waits behind evaluate"),
-        "e": rows.container("idle-shell", bob, card, quota=0.5, used=0.1, paused_at=rows.ago(500)),
-    }  # fmt: skip
-    return card, made
 
 
 def test_overview_shows_bars_queue_and_states(site, open_as, shot):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from django import template
 
 register = template.Library()
@@ -12,8 +15,34 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 @register.filter
 def size(count: int | None) -> str:
     """1610612736 → "1.5 GiB": the same rounding as static/gpushare/format.js, so that a live row does not flicker."""
-    value, unit = float(count or 0), 0
+    if not count:
+        return "0"
+    value, unit = float(count), 0
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     digits = 0 if unit < 2 or value >= 100 else 1
     return f"{value:.{digits}f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+@register.filter
+def get(values: Mapping[str, Any], name: str) -> Any:
+    """values[name], or nothing."""
+    return values.get(name, "")
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """75 → "1 min 15 s", as static/gpushare/format.js has it."""
+    whole = max(0, int(seconds or 0))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole // 60 % 60} min"
+    return f"{whole // 86400} d {whole // 3600 % 24} h"
+
+
+@register.filter
+def percent(part: float) -> float:
+    return 100 * part

@@ -1,0 +1,93 @@
+// The page of one container: figures as they change, the chart of what it holds, its output as it comes.
+import { chart, colour, sizeAxis, timeAxis } from "./charts.js";
+import { duration, mark, now, size, t } from "./format.js";
+import { live } from "./live.js";
+
+const article = document.getElementById("container");
+const id = article.dataset.id;
+const field = (name, within = article) => within.querySelector(`[data-field="${name}"]`);
+const put = (element, text) => { if (element && element.textContent !== text) element.textContent = text; };
+
+// ---- figures ----
+function show(container) {
+  article.dataset.state = container.state;
+  put(field("state"), t(`state_${container.state}`));
+  put(field("reason"), container.reason);
+  field("reason").hidden = !container.reason;
+  showWaiting(container);
+  for (const [uuid, claim] of Object.entries(container.gpus)) {
+    const row = article.querySelector(`tr[data-gpu="${CSS.escape(uuid)}"]`);
+    if (!row) { location.reload(); return; } // placed on a GPU just now
+    for (const name of ["used", "quota", "peak", "granted", "overhead", "unexplained"]) put(field(name, row), size(claim[name]));
+  }
+}
+
+function showWaiting(container) {
+  const since = container?.suspended_since;
+  put(field("waiting"), since ? t("waiting", {
+    place: container.queue_position ?? "?", time: duration(now() - since), reason: container.queue_reason,
+  }) : "");
+}
+
+live.addEventListener("change", ({ detail: { changes } }) => {
+  if (changes.containers?.[id]) show(live.state.containers[id]);
+});
+setInterval(() => showWaiting(live.state.containers[id]), 1000);
+
+// ---- VRAM over time ----
+const held = await (await fetch(article.dataset.history)).json();
+const columns = [held.times, held.used, held.granted];
+const hue = `--c${mark(article.dataset.mark)}`;
+const place = document.getElementById("held");
+const quota = () => Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.quota, 0) || held.quota || 1;
+const plot = chart(place, 180, () => ({
+  legend: { show: false }, cursor: { y: false },
+  scales: { y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] } },
+  axes: [timeAxis(), sizeAxis()],
+  series: [{}, { stroke: colour(hue), fill: colour(hue, 0.35), width: 1.5, points: { show: false } },
+    { stroke: colour("--faint"), width: 1, dash: [4, 3], points: { show: false } }],
+  hooks: { draw: [({ ctx, bbox, valToPos }) => {
+    const y = valToPos(quota(), "y", true);
+    ctx.strokeStyle = colour("--bad");
+    ctx.beginPath(); ctx.moveTo(bbox.left, y); ctx.lineTo(bbox.left + bbox.width, y); ctx.stroke();
+  }] },
+}), columns);
+setInterval(() => {
+  const container = live.state.containers[id];
+  if (!live.fresh || !container || container.finished_at) return;
+  const claims = Object.values(container.gpus);
+  columns[0].push(Math.round(now()));
+  columns[1].push(claims.reduce((sum, claim) => sum + claim.used, 0));
+  columns[2].push(claims.reduce((sum, claim) => sum + claim.granted, 0));
+  if (columns[0].length > 1200) for (const column of columns) column.shift();
+  plot.set(columns);
+}, 1000);
+
+// ---- its life ----
+const parts = [...article.querySelectorAll(".life .stretch")];
+const whole = parts.reduce((sum, part) => sum + Number(part.dataset.seconds), 0) || 1;
+for (const part of parts) part.style.width = `${(100 * part.dataset.seconds) / whole}%`;
+
+// ---- output ----
+const log = document.getElementById("log");
+const KEEP = 400_000; // characters on screen: a log of 100 MB must not become a page of 100 MB
+
+async function follow() {
+  const box = document.getElementById("log-follow");
+  const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+  let byScript = false;
+  log.addEventListener("scroll", () => { if (!byScript) box.checked = atEnd(); byScript = false; });
+  box.addEventListener("change", () => { if (box.checked) log.scrollTop = log.scrollHeight; });
+  const response = await fetch(log.dataset.url);
+  if (!response.ok) { log.textContent = await response.text(); return; }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    log.append(value);
+    while (log.textContent.length > KEEP && log.firstChild !== log.lastChild) log.firstChild.remove();
+    if (box.checked) { byScript = true; log.scrollTop = log.scrollHeight; }
+  }
+  if (!log.textContent) { log.textContent = t("no_output"); log.classList.add("faint"); }
+}
+if (log) follow();

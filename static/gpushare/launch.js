@@ -1,0 +1,130 @@
+// The launch form: where it would stand on each GPU now, a quota from measured peaks, and the same launch as a command.
+import { make, mark, size, t } from "./format.js";
+import { live } from "./live.js";
+
+const form = document.getElementById("launch");
+const value = (name) => form.elements[name]?.value.trim() ?? "";
+const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
+
+/** "2GiB" → bytes; null if it is no size; the default quota if nothing is there. */
+function bytesOf(text) {
+  if (!text) return 2 ** 30;
+  const match = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$/i.exec(text);
+  return match && Number(match[1]) * UNITS[match[2].toLowerCase()];
+}
+
+// ---- where it would stand ----
+function preview() {
+  const quota = bytesOf(value("gpu_memory"));
+  for (const card of form.querySelectorAll(".preview")) {
+    const gpu = live.state.gpus[card.dataset.gpu];
+    if (!gpu) continue;
+    const held = Object.values(live.state.containers).filter((c) => card.dataset.gpu in c.gpus && !c.finished_at)
+      .sort((a, b) => a.created_at - b.created_at);
+    const used = held.reduce((sum, c) => sum + c.gpus[card.dataset.gpu].used, 0);
+    const waiting = held.filter((c) => c.suspended_since !== null).length;
+    const free = Math.max(0, gpu.capacity - used);
+    const verdict = card.querySelector(".verdict");
+    const fits = quota !== null && quota <= free && waiting === 0;
+    verdict.textContent = quota === null ? "" : quota > gpu.capacity + gpu.foreign ? t("preview_never", { most: size(gpu.capacity) })
+      : fits ? t("preview_fits", { free: size(free) })
+      : waiting ? t("preview_behind", { count: waiting, free: size(free) }) : t("preview_waits", { free: size(free) });
+    verdict.dataset.fits = String(fits);
+    const bar = card.querySelector(".bar");
+    bar.replaceChildren();
+    const part = (bytes, kind, colour) => {
+      const element = make("span", { class: kind, ...(colour !== undefined && { "data-mark": mark(colour) }) });
+      element.style.width = `${Math.max(0, (100 * bytes) / gpu.total)}%`;
+      bar.append(element);
+    };
+    for (const c of held) part(c.gpus[card.dataset.gpu].used, "used", c.colour);
+    if (gpu.foreign) part(gpu.foreign, "foreign");
+    if (quota) part(Math.min(quota, Math.max(0, gpu.total - used - gpu.foreign)), `new ${fits ? "" : "short"}`);
+  }
+}
+let drawn = false;
+live.addEventListener("change", () => {
+  if (drawn) return;
+  drawn = true;
+  requestAnimationFrame(() => { drawn = false; preview(); });
+});
+
+// ---- what the server knows better: a quota from measured peaks, and the scheduler's own forecast ----
+let later = null;
+function askLater() {
+  clearTimeout(later);
+  later = setTimeout(() => { suggest(); forecast(); }, 350);
+}
+async function suggest() {
+  const place = document.getElementById("suggestion");
+  const address = new URL(form.dataset.suggestion, location.href);
+  address.searchParams.set("image", value("image"));
+  const found = await (await fetch(address)).json().catch(() => ({}));
+  place.hidden = !found.size;
+  if (!found.size) return;
+  place.firstElementChild.textContent = found.text;
+  const button = place.querySelector("button");
+  button.textContent = t("take_suggestion", { size: found.size });
+  button.onclick = () => { form.elements.gpu_memory.value = found.size; preview(); askLater(); };
+}
+async function forecast() {
+  const place = document.getElementById("forecast");
+  const asked = new FormData();
+  for (const name of ["gpu_memory", "gpu_count", "gpus", "csrfmiddlewaretoken"]) {
+    for (const one of new FormData(form).getAll(name)) asked.append(name, one);
+  }
+  const told = await fetch(form.dataset.forecast, { method: "POST", body: asked }).then((answer) => answer.json()).catch(() => ({}));
+  place.textContent = told.text ?? "";
+  place.classList.toggle("error", Boolean(told.bad));
+}
+form.addEventListener("input", () => { preview(); askLater(); });
+askLater();
+document.getElementById("recent")?.addEventListener("change", (event) => {
+  location.href = event.target.value || location.pathname;
+});
+
+// ---- the same as a command ----
+const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const lines = (name) => value(name).split("\n").map((line) => line.trim()).filter(Boolean);
+const chosen = () => [...form.querySelectorAll('input[name="gpus"]:checked')].map((box) => box.value);
+
+function asCli() {
+  const words = ["gpushare", "run"];
+  const option = (flag, text) => { if (text) words.push(flag, text); };
+  option("--gpu-memory", value("gpu_memory"));
+  option("--gpus", chosen().join(",") || (value("gpu_count") !== "1" && value("gpu_count")));
+  option("--name", value("name"));
+  option("--priority", value("priority"));
+  option("--ttl", value("ttl_seconds") && `${value("ttl_seconds")}s`);
+  option("--max-wait", value("max_wait_seconds") && `${value("max_wait_seconds")}s`);
+  option("--memory", value("memory"));
+  option("--cpus", value("cpus"));
+  for (const line of lines("env")) words.push("-e", line);
+  for (const line of lines("volumes")) words.push("-v", line);
+  for (const line of lines("ports")) words.push("-p", line);
+  if (value("on_shortage") === "fail") words.push("--fail");
+  if (form.elements.guaranteed.checked) words.push("--guaranteed");
+  if (form.elements.remove_when_done.checked) words.push("--rm");
+  words.push(value("image") || "IMAGE");
+  // The command is shell text already: quoting it again would make one word of it.
+  return [words.map(quote).join(" "), value("command")].filter(Boolean).join(" ");
+}
+
+async function asCurl() {
+  const answer = await fetch(form.dataset.body, { method: "POST", body: new FormData(form) });
+  const body = await answer.json();
+  if (!answer.ok) return body.error.message;
+  return [`curl -X POST ${location.origin}/api/v1/containers/`, '-H "Authorization: Token $GPUSHARE_TOKEN"',
+    "-H 'Content-Type: application/json'", `-d ${quote(JSON.stringify(body))}`].join(" \\\n  ");
+}
+
+form.addEventListener("click", async (event) => {
+  const kind = event.target.dataset?.copy;
+  if (!kind) return;
+  const text = kind === "cli" ? asCli() : await asCurl();
+  const place = document.getElementById("copied");
+  place.textContent = text;
+  place.hidden = false;
+  try { await navigator.clipboard.writeText(text); event.target.textContent = t("copied"); }
+  catch { place.focus(); getSelection().selectAllChildren(place); } // no clipboard over plain HTTP: selected, ready to copy
+});

@@ -1,0 +1,94 @@
+// The queue's own page: another order is tried out first, told in words, and only then asked for.
+import { make, t } from "./format.js";
+import { live } from "./live.js";
+import { showWaiting, waiting } from "./waiting.js";
+
+const list = document.getElementById("queue");
+const sortable = "sortable" in list.dataset;
+let order = null; // ids as somebody would have them; null while nobody has moved anything
+
+function wanted() {
+  const queue = waiting();
+  if (!order) return queue;
+  order = order.filter((id) => queue.some(([other]) => other === id)); // some are served meanwhile
+  return [...queue].sort(([a], [b]) => place(order, a) - place(order, b));
+}
+const place = (ids, id) => (ids.includes(id) ? ids.indexOf(id) : ids.length);
+
+function show() {
+  const queue = wanted();
+  showWaiting(list, queue, (id) => sortable ? [make("span", { class: "moves" },
+    make("button", { type: "button", class: "quiet icon", "data-move": -1, "aria-label": t("move_up") }, "↑"),
+    make("button", { type: "button", class: "quiet icon", "data-move": 1, "aria-label": t("move_down") }, "↓"))] : []);
+  if (sortable) for (const row of list.children) { row.draggable = true; row.tabIndex = 0; }
+  showPreview(queue.map(([id]) => id));
+}
+
+function showPreview(now) {
+  const before = waiting().map(([id]) => id);
+  const moved = now.map((id, index) => ({ id, to: index + 1, from: before.indexOf(id) + 1 })).filter(({ from, to }) => from !== to);
+  const preview = document.getElementById("order-preview");
+  if (!moved.length) order = null;
+  preview.hidden = moved.length === 0;
+  const acts = document.getElementById("order-acts");
+  if (acts) acts.hidden = moved.length === 0;
+  preview.firstElementChild.replaceChildren(...moved.map(({ id, from, to }) => {
+    const container = live.state.containers[id];
+    const ahead = now.slice(to, from).concat(now.slice(from - 1, to - 1)).length;
+    return make("li", {}, t(to < from ? "moves_up" : "moves_down", { name: container.name, from, to, count: ahead }));
+  }));
+}
+
+function move(id, step) {
+  const ids = wanted().map(([other]) => other);
+  const from = ids.indexOf(id), to = from + step;
+  if (to < 0 || to >= ids.length) return;
+  ids.splice(to, 0, ...ids.splice(from, 1));
+  order = ids;
+  show();
+}
+
+if (sortable) {
+  list.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-move]");
+    if (!button) return;
+    move(button.closest("li").dataset.key, Number(button.dataset.move));
+    button.focus();
+  });
+  list.addEventListener("keydown", (event) => {
+    const row = event.target.closest("li");
+    const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!step || !row) return;
+    event.preventDefault();
+    if (event.altKey) { move(row.dataset.key, step); row.focus(); }
+    else (step < 0 ? row.previousElementSibling : row.nextElementSibling)?.focus();
+  });
+  let dragged = null;
+  list.addEventListener("dragstart", (event) => {
+    dragged = event.target.closest("li");
+    event.dataTransfer.effectAllowed = "move";
+    event.dataTransfer.setData("text/plain", dragged.dataset.key);
+    dragged.classList.add("dragged");
+  });
+  list.addEventListener("dragover", (event) => {
+    const over = event.target.closest("li");
+    if (!dragged || !over) return;
+    event.preventDefault();
+    const ids = [...list.children].map((row) => row.dataset.key);
+    const step = ids.indexOf(over.dataset.key) - ids.indexOf(dragged.dataset.key);
+    if (step) move(dragged.dataset.key, step);
+  });
+  list.addEventListener("drop", (event) => event.preventDefault());
+  list.addEventListener("dragend", () => { dragged?.classList.remove("dragged"); dragged = null; });
+  document.getElementById("order-drop").addEventListener("click", () => { order = null; show(); });
+  document.getElementById("order-apply").addEventListener("click", async (event) => {
+    const ids = wanted().map(([id]) => id);
+    event.target.disabled = true;
+    await htmx.ajax("POST", event.target.dataset.url, { target: "#toasts", swap: "beforeend", values: { id: ids.join(",") } }).catch(() => {});
+    event.target.disabled = false;
+    order = null;
+    show();
+  });
+}
+
+live.addEventListener("change", show);

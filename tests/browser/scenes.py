@@ -1,0 +1,111 @@
+"""What the pages are looked at with: a lab's day, written as the scheduler would."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from tests.support import rows
+from tests.support.site import person
+from web import audit
+from web.models import AllocationEvent, Container, Gpu, UsageSample
+
+GIB = rows.GIB
+Kind = AllocationEvent.Kind
+
+
+def a_busy_card() -> tuple[Gpu, dict[str, Container]]:
+    """The paper's Figure 3 after C was suspended: A and B hold, C and D wait; somebody paused a shell."""
+    card, ann, bob = rows.gpu(), person("ann"), person("bob")
+    made = {
+        "a": rows.container("train-7", ann, card, quota=2, used=1.9, granted=2, image="pytorch/pytorch:2.4"),
+        "b": rows.container("notebook", bob, card, quota=2, used=1.6, peak=1.9, image="jupyter/datascience"),
+        "c": rows.container("evaluate", ann, card, quota=2, used=0.6, image="pytorch/pytorch:2.4",
+                            suspended_since=rows.ago(75), queue_position=1,
+                            queue_reason="needs 1.4 GiB, 0.7 GiB free; next when train-7 ends"),
+        "d": rows.container("sweep-12", bob, card, quota=1.5, suspended_since=rows.ago(12), queue_position=2,
+                            image="pytorch/pytorch:2.4", queue_reason="needs 1.5 GiB; waits behind evaluate"),
+        "e": rows.container("idle-shell", bob, card, quota=0.5, used=0.1, paused_at=rows.ago(500)),
+    }  # fmt: skip
+    for number, container in enumerate(made.values()):
+        Container.objects.filter(pk=container.pk).update(created_at=rows.ago(4000 - 600 * number))
+    return card, made
+
+
+def an_hour_of(card: Gpu) -> None:
+    """The whole card, each 10 seconds."""
+    dice = random.Random(7)
+    level = 2.0
+    samples = []
+    for second in range(3600, 0, -10):
+        level = min(4.8, max(0.5, level + dice.uniform(-0.35, 0.37)))
+        samples.append(UsageSample(at=rows.ago(second), gpu=card, used=int(level * GIB), peak=int(level * GIB),
+                                   utilisation=min(100, max(0, 20 * level + dice.uniform(-25, 25)))))  # fmt: skip
+    UsageSample.objects.bulk_create(samples)
+
+
+def a_life(container: Container, card: Gpu) -> None:
+    """Started, granted, suspended, resumed, rejected once, paused, goes on: and its samples."""
+    Container.objects.filter(pk=container.pk).update(created_at=rows.ago(905), started_at=rows.ago(900))
+    story = [
+        (900, Kind.STARTED, 0, None, 0, ""),
+        (895, Kind.ACCEPTED, 0.6, 0.6, 0, ""),
+        (700, Kind.SUSPENDED, 1.4, 0.6, 0, "needs 1.4 GiB, 0.7 GiB free"),
+        (520, Kind.RESUMED, 1.4, 2.0, 180, ""),
+        (400, Kind.REJECTED, 1.0, 2.0, 0, "would pass the quota of 2 GiB"),
+        (300, Kind.PAUSED, 0, None, 0, "by admin: lunch"),
+        (200, Kind.UNPAUSED, 0, None, 0, ""),
+        (150, Kind.FREED, 1.4, 0.6, 0, ""),
+        (75, Kind.SUSPENDED, 1.4, 0.6, 0, "needs 1.4 GiB, 0.7 GiB free; next when train-7 ends"),
+    ]
+    audit.append(
+        events=[
+            AllocationEvent(
+                at=rows.ago(age), kind=kind, container=container, gpu=card, pid=4711, bytes=int(size * GIB),
+                used_after=None if after is None else int(after * GIB), waited=waited, policy="fair", detail=detail,
+            )
+            for age, kind, size, after, waited, detail in story
+        ]
+    )  # fmt: skip
+    UsageSample.objects.bulk_create(
+        UsageSample(at=rows.ago(age), gpu=card, container=container, used=int(held * GIB), peak=int(held * GIB),
+                    granted=int(held * GIB * 1.1), utilisation=55, suspended=float(520 < age < 700 or age < 75))
+        for age in range(895, 0, -1)
+        for held in [2.0 if 150 < age <= 520 else 0.6]
+    )  # fmt: skip
+    held = int(0.6 * GIB)
+    container.claims.update(used=held, granted=held, peak=2 * GIB,
+                            processes=[{"pid": 4711, "used": held, "real": held, "uncapped": False}])  # fmt: skip
+
+
+def a_day(card: Gpu, owners: list[User], containers: int, end: datetime | None = None) -> list[Container]:
+    """A day of a full card, one sample a minute for each of so many containers; most live for hours."""
+    dice = random.Random(3)
+    end = (end or timezone.now()).replace(second=0, microsecond=0)
+    share = card.total / max(4, containers) * 1.6
+    made, samples = [], []
+    for number in range(containers):
+        first = dice.randrange(0, 1440 - 200) if containers < 50 else 0
+        length = dice.randrange(120, 700) if containers < 50 else 1440
+        start = end - timedelta(minutes=1440 - first)
+        stop = min(1440, first + length)
+        container = Container(
+            name=f"job-{number}", exit_code=0 if number % 4 else 1, owner=owners[number % len(owners)],
+            image="local", gpu_memory=int(share),
+            colour=number % 10, started_at=start, finished_at=end - timedelta(minutes=1440 - stop),
+        )  # fmt: skip
+        made.append(container)
+        held = share * dice.uniform(0.3, 0.9)
+        for minute in range(first, stop):
+            held = min(share, max(share * 0.1, held * dice.uniform(0.97, 1.03)))
+            samples.append(UsageSample(at=end - timedelta(minutes=1440 - minute), span=60, gpu=card,
+                                       container=container, used=int(held), peak=int(held), granted=int(held),
+                                       utilisation=dice.choice((0, 30, 60, 90))))  # fmt: skip
+    Container.objects.bulk_create(made)
+    for number, container in enumerate(made):
+        Container.objects.filter(pk=container.pk).update(created_at=container.started_at + timedelta(seconds=number))
+    UsageSample.objects.bulk_create(samples, batch_size=5000)
+    return made

@@ -1,0 +1,117 @@
+"""What the buttons post to. The answer is a toast that says what the scheduler did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from web import services
+from web.errors import Problem, invalid
+from web.models import Command, Container
+from web.pages.frame import answer, person, refusal, toast
+from web.services import wait_for
+from web.sizes import parse_size
+
+Action = Callable[[User, Container, dict[str, Any]], Command]
+ACTIONS: dict[str, Action] = {
+    "pause": lambda user, container, given: services.pause(user, container, note=given["note"]),
+    "resume": lambda user, container, given: services.resume(user, container, note=given["note"]),
+    "kill": lambda user, container, given: services.kill(user, container, note=given["note"]),
+    "remove": lambda user, container, given: services.remove(user, container),
+    "change": lambda user, container, given: services.change(user, container, **_changes(given)),
+}
+TOGETHER = ("pause", "resume", "kill")  # what can be done to many at once
+
+
+@login_required
+@require_POST
+def act(request: HttpRequest, pk: Any, action: str) -> HttpResponse:
+    """One action on one container."""
+    if action not in ACTIONS:
+        raise Http404
+    try:
+        container = Container.objects.select_related("owner").get(pk=pk)
+        undo = _undo(action, container, request)
+        return answer(request, ACTIONS[action](person(request), container, _given(request)), undo, container.name)
+    except Container.DoesNotExist:
+        return toast(request, "bad", _("There is no such container."))
+    except Problem as problem:
+        return refusal(request, problem)
+
+
+@login_required
+@require_POST
+def act_on_many(request: HttpRequest) -> HttpResponse:
+    """One action on those selected: all are asked first, then each answer is awaited."""
+    action = request.POST.get("action", "")
+    if action not in TOGETHER:
+        raise Http404
+    commands: list[Command] = []
+    refused: list[str] = []
+    chosen = [pk for pk in map(_uuid, request.POST.getlist("id")) if pk]
+    for container in Container.objects.select_related("owner").filter(pk__in=chosen):
+        try:
+            commands.append(ACTIONS[action](person(request), container, _given(request)))
+        except Problem as problem:
+            refused.append(problem.message)
+    answers = [wait_for(command) for command in commands]
+    refused += [command.message for command in answers if command.outcome == Command.Outcome.REFUSED]
+    pending = sum(command.done_at is None for command in answers)
+    done = sum(command.outcome == Command.Outcome.DONE for command in answers)
+    words = [_("%(done)s done.") % {"done": done}]
+    if pending:
+        words.append(_("%(pending)s not answered yet.") % {"pending": pending})
+    if refused:
+        words.append(_("%(count)s refused: %(first)s") % {"count": len(refused), "first": refused[0]})
+    return toast(request, "bad" if refused else "warn" if pending else "good", " ".join(words))
+
+
+def _given(request: HttpRequest) -> dict[str, Any]:
+    return {"note": request.POST.get("note", "")} | {
+        name: request.POST[name] for name in request.POST if name != "note"
+    }
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a change as the form has them: only those that were given."""
+    changes: dict[str, Any] = {}
+    if text := given.get("gpu_memory", "").strip():
+        try:
+            changes["gpu_memory"] = parse_size(text)
+        except ValueError as error:
+            raise invalid(str(error), "gpu_memory") from None
+    if text := given.get("priority", "").strip():
+        try:
+            changes["priority"] = int(text)
+        except ValueError:
+            raise invalid(_("A priority is a whole number."), "priority") from None
+    return changes
+
+
+def _undo(action: str, container: Container, request: HttpRequest) -> dict[str, Any] | None:
+    """The button that takes an action back, if there is one; for a change it holds what was before."""
+    match action:
+        case "pause":
+            return {"act": "resume", "id": container.pk}
+        case "resume":
+            return {"act": "pause", "id": container.pk}
+        case "change":
+            claim = container.claims.first()
+            before = {"gpu_memory": claim.quota if claim else container.gpu_memory, "priority": container.priority}
+            return {"act": "change", "id": container.pk,
+                    "fields": {name: value for name, value in before.items() if request.POST.get(name)}}  # fmt: skip
+    return None
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

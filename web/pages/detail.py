@@ -1,0 +1,124 @@
+"""One container: what it holds and held, its life, processes, events, output and settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from web import history, logs
+from web.models import AllocationEvent, Container
+from web.pages.frame import container_or_404, person, show
+from web.roles import may_steer
+from web.snapshot import seconds
+from web.text import EVENTS, STATES
+from web.timeline import stretches
+
+EVENTS_PER_PAGE = 50
+
+
+@login_required
+@require_GET
+def container(request: HttpRequest, pk: UUID) -> HttpResponse:
+    found = container_or_404(pk)
+    steers = may_steer(person(request), found)
+    claims = list(found.claims.select_related("gpu"))
+    context = {
+        "container": found,
+        "state_label": STATES[found.state],
+        "claims": claims,
+        "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
+        "stretches": _stretches(found),
+        "events": _events(found),
+        "may_act": steers,
+        "may_read": steers,  # output and environment may hold secrets
+        "settings": _settings(found, steers),
+        "ended": found.finished_at is not None,
+        "created": seconds(found.created_at),
+        "since": seconds(found.suspended_since) if found.state == "suspended" else None,
+    }
+    return show(request, "container.html", context)
+
+
+@login_required
+@require_GET
+def held(request: HttpRequest, pk: UUID) -> JsonResponse:
+    """VRAM over its life, for the chart."""
+    return JsonResponse(history.container(container_or_404(pk)))
+
+
+@login_required
+@require_GET
+def events(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """Older events, as rows to add to the table."""
+    before = request.GET.get("before", "")
+    found = _events(container_or_404(pk), int(before) if before.isdecimal() and len(before) < 19 else None)
+    return render(request, "parts/events.html", {"container": {"pk": pk}, "events": found})
+
+
+@login_required
+@require_GET
+def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
+    """Its output: all of it to download, or the last lines and then what comes."""
+    found = container_or_404(pk)
+    if not may_steer(person(request), found):
+        return HttpResponse("Only its owner and operators may read this.\n", status=403, content_type="text/plain")
+    download = "download" in request.GET
+    lines = logs.stream(found.pk, follow=not download, tail=None if download else 1000)
+    # Text and nothing else, whatever a program printed: nosniff is set for every response.
+    response = StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8")
+    response.headers["Cache-Control"] = "no-store"
+    if download:
+        response.headers["Content-Disposition"] = f'attachment; filename="{found.name}.log"'
+    return response
+
+
+def _stretches(found: Container) -> list[dict[str, Any]]:
+    return [
+        {"state": part.state, "label": STATES[part.state], "start": seconds(part.start), "seconds": part.seconds}
+        for part in stretches(found)
+    ]
+
+
+def _events(found: Container, before: int | None = None) -> dict[str, Any]:
+    rows = AllocationEvent.objects.filter(container=found).select_related("gpu").order_by("-id")
+    if before is not None:
+        rows = rows.filter(id__lt=before)
+    shown = list(rows[: EVENTS_PER_PAGE + 1])
+    more = len(shown) > EVENTS_PER_PAGE
+    shown = shown[:EVENTS_PER_PAGE]
+    return {
+        "rows": [{"event": event, "label": EVENTS[event.kind], "at": seconds(event.at)} for event in shown],
+        "more": shown[-1].pk if more else None,
+    }
+
+
+def _settings(found: Container, steers: bool) -> dict[str, str]:
+    """As they were asked for, in the words of the REST API."""
+    told = {
+        "image": found.image,
+        "command": " ".join(found.command),
+        "gpus": ", ".join(found.gpu_uuids) or str(found.gpu_count),
+        "priority": str(found.priority),
+        "on_shortage": found.on_shortage,
+        "max_wait_seconds": _number(found.max_wait_seconds),
+        "ttl_seconds": _number(found.ttl_seconds),
+        "guaranteed": "yes" if found.guaranteed else "",
+        "remove_when_done": "yes" if found.remove_when_done else "",
+        "cpus": _number(found.cpus),
+        "volumes": ", ".join(found.volumes),
+        "ports": ", ".join(found.ports),
+        "env": "\n".join(f"{name}={value}" for name, value in found.environment.items()),
+    }
+    if not steers:
+        told = {name: value for name, value in told.items() if name not in ("command", "env")}
+    return {name: value for name, value in told.items() if value}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else json.dumps(value).removesuffix(".0")

@@ -1,0 +1,59 @@
+"""The fairness page: who holds against what they are entitled to, and who holds without computing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_GET, require_POST
+
+from web import audit, fairness
+from web.errors import Problem
+from web.pages.frame import container_or_404, person, refusal, show, toast
+from web.roles import may_steer, require_steering
+
+RANGES = {"1": gettext_lazy("Last 24 hours"), "7": gettext_lazy("Last 7 days"), "30": gettext_lazy("Last 30 days")}
+
+
+@login_required
+@require_GET
+def page(request: HttpRequest) -> HttpResponse:
+    user = person(request)
+    days = request.GET.get("days", "7")
+    days = days if days in RANGES else "7"
+    now = timezone.now()
+    people = fairness.people(now - timedelta(days=int(days)), now)
+    idle = [
+        {"claim": claim, "seconds": seconds, "may_act": may_steer(user, claim.container)}
+        for claim, seconds in fairness.idle_holders(now)
+    ]
+    context = {
+        "days": days,
+        "ranges": RANGES.items(),
+        "people": people,
+        "groups": fairness.groups(people),
+        "idle": idle,
+        "most": max((share.part for share in people), default=0),
+    }
+    return show(request, "fairness.html", context)
+
+
+@login_required
+@require_POST
+def warn(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """Tells the owner, on their next page, that what they hold lies idle. Kept in the audit log."""
+    container = container_or_404(pk)
+    user = person(request)
+    try:
+        require_steering(user, container, "warn about")
+    except Problem as problem:
+        return refusal(request, problem)
+    owner = container.owner.get_username()
+    audit.record(user.get_username(), "warn", container.pk, name=container.name, owner=owner)
+    return toast(request, "good", _("%(owner)s sees a warning about %(name)s on the next page.")
+                 % {"owner": owner, "name": container.name})  # fmt: skip

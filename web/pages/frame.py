@@ -1,0 +1,79 @@
+"""What every page has: its frame, who asks, and how an answer looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from web.errors import Problem
+from web.models import Command, Container
+from web.roles import Role, role_of
+from web.services import wait_for
+from web.text import catalogue
+
+PAGES: tuple[tuple[str, str | Promise], ...] = (
+    ("dashboard", gettext_lazy("Overview")),
+    ("queue_page", gettext_lazy("Queue")),
+    ("history", gettext_lazy("History")),
+    ("reports", gettext_lazy("Reports")),
+    ("fairness", gettext_lazy("Fairness")),
+)
+
+LAUNCH = ("launch", gettext_lazy("Launch"))
+
+
+def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    """A whole page."""
+    user = person(request)
+    role = role_of(user)
+    pages = (*PAGES[:1], *((LAUNCH,) if role >= Role.USER else ()), *PAGES[1:])
+    frame = {
+        "me": {"name": user.get_username(), "role": role.group, "steers_all": role >= Role.OPERATOR},
+        "is_admin": role >= Role.ADMIN,
+        "may_launch": role >= Role.USER,
+        "navigation": [
+            {"label": label, "url": reverse(name), "current": request.path == reverse(name)} for name, label in pages
+        ],
+        "text": catalogue(),
+    }
+    return render(request, template, frame | (context or {}), status=status)
+
+
+def person(request: HttpRequest) -> User:
+    """Who asks, on a page that asks for signing in."""
+    assert isinstance(request.user, User)
+    return request.user
+
+
+def container_or_404(pk: Any) -> Container:
+    """One that exists or existed; only launches that never became anything are gone."""
+    return get_object_or_404(Container.objects.select_related("owner", "node"), pk=pk)
+
+
+def toast(
+    request: HttpRequest, kind: str, message: str, undo: dict[str, Any] | None = None, about: str = ""
+) -> HttpResponse:
+    """An answer to an action: `kind` is good, warn or bad; `undo` {"act", "id", "fields"?}, a button that undoes."""
+    return render(request, "parts/toast.html", {"kind": kind, "message": message, "undo": undo, "about": about})
+
+
+def refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
+    return toast(request, "bad", problem.message)
+
+
+def answer(request: HttpRequest, command: Command, undo: dict[str, Any] | None = None, about: str = "") -> HttpResponse:
+    """What became of a command, in one sentence: the scheduler's, once it has one."""
+    command = wait_for(command)
+    if command.done_at is None:
+        pending = _("The scheduler has not answered yet. It will do this as soon as it can.")
+        return toast(request, "warn", pending, about=about)
+    if command.outcome == Command.Outcome.REFUSED:
+        return toast(request, "bad", command.message, about=about)
+    return toast(request, "good", command.message or _("Done."), undo, about)

@@ -1,0 +1,118 @@
+"""The launch form: filled in with help, previewed on each GPU, and answered field by field."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from web import allowances, launch_form, peaks, services
+from web.errors import Problem
+from web.models import Command, Container, Gpu
+from web.pages.frame import person, show
+from web.roles import Role, may_steer, require
+from web.services import wait_for
+from web.sizes import format_size, parse_size
+
+RECENT = 8
+PATIENCE = 1.5  # seconds that a preview waits for the scheduler's forecast
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def launch(request: HttpRequest) -> HttpResponse:
+    user = person(request)
+    try:
+        require(user, Role.USER, "launch containers")
+        if request.method == "GET":
+            return _form(request, _start(request), None)
+        container = services.launch(user, launch_form.spec_of(request.POST))
+        command = wait_for(container.commands.get(kind=Command.Kind.LAUNCH))
+        if command.outcome == Command.Outcome.REFUSED:
+            raise Problem(command.code, command.message, command.status or 409, command.field)
+        return redirect("container", container.pk)
+    except Problem as problem:
+        return _form(request, launch_form.typed(request.POST), problem)
+
+
+def _start(request: HttpRequest) -> dict[str, Any]:
+    """What the form begins with: an earlier launch, or as little as can be."""
+    source = request.GET.get("from", "")
+    try:
+        earlier = Container.objects.filter(pk=UUID(source)).first() if source else None
+    except ValueError:
+        earlier = None
+    if earlier is None:
+        return {"gpu_count": 1, "on_shortage": "wait"}
+    return launch_form.again(earlier, may_steer(person(request), earlier))
+
+
+def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None) -> HttpResponse:
+    user = person(request)
+    limits = allowances.limits_of(user)
+    known = Container.objects.order_by("image").values_list("image", flat=True).distinct()[:100]
+    field = problem.field.split(".")[0] if problem else ""
+    context = {
+        "values": values,
+        "problem": problem,
+        "errors": {field: problem.message} if problem and field else {},
+        "images": sorted({*known} | {image for image in limits.images or () if "*" not in image}),
+        "allowed": limits.images,
+        "limits": limits,
+        "gpus": Gpu.objects.filter(present=True),
+        "recent": _recent(request),
+    }
+    return show(request, "launch.html", context, status=problem.status if problem else 200)
+
+
+def _recent(request: HttpRequest) -> list[Container]:
+    """This person's last launches, each image and command once: templates that nobody had to write."""
+    seen: dict[Any, Container] = {}
+    for container in Container.objects.filter(owner=person(request)).order_by("-created_at")[:60]:
+        seen.setdefault((container.image, tuple(container.command)), container)
+    return list(seen.values())[:RECENT]
+
+
+@login_required
+@require_GET
+def suggestion(request: HttpRequest) -> JsonResponse:
+    """A quota from what runs of this image really took: {"size", "text"}, or {} if none was measured."""
+    image = request.GET.get("image", "").strip()
+    measured = peaks.peaks(image=image) if image else []
+    if not measured:
+        return JsonResponse({})
+    top = max(measured, key=lambda peak: peak.peak)
+    runs = sum(peak.runs for peak in measured)
+    text = _("%(runs)s runs of it took up to %(peak)s.") if runs != 1 else _("One run of it took %(peak)s.")
+    numbers = {"runs": runs, "peak": format_size(top.peak)}
+    return JsonResponse({"size": format_size(top.suggestion).replace(" ", ""), "text": text % numbers})
+
+
+@login_required
+@require_POST
+def forecast(request: HttpRequest) -> JsonResponse:
+    """What the scheduler says would become of it now: {"text"}, empty while nothing sensible is asked."""
+    try:
+        size = parse_size(request.POST.get("gpu_memory", "").strip() or allowances.DEFAULT_QUOTA)
+        gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
+        command = wait_for(services.forecast(person(request), size, gpus), PATIENCE)
+    except ValueError:
+        return JsonResponse({})
+    except Problem as problem:
+        return JsonResponse({"text": problem.message, "bad": True})
+    return JsonResponse({"text": command.message, "bad": command.outcome == Command.Outcome.REFUSED})
+
+
+@login_required
+@require_POST
+def body(request: HttpRequest) -> JsonResponse:
+    """The form as the body of a REST call, for "copy as curl"."""
+    try:
+        return JsonResponse(launch_form.spec_of(request.POST))
+    except Problem as problem:
+        return JsonResponse(problem.as_dict(), status=problem.status)

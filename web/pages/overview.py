@@ -1,0 +1,30 @@
+"""The overview, and the rows of its table."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_GET
+
+from web import history, listing
+from web.models import Gpu
+from web.pages.frame import person, show
+
+
+@login_required
+@require_GET
+def dashboard(request: HttpRequest) -> HttpResponse:
+    return show(request, "dashboard.html", {"page": listing.page(person(request), request.GET)})
+
+
+@login_required
+@require_GET
+def rows(request: HttpRequest) -> HttpResponse:
+    return render(request, "parts/rows.html", {"page": listing.page(person(request), request.GET)})
+
+
+@login_required
+@require_GET
+def last_hour(request: HttpRequest, uuid: str) -> JsonResponse:
+    return JsonResponse(history.card(get_object_or_404(Gpu, uuid=uuid)))

@@ -1,0 +1,44 @@
+"""What was: the replay of a day, and who held what at one moment of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from web import history
+from web.models import Gpu
+from web.pages.frame import show
+
+
+@login_required
+@require_GET
+def replay(request: HttpRequest) -> HttpResponse:
+    gpus = Gpu.objects.all()
+    chosen = gpus.filter(uuid=request.GET.get("gpu", "")).first() or gpus.first()
+    return show(request, "history.html", {"gpus": gpus, "chosen": chosen})
+
+
+@login_required
+@require_GET
+def day(request: HttpRequest, uuid: str) -> JsonResponse:
+    """24 hours up to ?until= (seconds since the epoch; now if it is left out)."""
+    until = _time(request.GET.get("until"))
+    return JsonResponse(history.holders(get_object_or_404(Gpu, uuid=uuid), until - history.DAY_LONG, until))
+
+
+@login_required
+@require_GET
+def moment(request: HttpRequest, uuid: str) -> JsonResponse:
+    return JsonResponse(history.moment(get_object_or_404(Gpu, uuid=uuid), _time(request.GET.get("at"))))
+
+
+def _time(text: str | None) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(text or ""), UTC)
+    except (ValueError, OverflowError, OSError):
+        return timezone.now()

@@ -1,0 +1,52 @@
+"""The queue: who waits, in order, and why; put into another order by operators, its policy set by admins."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET, require_POST
+
+from web import services
+from web.errors import Problem
+from web.models import Container, Node
+from web.pages.frame import answer, person, refusal, show
+from web.roles import Role, role_of
+from web.text import POLICIES
+
+
+@login_required
+@require_GET
+def queue(request: HttpRequest) -> HttpResponse:
+    role = role_of(person(request))
+    node = Node.objects.first()
+    context = {
+        "may_order": role >= Role.OPERATOR,
+        "policy": node.policy if node else "",
+        "policies": POLICIES.items(),
+    }
+    return show(request, "queue.html", context)
+
+
+@login_required
+@require_POST
+def reorder(request: HttpRequest) -> HttpResponse:
+    """The containers in their new order, all of those that wait."""
+    waiting = Container.objects.live().exclude(suspended_since=None)
+    before = [str(pk) for pk in waiting.order_by("queue_position", "suspended_since").values_list("pk", flat=True)]
+    undo = {"act": "reorder", "id": "queue", "fields": {"id": ",".join(before)}}
+    ids = [pk for text in request.POST.getlist("id") for pk in text.split(",")]
+    try:
+        return answer(request, services.reorder(person(request), ids), undo=undo)
+    except Problem as problem:
+        return refusal(request, problem)
+
+
+@login_required
+@require_POST
+def policy(request: HttpRequest) -> HttpResponse:
+    node = Node.objects.first()
+    undo = {"act": "policy", "id": "queue", "fields": {"policy": node.policy}} if node else None
+    try:
+        return answer(request, services.set_policy(person(request), request.POST.get("policy", "")), undo=undo)
+    except Problem as problem:
+        return refusal(request, problem)
