@@ -21,6 +21,7 @@ from .broker import Broker
 from .containers import Containers
 from .core.events import PolicyChanged, Refused, Reordered
 from .engines.base import EngineError
+from .foresight import foresee
 from .store import Store
 from .tenants import Tenant
 
@@ -97,7 +98,7 @@ class Commands:
             log.exception("command %s (%s)", command.pk, command.kind)
             self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))
         else:
-            self._done(command, Command.Outcome.DONE, message=message)
+            self._done(command, Command.Outcome.DONE, message=message[:1000])
 
     def _refuse(self, command: Command, problem: Problem) -> None:
         if command.kind == Kind.LAUNCH:
@@ -129,6 +130,10 @@ class Commands:
                 order = tuple(arguments["containers"])
                 self._decided(self._broker.ask(Reordered(self._broker.now(), order)))
                 return "The queue is reordered."
+            case Kind.FORECAST:
+                result, message = foresee(self._broker, arguments)
+                self._store.command(command.pk, result=result)
+                return message
         row = command.container
         if row is None:
             raise Problem("unknown_container", "There is no such container.", 404)

@@ -33,6 +33,7 @@ from .engines.base import Engine, EngineAway
 from .engines.choose import choose
 from .engines.outfit import Simulation
 from .gpus import Gpus
+from .housekeeping import Housekeeping
 from .limits import Limits
 from .measure import Measure
 from .reaper import Reaper
@@ -130,6 +131,7 @@ class Scheduler:
             self.engine, self.broker, self.sessions, self.server, self.gpus, self.store, self.home
         )
         self.commands = Commands(self.containers, self.broker, self.store)
+        self.housekeeping = Housekeeping(self.store)
         self.limits = Limits(self.containers, self.broker, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
@@ -139,6 +141,7 @@ class Scheduler:
         parts: list[Callable[[], Awaitable[None]]] = [
             self.store.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
+            self.housekeeping.run,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:

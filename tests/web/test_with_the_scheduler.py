@@ -126,3 +126,24 @@ async def test_an_unknown_policy_is_refused_and_a_known_one_is_set(host: Host, r
     assert (await rest("PUT", "policy/", {"policy": "best-fit"}))[0] == 200
     await host.up.store.flush()
     assert (await rest("GET", "nodes/"))[1]["results"][0]["policy"] == "best-fit"
+
+
+async def test_a_forecast_tells_whether_it_fits_behind_whom_and_by_when(host: Host, rest: Rest) -> None:
+    status, empty = await rest("GET", "forecast/?gpu_memory=5000MiB")
+    assert (status, empty["fits"], empty["behind"], empty["earliest"]) == (200, True, [], 0.0), empty
+    holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory="4GiB")
+    await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
+    status, unknown = await rest("GET", "forecast/?gpu_memory=3GiB")
+    assert (status, unknown["fits"], unknown["behind"], unknown["earliest"]) == (200, False, [holder["id"]], None)
+    assert (await rest("GET", "forecast/?gpu_memory=64MiB"))[1]["fits"] is True
+    status, never = await rest("GET", "forecast/?gpu_memory=6GiB")
+    assert (status, never["error"]["code"], never["error"]["field"]) == (400, "over_capacity", "gpu_memory")
+
+
+async def test_a_time_limit_bounds_the_wait(host: Host, rest: Rest) -> None:
+    holder = await rest.launch(
+        "holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory="4GiB", ttl_seconds=50
+    )
+    await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
+    found = (await rest("GET", "forecast/?gpu_memory=3GiB"))[1]
+    assert 0 < found["earliest"] <= 50, found

@@ -1,0 +1,56 @@
+"""Answers "would it fit now; if not, behind whom, and when at the latest" from what is so at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from web.errors import Problem
+
+from . import placement
+from .broker import Broker
+from .core.forecast import forecast
+from .core.state import State
+
+
+def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The answer as JSON (`earliest` in seconds from now), and the sentence for people. Raises Problem."""
+    state, quota = broker.state, int(arguments["gpu_memory"])
+    gpus = _gpus(state, arguments.get("gpus", 1), quota)
+    found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), {gpu: _idle(broker, gpu) for gpu in gpus})
+    if not found.possible:
+        raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
+    # First those in the queue, then those who hold the memory; nobody twice.
+    behind = list(dict.fromkeys((*found.behind, *found.holders)))
+    earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
+    return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": found.explanation}, found.explanation
+
+
+def _gpus(state: State, asked: int | list[str], quota: int) -> list[str]:
+    if isinstance(asked, int):
+        gpus, count = placement.choose(state, asked, quota), asked
+    else:
+        gpus, count = [gpu for gpu in asked if gpu in state.gpus], len(asked)
+    if len(gpus) < count:
+        raise Problem("over_capacity", "There are not so many GPUs that could ever give that much.", 400, "gpu_memory")
+    return gpus
+
+
+def _ends(broker: Broker) -> dict[str, float]:
+    """By when time limits end containers, on the state's clock. One that has not started yet has all its time."""
+    now, wall = broker.now(), timezone.now()
+    ends = {}
+    for tenant in broker.tenants.values():
+        if tenant.ttl is not None:
+            started = tenant.started_at or wall
+            ends[tenant.id] = now + (started + timedelta(seconds=tenant.ttl) - wall).total_seconds()
+    return ends
+
+
+def _idle(broker: Broker, gpu: str) -> int:
+    """Headroom that a take-back would collect."""
+    sessions = (session for tenant in broker.tenants.values() for session in tenant.sessions.values())
+    return sum(session.leases[gpu].headroom for session in sessions if gpu in session.leases)

@@ -1,0 +1,30 @@
+"""What is done each minute so that the records do not grow for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from web.rollup import roll_up
+
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+EVERY = 60.0  # seconds
+
+
+class Housekeeping:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            try:
+                await self._store.ask(roll_up, timezone.now())
+            except DatabaseError as error:
+                log.warning("samples could not be rolled up, trying again in a minute: %s", error)
