@@ -178,12 +178,15 @@ static void roomy_remove(struct shared_block *shared) {
 }
 
 static void mark(struct shared_block *shared, unsigned first, unsigned count, bool used) {
-    for (unsigned granule = first; granule < first + count; granule++) {
-        uint64_t bit = 1ull << (granule % 64);
+    while (count > 0) {
+        unsigned from = first % 64, here = count < 64 - from ? count : 64 - from;
+        uint64_t bits = (here == 64 ? UINT64_MAX : (1ull << here) - 1) << from;
         if (used)
-            shared->used[granule / 64] |= bit;
+            shared->used[first / 64] |= bits;
         else
-            shared->used[granule / 64] &= ~bit;
+            shared->used[first / 64] &= ~bits;
+        first += here;
+        count -= here;
     }
 }
 
@@ -192,8 +195,8 @@ static unsigned shared_run(const struct shared_block *shared, unsigned count) {
     unsigned run = 0;
     for (unsigned granule = shared->hint * 64; granule < GRANULES; granule++) {
         uint64_t word = shared->used[granule / 64];
-        if (granule % 64 == 0 && word == UINT64_MAX) {
-            run = 0;
+        if (granule % 64 == 0 && (word == UINT64_MAX || (word == 0 && run + 64 < count))) {
+            run = word == 0 ? run + 64 : 0;
             granule += 63;
             continue;
         }
