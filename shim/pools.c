@@ -259,6 +259,14 @@ void pool_look(struct pool *pool) {
     if (pool->slot != NO_SLOT) settle(pool, 0);
 }
 
+void pools_look(int slot) {
+    lock_take(&making);
+    struct pool *pool = all; /* only its head ever changes */
+    lock_drop(&making);
+    for (; pool; pool = pool->next)
+        if (pool->slot == slot && atomic_load(&pool->reserved) > atomic_load(&pool->live)) settle(pool, 0);
+}
+
 void pools_forget(void) {
     all = NULL;
     atomic_store(&making.word, 0);

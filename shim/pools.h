@@ -72,6 +72,9 @@ void pool_freed(struct pool *pool, uint64_t bytes);
 /* Charges what is reserved now, after something that may have made it less. */
 void pool_look(struct pool *pool);
 
+/* The same for all pools of a slot that may have less than they are charged for. */
+void pools_look(int slot);
+
 /* In a forked child. */
 void pools_forget(void);
 
