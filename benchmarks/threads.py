@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 from benchmarks.programs import build
@@ -23,6 +24,10 @@ from tests.support.grants import Grants
 THREADS = (1, 2, 4, 16, 64)
 PAIRS = 20_000  # of each turn, all threads together
 CASES = (("4 KiB in a live block", 4096), ("2 MiB", 2 * MIB))
+
+
+def start(card: Card, program: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    return card.popen([str(program), "pairs"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def turn(process: subprocess.Popen[str], threads: int, size: int) -> float:
@@ -49,11 +54,11 @@ def main(rounds: int = 31) -> None:
     program = build("calls")
     with tempfile.TemporaryDirectory() as folder:
         card = Card("sim:1x40GiB", Path(folder))
-        grants = Grants(Path(folder), card, quota=32 << 30, extra=16 << 30)
+        uuids = [uuid.UUID(gpu["uuid"].removeprefix("GPU-")).bytes for gpu in card.gpus()]
+        grants = Grants(Path(folder), uuids, quota=32 << 30, extra=16 << 30)
         try:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            native = card.popen([str(program), "pairs"], **pipes)
-            shimmed = card.popen([str(program), "pairs"], env=grants.env(), **pipes)
+            native = start(card, program, {})
+            shimmed = start(card, program, grants.env())
             compare(native, shimmed, rounds)
         finally:
             card.close()

@@ -53,7 +53,7 @@ static struct lease_slot *slot_at(int slot) { return &client_page()->slot[slot];
 CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
     if (lease_reserve(slot_at(slot), bytes)) return CUDA_SUCCESS;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY; /* no card has that; and nobody's counter would hold it */
-    /* Pools give back at a synchronise, which nobody watches: that is looked for before anybody asks, waits or fails. */
+    /* Pools give back at a synchronise, which nobody watches: that is looked for before anybody asks. */
     pools_look(slot);
     if (lease_reserve(slot_at(slot), bytes)) return CUDA_SUCCESS;
     switch (client_need((unsigned)slot, bytes, purpose)) {

@@ -104,13 +104,13 @@ class Card:
         assert self._nvml.stdout is not None
         self._nvml.stdin.write("\n")
         self._nvml.stdin.flush()
-        gpus = json.loads(self._nvml.stdout.readline())
+        gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())
         for gpu in gpus:
             gpu["held"] = {int(pid): held for pid, held in gpu["held"].items()}
         return gpus
 
     def used(self, gpu: int = 0) -> int:
-        return self.gpus()[gpu]["used"]
+        return int(self.gpus()[gpu]["used"])
 
     def wait_until_empty(self, timeout: float = 10.0) -> None:
         """Waits until nothing is held on any GPU: what died processes held has come back."""

@@ -14,9 +14,10 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack, unpack
 from tests.support.eventually import until
@@ -127,7 +128,7 @@ class Grants:
 
     # ---- the socket ----
 
-    def _start(self, target, *arguments) -> None:
+    def _start(self, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
