@@ -20,7 +20,7 @@ from typing import Any
 from .client import Client, Json, Pending
 from .errors import REFUSED, TOO_MANY, Problem
 from .output import write
-from .text import clock, moment, ordinal, span
+from .text import clock, ordinal, span
 
 ENDED = ("exited", "failed", "killed")
 LOOK = 0.5  # seconds between two looks at a container that runs
@@ -57,6 +57,7 @@ class Attachment:
         self.output_ended = False
         self.interrupts = 0
         self.told: tuple[str, str | None] = ("", None)  # the last wait that was told: its state and since when
+        self.waited_before = 0.0  # seconds that it had been suspended before the wait that was told
         self.silent_since: float | None = None
 
     @property
@@ -174,20 +175,21 @@ class Attachment:
             raise problem
 
     def _tell_waits(self) -> None:
-        """One line when a wait begins and one when it ends, however often we look."""
-        state = self.container["state"]
+        """One line when a wait begins and one when it ends, however often we look and however soon it ended after."""
+        state, waited = self.container["state"], self.container["suspended_seconds"]
         wait = (state, self.container["suspended_since"]) if state in ("suspended", "paused") else ("", None)
         if wait == self.told:
             return
-        before, since = self.told
-        self.told = wait
+        before, self.told = self.told[0], wait
         if state == "suspended":
+            self.waited_before = waited
             self._tell("suspended", suspended_line(self.container, self.client))
         elif state == "paused":
             self._tell("paused", f"{self.name} is paused; gpushare resume {self.name} lets it go on")
+        elif before == "suspended" and state != "killed":
+            self._tell("resumed", f"{self.name} goes on after {span(waited - self.waited_before)}")
         elif state == "running":
-            waited = f" after {_since(since, self.client)}" if before == "suspended" and since else ""
-            self._tell("resumed", f"{self.name} goes on{waited}")
+            self._tell("resumed", f"{self.name} goes on")
 
     def _copy_output(self) -> None:
         """The whole log from its first byte on; after a broken connection, from where it broke."""
@@ -252,8 +254,8 @@ def suspended_line(container: Json, client: Client) -> str:
     """Says that it waits, since when, and where in the queue."""
     since, place = container["suspended_since"], container["queue_position"]
     where = f", {ordinal(place)} in the queue" if place else ""
-    why = container["queue_reason"] or "it waits for GPU memory"
-    return f"{container['name']} is suspended since {clock(since, client.now())}{where}: {why}"
+    why = container["queue_reason"] or "It waits for GPU memory."
+    return f"{container['name']} is suspended since {clock(since, client.now())}{where}. {why}"
 
 
 def exit_code(container: Json) -> int:
@@ -262,10 +264,6 @@ def exit_code(container: Json) -> int:
     if code is None:
         return 128 + signal.SIGKILL if container["state"] == "killed" else REFUSED
     return int(code) if code >= 0 else 128 - int(code)
-
-
-def _since(since: str, client: Client) -> str:
-    return span((client.now() - moment(since)).total_seconds())
 
 
 def _beside(work: Callable[[], None]) -> None:

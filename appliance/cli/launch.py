@@ -17,9 +17,10 @@ from .text import seconds
 
 Words = dict[str, Any]
 
-NO_TERMINAL = (
-    "-i and -t need a keyboard in the container, and the appliance gives none: leave them out; for a shell, start "
-    "the container with -d and, on the appliance's host, docker exec -it into it"
+NO_TERMINAL = Problem(
+    "there is no keyboard into a container, so no -i and no -t",
+    code="no_terminal",
+    hint="give the whole command here; or start it with -d and, on the appliance's host, use docker exec -it",
 )
 
 
@@ -74,7 +75,7 @@ def run(
 ) -> None:
     """Launch a container, show its output, and exit with its exit code. Ctrl-C stops it."""
     if interactive or tty:
-        raise Problem(NO_TERMINAL, code="no_terminal")
+        raise NO_TERMINAL
     client = connect()
     given: Words = {
         "image": image,

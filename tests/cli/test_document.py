@@ -1,0 +1,64 @@
+"""docs/cli.md, run line by line: its transcript is true."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from tests.support.appliance import ROOT, Appliance
+from tests.support.documents import console, level
+
+from .support import ENTRY, environment
+
+LOOKS = ("ps", "gpus", "queue", "peak", "report")  # repeated until they show it: it comes about by itself
+PATIENCE = 20.0  # seconds
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """A shell as the page supposes it: gpushare and workload are programs, and the token is in a file."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    os.symlink(ROOT / ".build" / "workload", programs / "workload")
+    path = f"{programs}:{os.environ['PATH']}"
+    running = Appliance(tmp_path / "var", gpus="sim:1x5GiB", PATH=path)
+    (tmp_path / "token").write_text(running.token)
+    launcher = programs / "gpushare"
+    launcher.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in ENTRY) + ' "$@"\n')
+    launcher.chmod(0o755)
+    environ = environment({"HOME": str(tmp_path), "PATH": path})
+    del environ["GPUSHARE_CONFIG"]
+
+    def read(command, before):
+        """What the command prints: stdout, stderr. `$?` is that of the command before."""
+        command = command.replace("http://127.0.0.1:8000", running.url)
+        done = subprocess.run(
+            ["bash", "-c", f"(exit {before}); {command}"], env=environ, cwd=tmp_path, capture_output=True, text=True,
+            timeout=100,
+        )  # fmt: skip
+        home_and_address = lambda text: text.replace(str(tmp_path), "~").replace(running.url, "http://127.0.0.1:8000")  # noqa: E731
+        return home_and_address(done.stdout), home_and_address(done.stderr), done.returncode
+
+    yield read
+    running.close()
+
+
+@pytest.mark.timeout(300)
+def test_the_page_about_the_command_line_shows_what_happens(reader):
+    code = 0
+    for example in console(ROOT / "docs" / "cli.md"):
+        before, shown = code, streams(example.shown)
+        deadline = time.monotonic() + (PATIENCE if example.command.split()[1] in LOOKS else 0)
+        while True:
+            out, err, code = reader(example.command, before)
+            if streams(out + err) == shown or time.monotonic() > deadline:
+                break
+        assert streams(out + err) == shown, f"docs/cli.md:{example.line}: {example.command}"
+
+
+def streams(text):
+    """What goes to stdout and what to stderr: between the two there is no order to rely on."""
+    lines = level(text)
+    remarks = [line for line in lines if line.startswith("gpushare: ")]
+    return [line for line in lines if line not in remarks], remarks
