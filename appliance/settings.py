@@ -207,6 +207,8 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
     1: int(os.environ.get("GPUSHARE_KEEP_SECONDS", 3600)),
     60: int(os.environ.get("GPUSHARE_KEEP_MINUTES", 7 * 86400)),
 }
+GPUSHARE_IDLE_MINUTES = float(os.environ.get("GPUSHARE_IDLE_MINUTES", "30"))  # holding without computing; 0: never
+GPUSHARE_IDLE_ACTION = os.environ.get("GPUSHARE_IDLE_ACTION", "mark")  # mark | pause
 GPUSHARE_PRICE = float(os.environ.get("GPUSHARE_PRICE", "0"))  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
 GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches

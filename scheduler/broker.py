@@ -143,7 +143,7 @@ class Broker:
             gpu=grant.gpu,
             pid=session.pid,
             size=grant.bytes,
-            used_after=tenant.note_peak(grant.gpu),
+            used_after=self._note_use(tenant, grant.gpu),
             waited=grant.waited,
             policy=self.state.policy,
         )
@@ -155,16 +155,16 @@ class Broker:
         if connection := session.asked.pop(rejection.serial, None):
             slot = list(session.leases).index(rejection.gpu)
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
-        if session.ended:
-            return  # its calls ended with it; nobody was told no
+        if session.ended and not rejection.was_suspended:
+            return  # it ended with its process; nobody was told no
         self._journal.event(
             "rejected",
             rejection.container,
             gpu=rejection.gpu,
             pid=session.pid,
             size=rejection.bytes,
-            used_after=self.tenants[rejection.container].note_peak(rejection.gpu),
-            waited=rejection.waited,
+            used_after=self._note_use(self.tenants[rejection.container], rejection.gpu),
+            waited=rejection.waited if rejection.was_suspended else 0.0,
             policy=self.state.policy,
             detail=rejection.reason.value,
         )
@@ -176,9 +176,23 @@ class Broker:
             gpu=effect.gpu,
             pid=self.sessions[effect.session].pid,
             size=effect.bytes,
-            used_after=self.tenants[effect.container].note_peak(effect.gpu),
+            used_after=self._note_use(self.tenants[effect.container], effect.gpu),
             policy=self.state.policy,
         )
+
+    def _note_use(self, tenant: Tenant, gpu: str) -> int:
+        tenant.told[gpu] = tenant.note_peak(gpu)
+        return tenant.told[gpu]
+
+    def tell_use(self, tenant: Tenant, gpu: str, *, pid: int | None = None) -> None:
+        """Writes down what the container uses more or less than by its last event: inside leases nobody tells."""
+        before = tenant.told.get(gpu, 0)
+        used = self._note_use(tenant, gpu)
+        if used != before:
+            kind = "accepted" if used > before else "freed"
+            self._journal.event(
+                kind, tenant.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self.state.policy,
+            )  # fmt: skip
 
     def _update_waits(self) -> None:
         """Brings up to date who is suspended: every container with a call that waits although all was tried."""
@@ -258,16 +272,14 @@ class Broker:
     def close(self, session: Session) -> None:
         """The card no longer shows the process: its whole lease comes back."""
         tenant = self.tenants[session.container]
-        held = {gpu: lease.granted for gpu, lease in session.leases.items()}
+        for gpu in session.leases:
+            tenant.note_peak(gpu)
         del self.sessions[session.id], tenant.sessions[session.id]
-        for gpu in held:
+        for gpu in session.leases:
             del self._leases[gpu][session.id]
         self.tell(SessionEnded(self.now(), session.id))
-        for gpu, size in held.items():
-            if size:
-                self._journal.event(
-                    "freed", tenant.id, gpu=gpu, pid=session.pid, size=size, used_after=tenant.used(gpu)
-                )
+        for gpu in session.leases:
+            self.tell_use(tenant, gpu, pid=session.pid)
         self._changed(tenant.id)
         self._forget_if_gone(tenant)
 

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -70,10 +71,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One card at one time. `processes` maps a host pid to its bytes; what NVML cannot tell is None."""
+    """One card at one time; what NVML cannot tell is None.
+
+    `processes` maps a host pid to its bytes, `busy` to the per cent of time that it computed lately (0 left out).
+    """
 
     used: int
     processes: Mapping[int, int] = field(default_factory=dict)
+    busy: Mapping[int, int] | None = None
     utilisation: int | None = None
     temperature: int | None = None
     power: float | None = None
@@ -114,6 +119,7 @@ class Gpus:
         self.driver = ""
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
+        self._busy_since: dict[str, int] = {}  # microseconds since the epoch, NVML's own clock
         self._environment: dict[str, str] = {}  # what a program needs to reach these cards
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
 
@@ -172,6 +178,7 @@ class Gpus:
                 readings[uuid] = Reading(
                     used=_memory(handle).used,
                     processes=self._processes(uuid),
+                    busy=self._busy(uuid),
                     utilisation=_if_told(lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu, handle),
                     temperature=_if_told(lambda h: pynvml.nvmlDeviceGetTemperature(h, 0), handle),
                     power=_if_told(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
@@ -183,6 +190,18 @@ class Gpus:
     def _processes(self, uuid: str) -> dict[int, int]:
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
         return {process.pid: process.usedGpuMemory or 0 for process in running}
+
+    def _busy(self, uuid: str) -> dict[int, int] | None:
+        """Samples since the last look; NVML keeps a few seconds of them."""
+        since, self._busy_since[uuid] = self._busy_since.get(uuid, 0), int(time.time() * 1e6)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], since)
+        except pynvml.NVMLError as error:
+            return {} if isinstance(error, pynvml.NVMLError_NotFound) else None  # not found: nobody computed
+        most: dict[int, int] = {}
+        for sample in samples:
+            most[sample.pid] = max(sample.smUtil, most.get(sample.pid, 0))
+        return most
 
     async def _measure_context(self, uuid: str) -> int:
         """What a CUDA context takes on this card: that of a child process that makes one and nothing else."""

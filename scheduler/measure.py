@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ PERIOD = 1.0  # seconds
 TIMES = 3  # a difference must be seen so often in a row
 
 Owns = Callable[[str, int], bool]
+Measured = Callable[[Mapping[str, Reading]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -49,13 +50,14 @@ class Difference:
 
 
 class Measure:
-    """`owns` tells whether a host pid runs inside the container with this engine id."""
+    """`owns` tells whether a host pid runs inside the container with this engine id; `measured` is called each time."""
 
-    def __init__(self, gpus: Gpus, broker: Broker, store: Store, owns: Owns) -> None:
+    def __init__(self, gpus: Gpus, broker: Broker, store: Store, owns: Owns, measured: Measured) -> None:
         self._gpus = gpus
         self._broker = broker
         self._store = store
         self._owns = owns
+        self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}
         self._foreign: dict[str, deque[int]] = {uuid: deque([0], maxlen=2) for uuid in gpus.cards}
         self._owners: dict[tuple[int, int | None], str] = {}
@@ -77,9 +79,12 @@ class Measure:
             self._see_card(gpu, reading)
         for tenant in list(self._broker.tenants.values()):
             self._see_tenant(tenant)
+        shown = {pid for reading in self.readings.values() for pid in reading.processes}
+        self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
         alive = self._broker.sessions.keys()
         self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
         self._broker.tell(Ticked(self._broker.now()))
+        await self._measured(self.readings)
 
     def _compare(self, gpu: str, reading: Reading, before: Mapping[tuple[int, str], int]) -> None:
         for session in list(self._broker.sessions.values()):

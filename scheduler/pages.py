@@ -65,6 +65,7 @@ class Lease:
         self._slot = slot
         self.granted = granted
         self.forged = False
+        self._peak = 0
         self.measured = 0  # charged on top of what the process has charged itself: what the card was seen to hold more
         self.check()
         slot.granted = granted
@@ -83,6 +84,16 @@ class Lease:
     def overhead(self) -> int:
         """The part of `used` that contexts take."""
         return min(self._slot.overhead + self.measured, self.used)
+
+    def take_peak(self) -> int:
+        """The most that was used since the last look, by the process's own word but never above `granted`."""
+        self._note_peak()
+        peak, self._peak = max(self._peak, self.used), 0
+        return peak
+
+    def _note_peak(self) -> None:
+        self._peak = max(self._peak, min(self._slot.peak, self.granted))
+        self._slot.peak = 0
 
     def check(self) -> bool:
         """Wipes out headroom that was never granted. True the first time that happens."""
@@ -109,6 +120,7 @@ class Lease:
         self.check()
         if self.forged:
             return 0
+        self._note_peak()
         taken = self._slot.take_back(min(at_most, self.granted))
         self.granted -= taken
         self._slot.granted = self.granted

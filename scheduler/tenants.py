@@ -57,6 +57,7 @@ class Tenant:
     suspended_before: float = 0.0  # seconds, ended waits only
     waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
     peak: dict[str, int] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     reason: str = ""  # why it is being ended, if it is
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -70,9 +71,15 @@ class Tenant:
         return sum(session.leases[gpu].overhead for session in self.sessions.values())
 
     def note_peak(self, gpu: str) -> int:
-        """Brings the peak up to date; returns what is used now."""
-        used = self.used(gpu)
-        self.peak[gpu] = max(used, self.peak.get(gpu, 0))
+        """Brings the peak up to date; returns what is used now.
+
+        Each process tells its own peak since the last look. They need not have come at one time, so only one
+        process's is counted on top of what the others use.
+        """
+        leases = [session.leases[gpu] for session in self.sessions.values()]
+        used = sum(lease.used for lease in leases)
+        rise = max((lease.take_peak() - lease.used for lease in leases), default=0)
+        self.peak[gpu] = max(min(used + rise, max(used, self.quota[gpu])), self.peak.get(gpu, 0))
         return used
 
     def places(self, contexts: Mapping[str, int]) -> list[pages.Place]:

@@ -13,7 +13,7 @@ import asyncio
 import fcntl
 import logging
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ from .core.state import State
 from .engines.base import Engine, EngineAway
 from .engines.choose import choose
 from .engines.outfit import Simulation
-from .gpus import Gpus
+from .gpus import Gpus, Reading
+from .history import History
 from .housekeeping import Housekeeping
+from .idle import Idle
 from .limits import Limits
 from .measure import Measure
 from .reaper import Reaper
@@ -126,15 +128,21 @@ class Scheduler:
         self.sessions = Sessions(self.broker, lambda session: self.reaper.add(session))
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
-        self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns)
         self.containers = Containers(
             self.engine, self.broker, self.sessions, self.server, self.gpus, self.store, self.home
         )
         self.commands = Commands(self.containers, self.broker, self.store)
         self.housekeeping = Housekeeping(self.store)
         self.limits = Limits(self.containers, self.broker, self.store)
+        self.history = History(self.broker, self.store)
+        self.idle = Idle(self.containers, self.broker, self.store)
+        self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
+
+    async def _measured(self, readings: Mapping[str, Reading]) -> None:
+        self.history.write(readings)
+        await self.idle.look(readings)
 
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:

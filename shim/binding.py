@@ -171,6 +171,14 @@ class Slot:
         return int(_lib.slot_overhead(self._raw))
 
     @property
+    def peak(self) -> int:
+        return int(_lib.slot_peak(self._raw))
+
+    @peak.setter
+    def peak(self, value: int) -> None:
+        _lib.set_peak(self._raw, value)
+
+    @property
     def pressure(self) -> bool:
         return bool(_lib.slot_pressure(self._raw))
 

@@ -6,11 +6,22 @@ _Static_assert(sizeof(struct lease_slot) == 128, "a slot is two cache lines");
 _Static_assert(sizeof(struct lease_page) <= LEASE_PAGE_SIZE, "the page is one page");
 _Static_assert(offsetof(struct lease_page, slot) == 128, "slots begin on a cache line");
 
+/* Display only: the scheduler looks once a second and would miss what is taken and freed in between. */
+static void note_peak(struct lease_slot *slot, uint64_t headroom) {
+    uint64_t granted = atomic_load_explicit(&slot->granted, memory_order_relaxed);
+    uint64_t used = granted > headroom ? granted - headroom : 0;
+    uint64_t peak = atomic_load_explicit(&slot->peak, memory_order_relaxed);
+    while (used > peak &&
+           !atomic_compare_exchange_weak_explicit(&slot->peak, &peak, used, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
 bool lease_reserve(struct lease_slot *slot, uint64_t bytes) {
     uint64_t headroom = atomic_load(&slot->headroom);
     do {
         if (headroom < bytes) return false;
     } while (!atomic_compare_exchange_weak(&slot->headroom, &headroom, headroom - bytes));
+    note_peak(slot, headroom - bytes);
     return true;
 }
 

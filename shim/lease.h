@@ -32,10 +32,11 @@ struct lease_slot {
     _Atomic uint64_t elsewhere; /* scheduler: used by the container's other processes on this GPU */
     _Atomic uint64_t context;   /* scheduler: what one context takes on this GPU; reserved before one is made */
     _Atomic uint64_t overhead;  /* process: what it has charged for contexts so far */
+    _Atomic uint64_t peak;      /* process: the most it has used; the scheduler sets it back when it has looked */
     _Atomic uint32_t pressure;  /* scheduler: somebody waits for this GPU; say RELEASED when headroom grows */
     uint32_t reserved;
     uint8_t uuid[LEASE_UUID_SIZE]; /* scheduler, before the page is sent: the GPU, as cuDeviceGetUuid gives it */
-    uint8_t padding[56];           /* one slot, two cache lines: GPUs do not disturb each other */
+    uint8_t padding[48];           /* one slot, two cache lines: GPUs do not disturb each other */
 };
 
 struct lease_page {

@@ -1,0 +1,70 @@
+"""Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and pauses them if configured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from web.errors import Problem
+
+from .broker import Broker
+from .containers import Containers
+from .engines.base import EngineError
+from .gpus import Reading
+from .history import busy
+from .store import Store
+from .tenants import Tenant
+
+log = logging.getLogger(__name__)
+
+
+class Idle:
+    """`GPUSHARE_IDLE_MINUTES` without computing make a holder idle; `GPUSHARE_IDLE_ACTION` is `mark` or `pause`."""
+
+    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
+        self._containers = containers
+        self._broker = broker
+        self._store = store
+        self._since: dict[str, float] = {}
+        self._marked: set[str] = set()
+
+    async def look(self, readings: Mapping[str, Reading]) -> None:
+        tenants = self._broker.tenants
+        self._since = {id_: since for id_, since in self._since.items() if id_ in tenants}
+        self._marked &= tenants.keys()
+        for tenant in list(tenants.values()):
+            if self._is_working(tenant, readings):
+                self._since.pop(tenant.id, None)
+                self._unmark(tenant)
+            elif not tenant.paused:
+                since = self._since.setdefault(tenant.id, self._broker.now())
+                seconds = self._broker.now() - since
+                if seconds >= 60 * settings.GPUSHARE_IDLE_MINUTES and tenant.id not in self._marked:
+                    await self._mark(tenant, seconds)
+
+    def _is_working(self, tenant: Tenant, readings: Mapping[str, Reading]) -> bool:
+        """Also true where nobody can tell: only who certainly does nothing is idle."""
+        if tenant.finished or tenant.suspended_since is not None or not settings.GPUSHARE_IDLE_MINUTES:
+            return True
+        held = [gpu for gpu in tenant.quota if tenant.used(gpu)]
+        loads = [busy(tenant, gpu, readings[gpu]) for gpu in held if gpu in readings]
+        return not loads or any(load is None or load > 0 for load in loads)
+
+    async def _mark(self, tenant: Tenant, seconds: float) -> None:
+        self._marked.add(tenant.id)
+        self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
+        self._store.event("idle", tenant.id, detail=f"It holds VRAM and has not computed for {seconds / 60:.0f} min.")
+        if settings.GPUSHARE_IDLE_ACTION == "pause":
+            try:
+                await self._containers.pause(tenant)
+            except (Problem, EngineError) as error:
+                log.warning("container %s is idle but cannot be paused: %s", tenant.name, error)
+
+    def _unmark(self, tenant: Tenant) -> None:
+        if tenant.id in self._marked:
+            self._marked.discard(tenant.id)
+            self._store.container(tenant.id, idle_since=None)
