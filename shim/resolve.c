@@ -3,6 +3,7 @@
  * Nothing happens here before the first call: no constructor, and nothing in `dlsym` but a look at the name unless it
  * is one of the table's. */
 #define _GNU_SOURCE
+#include "elf.h"
 #include "hooks.h"
 
 #include <dlfcn.h>
@@ -34,6 +35,9 @@ __attribute__((weak)) void *dlvsym(void *restrict handle, const char *restrict n
 __attribute__((visibility("hidden"))) dlsym_function *gpushare_next_dlsym;
 __attribute__((visibility("hidden"))) void *gpushare_route(void *handle, const char *name);
 
+/* Our own, whoever else's comes first. */
+__attribute__((visibility("hidden"))) dlsym_function gpushare_dlsym;
+
 static void *no_dlsym(void *handle, const char *name) {
     (void)handle, (void)name;
     return NULL;
@@ -52,6 +56,7 @@ static dlsym_function *next_dlsym(void) {
     if (found) return found;
     if (dlvsym) found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", FIRST_GLIBC);
     if (!found && dlvsym) found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    if (!found) found = (dlsym_function *)elf_find("dlsym", (void *)gpushare_dlsym);
     if (!found) found = no_dlsym;
     __atomic_store_n(&gpushare_next_dlsym, found, __ATOMIC_RELEASE);
     return found;
@@ -122,7 +127,10 @@ __asm__(".text\n"
         "    jmpq *gpushare_next_dlsym(%rip)\n"
         "1:  ret\n"
         ".cfi_endproc\n"
-        ".size dlsym, . - dlsym\n");
+        ".size dlsym, . - dlsym\n"
+        ".hidden gpushare_dlsym\n"
+        ".globl gpushare_dlsym\n"
+        ".set gpushare_dlsym, dlsym\n");
 #else
 __asm__(".text\n"
         ".globl dlsym\n"
@@ -145,5 +153,8 @@ __asm__(".text\n"
         "1:  mov x0, x9\n"
         "    ret\n"
         ".cfi_endproc\n"
-        ".size dlsym, . - dlsym\n");
+        ".size dlsym, . - dlsym\n"
+        ".hidden gpushare_dlsym\n"
+        ".globl gpushare_dlsym\n"
+        ".set gpushare_dlsym, dlsym\n");
 #endif

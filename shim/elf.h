@@ -1,0 +1,9 @@
+/* Finding a function without dlsym, for a C library that has no dlvsym (musl): by reading the tables of the libraries
+ * that are loaded. */
+#ifndef GPUSHARE_ELF_H
+#define GPUSHARE_ELF_H
+
+/* The first definition of `name` in any loaded object, in load order, other than `except`; NULL if there is none. */
+void *elf_find(const char *name, const void *except);
+
+#endif
