@@ -15,6 +15,14 @@ from tests.support.program import Program
 
 
 @pytest.fixture
+def two_gpus(tmp_path: Path) -> Iterator[Card]:
+    """Instead of `card`, where a test needs two."""
+    card = Card("sim:2x2GiB", tmp_path)
+    yield card
+    card.close()
+
+
+@pytest.fixture
 def grants_of(card: Card, tmp_path: Path) -> Iterator[Callable[..., Grants]]:  # noqa: F811
     """Makes the scheduler's end: `grants_of(quota=64 * MIB)`."""
     made: list[Grants] = []

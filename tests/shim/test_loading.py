@@ -1,4 +1,4 @@
-"""The library is loaded into every program of an image: shells, static ones, set-user-ID ones, those of another libc."""
+"""The library is loaded into every program of an image: shells, static and set-user-ID ones, those of another libc."""
 
 from __future__ import annotations
 
