@@ -62,7 +62,7 @@ static CUresult charge_met(struct place place) {
     bool charged;
     if (ledger_get(LEDGER_CONTEXT, (uint64_t)(uintptr_t)place.context, &entry)) return CUDA_SUCCESS;
     CUresult result = devices_take_primary(place.device, &charged);
-    if (result == CUDA_SUCCESS && charged) devices_note_primary(place.device, place.context);
+    if (result == CUDA_SUCCESS) devices_note_primary(place.device, place.context);
     return result;
 }
 
@@ -122,6 +122,8 @@ void devices_note_primary(CUdevice device, CUcontext context) {
 CUcontext devices_primary(CUdevice device) {
     return device >= 0 && device < DEVICES ? atomic_load(&devices[device].primary) : NULL;
 }
+
+bool devices_primary_charged(CUdevice device) { return atomic_load(&devices[device].charged) != 0; }
 
 void devices_forget(void) {
     memset(devices, 0, sizeof devices);

@@ -34,6 +34,7 @@ void devices_give_primary(CUdevice device);
 /* Notes which context it is, and whether it has gone: everything in it is then gone too. */
 void devices_note_primary(CUdevice device, CUcontext context);
 CUcontext devices_primary(CUdevice device);
+bool devices_primary_charged(CUdevice device);
 
 /* In a forked child. */
 void devices_forget(void);

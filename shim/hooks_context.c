@@ -4,6 +4,7 @@
 #include "client.h"
 #include "devices.h"
 #include "hooks.h"
+#include "pools.h"
 
 /* ---- the primary context: one for each device, counted by the driver ---- */
 
@@ -15,6 +16,7 @@ static void look_at_primary(CUdevice device) {
     devices_changed();
     CUcontext context = devices_primary(device);
     if (context) charge_context_gone(context);
+    pools_device_gone(device);
     devices_give_primary(device);
 }
 
@@ -54,7 +56,7 @@ int cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsi
 int cuGreenCtxDestroy(CUgreenCtx context) {
     CUresult result = REAL(cuGreenCtxDestroy)(context);
     for (CUdevice device = 0; result == CUDA_SUCCESS && device < DEVICES; device++)
-        if (devices_primary(device)) look_at_primary(device);
+        if (devices_primary_charged(device)) look_at_primary(device);
     return result;
 }
 

@@ -267,6 +267,25 @@ void pools_look(int slot) {
         if (pool->slot == slot && atomic_load(&pool->reserved) > atomic_load(&pool->live)) settle(pool, 0);
 }
 
+static bool of_pool(const struct ledger_entry *entry, void *pool) {
+    return entry->kind == LEDGER_POINTER && entry->pooled && entry->owner == (uint64_t)(uintptr_t)pool;
+}
+
+void pools_device_gone(CUdevice device) {
+    CUresult unused;
+    int slot = devices_slot(device, &unused);
+    lock_take(&making);
+    struct pool *first = all;
+    lock_drop(&making);
+    for (struct pool *pool = first; pool && slot != NO_SLOT; pool = pool->next) {
+        if (pool->slot != slot) continue;
+        settle(pool, 0);
+        if (atomic_load(&pool->reserved)) continue;
+        ledger_sweep(of_pool, pool);
+        atomic_store(&pool->live, 0);
+    }
+}
+
 void pools_forget(void) {
     all = NULL;
     atomic_store(&making.word, 0);

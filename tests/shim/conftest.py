@@ -17,9 +17,9 @@ from tests.support.program import Program
 @pytest.fixture
 def two_gpus(tmp_path: Path) -> Iterator[Card]:
     """Instead of `card`, where a test needs two."""
-    card = Card("sim:2x2GiB", tmp_path)
-    yield card
-    card.close()
+    two = Card("sim:2x2GiB", tmp_path)
+    yield two
+    two.close()
 
 
 @pytest.fixture

@@ -77,12 +77,13 @@ class Grants:
 
     def go_away(self, *, leave_socket: bool = True) -> None:
         """As if the scheduler had been killed."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        if self._listener.fileno() >= 0:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
         for peer in self.peers:
             self._hang_up(peer)
         if not leave_socket:
-            self.path.unlink()
+            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         self.go_away()
