@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
+from django.db.models.signals import post_save
+from django.dispatch import receiver
 from django.http import HttpRequest
 
 from web import audit
+from web.allowances import Limits
 from web.models import AllocationEvent, Allowance, AuditEntry, Claim, Command, Container, Gpu, Node, Token
 
 if TYPE_CHECKING:
@@ -17,6 +22,7 @@ else:
     ModelAdmin = admin.ModelAdmin
     TabularInline = admin.TabularInline
 
+_LIMITS = [field.name for field in fields(Limits)]
 admin.site.site_header = admin.site.site_title = "gpushare"
 
 
@@ -96,6 +102,20 @@ class AllowanceAdmin(ModelAdmin):
     list_display = ["__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest"]
 
     def save_model(self, request: HttpRequest, obj: Allowance, form: Any, change: bool) -> None:
+        before = Allowance.objects.filter(pk=obj.pk).values(*_LIMITS).first()
         super().save_model(request, obj, form, change)
-        changed = {name: form.cleaned_data[name] for name in form.changed_data if name not in ("user", "group")}
-        audit.record(request.user.get_username(), "allowance", obj, **changed)
+        after = {name: getattr(obj, name) for name in _LIMITS}
+        audit.record(request.user.get_username(), "allowance", obj, before=before, after=after)
+
+
+@receiver(post_save, sender=LogEntry)
+def record_what_admins_do(instance: LogEntry, created: bool, **_: Any) -> None:
+    """Whatever is added, changed or deleted here is in the audit log too: people, groups, allowances, tokens."""
+    if created:
+        kind = f"{instance.content_type}: " if instance.content_type else ""
+        audit.record(
+            instance.user.get_username(),
+            {ADDITION: "admin-added", CHANGE: "admin-changed", DELETION: "admin-deleted"}[instance.action_flag],
+            f"{kind}{instance.object_repr}",
+            what=instance.get_change_message(),
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.renderers import OpenApiJsonRenderer
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from web.fields import StrictSerializer
 
@@ -31,7 +31,7 @@ class Schema(SpectacularAPIView):
     renderer_classes = [OpenApiJsonRenderer]
 
 
-class Docs(SpectacularSwaggerView):
+class Docs(SpectacularSwaggerSplitView):
     authentication_classes = []
     permission_classes = []
     url_name = "schema"

@@ -1,0 +1,72 @@
+"""The admin site: people are managed there, what was observed is only shown, and all of it is recorded."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.admin import site
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from tests.support.events import Kind, append
+from tests.support.machine import make_container
+from tests.support.people import make_user
+from web import audit, tokens
+from web.models import Allowance, AuditEntry, Container
+from web.roles import Role, role_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def browser():
+    browser = Client()
+    browser.force_login(make_user("root", Role.ADMIN, is_staff=True, is_superuser=True))
+    return browser
+
+
+@pytest.mark.parametrize("model", [model for model in site._registry if model._meta.app_label == "web"])
+def test_every_list_and_record_is_shown(browser, ada, gpu, model):
+    container = make_container(ada, "a", gpu)
+    append(container, container.created_at, Kind.STARTED, gpu)
+    container.commands.create(kind="pause", issued_by=ada)
+    tokens.make(ada)
+    Allowance.objects.create(user=ada, containers=1)
+    path = f"/admin/web/{model._meta.model_name}/"
+    assert browser.get(path).status_code == 200
+    assert browser.get(f"{path}{model.objects.first().pk}/change/").status_code == 200
+
+
+def test_what_was_observed_cannot_be_edited(browser, ada):
+    container = make_container(ada, "a")
+    path = f"/admin/web/container/{container.pk}"
+    assert browser.post(f"{path}/change/", {"name": "b"}).status_code == 403
+    assert browser.post(f"{path}/delete/", {"post": "yes"}).status_code == 403
+    assert browser.get("/admin/web/auditentry/add/").status_code == 403
+    assert Container.objects.get().name == "a"
+
+
+def test_the_values_of_variables_are_not_shown(browser, ada):
+    container = make_container(ada, "a", environment={"API_KEY": "hunter2"})
+    assert "hunter2" not in browser.get(f"/admin/web/container/{container.pk}/change/").content.decode()
+
+
+def test_giving_somebody_a_role_is_recorded(browser, ada):
+    group = Group.objects.get_or_create(name=Role.OPERATOR.group)[0]
+    form = {"username": "ada", "date_joined_0": "2026-11-20", "date_joined_1": "12:00:00", "is_active": "on",
+            "groups": [group.pk]}  # fmt: skip
+    answer = browser.post(f"/admin/auth/user/{ada.pk}/change/", form)
+    assert answer.status_code == 302, answer.content
+    assert role_of(User.objects.get(username="ada")) is Role.OPERATOR
+    entry = AuditEntry.objects.latest("id")
+    assert (entry.actor, entry.action) == ("root", "admin-changed")
+    assert "ada" in entry.subject
+    assert "Groups" in entry.detail["what"]
+    assert audit.verify()[1] == []
+
+
+def test_an_allowance_is_recorded_before_and_after(browser, ada):
+    Allowance.objects.create(user=ada, containers=1)
+    form = {"user": ada.pk, "containers": 3, "images": "null", "gpus": "null"}
+    assert browser.post(f"/admin/web/allowance/{ada.allowance.pk}/change/", form).status_code == 302
+    detail = AuditEntry.objects.get(action="allowance").detail
+    assert (detail["before"]["containers"], detail["after"]["containers"]) == (1, 3)
