@@ -1,7 +1,7 @@
 """The main job, played: Figure 3 of the ConVGPU paper, told as it is observed.
 
 Four containers on a card of 5 GiB. A and B run. C allocates inside what is left and is then suspended. D is suspended
-at once. B ends, C resumes, D goes on waiting until it fits.
+at once. B ends, C resumes, D goes on waiting until it fits: until A, who would stay for an hour, is killed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Part:
 
 # Quotas count contexts too, so that they add up alike on a simulated card (66 MiB a context) and a real one (526 MiB).
 # Each computes on a part of what it holds: enough to be sure that it works, little enough to be quick on any machine.
-A = Part("demo-a", 1792, ["--check", "16MiB", "--hold", "5"])
-B = Part("demo-b", 1792, ["--check", "16MiB", "--hold", "3"])
+A = Part("demo-a", 1792, ["--check", "16MiB", "--hold", "3600"])
+B = Part("demo-b", 1792, ["--check", "16MiB", "--hold", "4"])
 C = Part("demo-c", 2304, ["--check", "16MiB", "--chunks", "3", "--hold", "1"])
 D = Part("demo-d", 2048, ["--check", "16MiB", "--chunks", "1", "--hold", "1"])
 
@@ -63,15 +63,17 @@ class Story:
         await self._see(B, "has ended and gave its memory back", lambda c: c["state"] == "exited")
         await self._see(C, "resumes with what B gave back", lambda c: c["state"] in ("running", "exited"))
         await self._see(D, "goes on waiting: what is left does not fit it yet", lambda c: c["state"] == "suspended")
-        await self._see(A, "has ended too", lambda c: c["state"] == "exited")
+        await self._kill(A)
+        await self._see(A, "is killed from outside: what it held comes back, too", lambda c: c["state"] == "killed")
         await self._see(C, "has ended, its result checked", lambda c: c["state"] == "exited")
         await self._see(D, "had its turn and ended, its result checked", lambda c: c["state"] == "exited")
 
     async def _clear(self) -> None:
         """A demo that was interrupted may have left its containers."""
-        for container in (await self._get("containers/"))["results"]:
-            if container["name"] in (A.name, B.name, C.name, D.name):
-                await self._client.delete(f"containers/{container['id']}/")
+        names = {part.name for part in (A, B, C, D)}
+        for container in (await self._get("containers/?page_size=1000"))["results"]:
+            if container["name"] in names and container["finished_at"] is None:
+                (await self._client.post(f"containers/{container['id']}/kill/", json={})).raise_for_status()
 
     async def _launch(self, part: Part) -> None:
         body = {
@@ -85,6 +87,9 @@ class Story:
             raise NotObserved(f"{part.name} was not launched: {answer.text}")
         self._ids[part.name] = answer.json()["id"]
         self._say(part, f"launched with a quota of {part.quota / 1024:.2f} GiB")
+
+    async def _kill(self, part: Part) -> None:
+        (await self._client.post(f"containers/{self._ids[part.name]}/kill/", json={})).raise_for_status()
 
     async def _see(self, part: Part, what: str, holds: Callable[[Container], bool]) -> None:
         deadline = time.monotonic() + self._patience

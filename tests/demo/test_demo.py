@@ -21,7 +21,7 @@ STEPS = [
     "B  has ended",
     "C  resumes",
     "D  goes on waiting",
-    "A  has ended too",
+    "A  is killed from outside",
     "D  had its turn and ended, its result checked",
 ]
 Demo = Callable[..., "subprocess.CompletedProcess[str]"]
