@@ -11,9 +11,8 @@ static void note_peak(struct lease_slot *slot, uint64_t headroom) {
     uint64_t granted = atomic_load_explicit(&slot->granted, memory_order_relaxed);
     uint64_t used = granted > headroom ? granted - headroom : 0;
     uint64_t peak = atomic_load_explicit(&slot->peak, memory_order_relaxed);
-    while (used > peak &&
-           !atomic_compare_exchange_weak_explicit(&slot->peak, &peak, used, memory_order_relaxed, memory_order_relaxed))
-        ;
+    while (used > peak && !atomic_compare_exchange_weak_explicit(&slot->peak, &peak, used, memory_order_relaxed,
+                                                                 memory_order_relaxed));
 }
 
 bool lease_reserve(struct lease_slot *slot, uint64_t bytes) {
