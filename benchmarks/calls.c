@@ -53,34 +53,41 @@ static void open_context(void) {
 
 /* ---- pairs ---- */
 
-static pthread_barrier_t begin, end;
+static pthread_barrier_t begin;
 static unsigned long count;
 static size_t bytes;
 
-static void *worker(void *unused) {
-    (void)unused;
+struct worker {
+    pthread_t thread;
+    double begun, ended; /* its own clock readings: the main thread may be late */
+};
+
+static void *work(void *given) {
+    struct worker *worker = given;
     must(cuCtxSetCurrent(context), "use the context");
     pthread_barrier_wait(&begin);
+    worker->begun = now();
     for (unsigned long i = 0; i < count; i++) {
         CUdeviceptr address;
         must(cuMemAlloc(&address, bytes), "allocate");
         must(cuMemFree(address), "free");
     }
-    pthread_barrier_wait(&end);
+    worker->ended = now();
     return NULL;
 }
 
 static double pairs(unsigned threads) {
-    pthread_t thread[256];
-    pthread_barrier_init(&begin, NULL, threads + 1);
-    pthread_barrier_init(&end, NULL, threads + 1);
-    for (unsigned i = 0; i < threads; i++) pthread_create(&thread[i], NULL, worker, NULL);
-    pthread_barrier_wait(&begin);
-    double begun = now();
-    pthread_barrier_wait(&end);
-    double took = now() - begun;
-    for (unsigned i = 0; i < threads; i++) pthread_join(thread[i], NULL);
-    return took / ((double)threads * (double)count);
+    struct worker worker[256];
+    pthread_barrier_init(&begin, NULL, threads);
+    for (unsigned i = 0; i < threads; i++) pthread_create(&worker[i].thread, NULL, work, &worker[i]);
+    double begun = 0, ended = 0;
+    for (unsigned i = 0; i < threads; i++) {
+        pthread_join(worker[i].thread, NULL);
+        if (i == 0 || worker[i].begun < begun) begun = worker[i].begun;
+        if (i == 0 || worker[i].ended > ended) ended = worker[i].ended;
+    }
+    pthread_barrier_destroy(&begin);
+    return (ended - begun) / ((double)threads * (double)count);
 }
 
 static void serve_pairs(void) {
