@@ -4,7 +4,9 @@ Everything that is appended together, be it one sign-in or two thousand allocati
 (HMAC-SHA-256, key from SECRET_KEY) over the seal before it and over every row that points to it. Sealing a batch and
 not a row keeps the cost of the chain at one hash and one small row a flush. `verify` recomputes it all: a row that was
 changed, added or removed breaks the hash of its seal; a seal that was removed leaves a gap in the numbers, or, at the
-end, disagrees with `Chain`. The key means that write access to the database alone does not suffice to forge the chain.
+end, disagrees with `Chain`. The key means that write access to the database alone does not suffice to forge a seal. It
+does suffice to cut off the end, `Chain` included: against that, note `head` elsewhere now and then and let `verify`
+look for it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Max
 from django.utils import timezone
 
 from web.models import AllocationEvent, AuditEntry, Chain, Seal
@@ -70,13 +73,15 @@ def append(events: Sequence[AllocationEvent] = (), entries: Sequence[AuditEntry]
         Chain.objects.filter(id=1).update(number=seal.number, hash=seal.hash)
 
 
-def verify() -> tuple[int, list[str]]:
-    """How many seals hold, and every fault that was found, as sentences."""
+def verify(known: tuple[int, str] | None = None) -> tuple[int, list[str]]:
+    """How many seals hold, and every fault that was found, as sentences. `known`: a seal's number and hash noted
+    earlier. What is appended meanwhile is left for the next time."""
+    head = Chain.objects.filter(id=1).first() or Chain()
     sound, expected, previous, faults = 0, 1, "0" * 64, []
-    for seal, events, entries in _sealed():
+    for seal, events, entries in _sealed(head.number):
         if seal.number != expected:
             faults.append(f"Gap: seal {expected} is missing; next is {seal.number}.")
-        if seal.number == expected and seal.previous != previous:
+        elif seal.previous != previous:
             faults.append(f"Seal {seal.number} does not follow the one before it.")
         if seal.rows != len(events) + len(entries):
             faults.append(f"Seal {seal.number} covers {seal.rows} rows, found {len(events) + len(entries)}.")
@@ -85,18 +90,28 @@ def verify() -> tuple[int, list[str]]:
         else:
             sound += 1
         expected, previous = seal.number + 1, seal.hash
-    chain = Chain.objects.filter(id=1).first() or Chain()
-    if (chain.number, chain.hash) != (expected - 1, previous):
-        faults.append(f"The chain should end with seal {chain.number}, but ends with {expected - 1}.")
+    if (head.number, head.hash) != (expected - 1, previous):
+        faults.append(f"The chain should end with seal {head.number} as it was, but ends with {expected - 1}.")
+    last = Seal.objects.aggregate(last=Max("number"))["last"] or 0
+    if last > (Chain.objects.filter(id=1).first() or Chain()).number:  # read in this order: appending goes on
+        faults.append(f"Seal {last} lies beyond the end of the chain.")
+    if known is not None and not Seal.objects.filter(number=known[0], hash=known[1]).exists():
+        faults.append(f"Seal {known[0]} is not what it was when its hash was noted.")
     return sound, faults
 
 
-def _sealed() -> Iterator[tuple[Seal, list[AllocationEvent], list[AuditEntry]]]:
-    """Each seal with its rows, read once and in order: a merge of three sorted streams."""
-    events = _by_seal(AllocationEvent.objects.order_by("seal_id", "id").iterator())
-    entries = _by_seal(AuditEntry.objects.order_by("seal_id", "id").iterator())
+def head() -> tuple[int, str]:
+    """The last seal's number and hash: note them elsewhere, and a chain that was cut short later cannot pass."""
+    chain = Chain.objects.filter(id=1).first() or Chain()
+    return chain.number, chain.hash
+
+
+def _sealed(last: int) -> Iterator[tuple[Seal, list[AllocationEvent], list[AuditEntry]]]:
+    """Each seal up to `last` with its rows, read once and in order: a merge of three sorted streams."""
+    events = _by_seal(AllocationEvent.objects.filter(seal__lte=last).order_by("seal_id", "id").iterator())
+    entries = _by_seal(AuditEntry.objects.filter(seal__lte=last).order_by("seal_id", "id").iterator())
     event, entry = next(events, None), next(entries, None)
-    for seal in Seal.objects.order_by("number").iterator():
+    for seal in Seal.objects.filter(number__lte=last).order_by("number").iterator():
         own_events: list[AllocationEvent] = []
         own_entries: list[AuditEntry] = []
         while event is not None and event[0] <= seal.number:

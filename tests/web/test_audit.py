@@ -101,6 +101,8 @@ TAMPERINGS = {
     "everything missing": lambda: (AllocationEvent.objects.all().delete(), AuditEntry.objects.all().delete(),
                                    Seal.objects.all().delete()),
     "a forged end": _forge_whole_tail,
+    "a chain set back": lambda: Chain.objects.update(number=3, hash=Seal.objects.get(number=3).hash),
+    "no chain": lambda: Chain.objects.all().delete(),
     "a changed chain": lambda: Chain.objects.update(number=4),
 }  # fmt: skip
 
@@ -151,3 +153,30 @@ def test_what_happened_to_memory_is_listed_and_filtered(client, history):
     assert client.get("/api/v1/allocations/", {"owner": "nobody"}).json()["count"] == 0
     assert client.get("/api/v1/allocations/", {"to": "2020-01-01"}).json()["count"] == 0
     assert client.get("/api/v1/allocations/", {"container": "x"}).status_code == 400
+
+
+def test_an_end_cut_off_together_with_the_chain_is_found_by_a_hash_noted_before(history):
+    out = io.StringIO()
+    call_command("verify_audit", stdout=out)
+    noted = out.getvalue().split()[-1]
+    call_command("verify_audit", known=noted, stdout=out)
+    _cut_tail()
+    Chain.objects.update(number=4, hash=Seal.objects.get(number=4).hash)
+    assert faults() == []
+    with pytest.raises(CommandError, match="1 faults"):
+        call_command("verify_audit", known=noted, stderr=io.StringIO())
+    with pytest.raises(CommandError, match="NUMBER:HASH"):
+        call_command("verify_audit", known="x")
+
+
+def test_verifying_while_rows_are_appended_finds_no_fault(history, monkeypatch):
+    """What was appended after the look at the end of the chain is left for the next time."""
+    sealed = audit._sealed
+
+    def and_meanwhile(last):
+        audit.record("ada", "launch")
+        yield from sealed(last)
+
+    monkeypatch.setattr(audit, "_sealed", and_meanwhile)
+    assert audit.verify() == (5, [])
+    assert audit.verify() == (6, [])
