@@ -18,7 +18,7 @@ from .tenants import Tenant
 
 log = logging.getLogger(__name__)
 
-WARNING = 60.0  # seconds before the end, at most a tenth of the whole time
+WARNING = 60.0  # seconds before the end; a tenth of the whole time if that is less
 GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 LOOK_EVERY = 0.5
 
@@ -46,7 +46,7 @@ class Limits:
         left = (tenant.started_at + timedelta(seconds=tenant.ttl) - timezone.now()).total_seconds()
         if left <= 0:
             self._ending[tenant.id] = asyncio.create_task(self._end(tenant))
-        elif left <= min(WARNING, tenant.ttl / 10) and tenant.id not in self._warned:
+        elif left <= min(WARNING, max(tenant.ttl / 10, 2 * LOOK_EVERY)) and tenant.id not in self._warned:
             self._warned.add(tenant.id)
             self._store.event("warned", tenant.id, detail=f"It will be ended in {left:.0f} s: its time is over.")
 

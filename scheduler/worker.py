@@ -95,6 +95,7 @@ class Scheduler:
         stack.push_async_callback(self.commands.close)
         self.report.publish()
         self.store.node(seen_at=timezone.now())
+        await self.store.flush()
         await stack.enter_async_context(self._background())
 
     def _node(self) -> dict[str, Any]:

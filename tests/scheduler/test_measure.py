@@ -1,0 +1,140 @@
+"""The card's word against ours: overhead, foreign memory, processes that got past the shim, contexts."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, MIB, Host, query
+from web.models import Gpu, UsageSample
+
+CONTEXT = 66 * MIB
+
+# Takes memory of the card by hand, past the shim: what a module or a library does inside the driver.
+RAW = """
+import ctypes, sys, time
+cuda = ctypes.CDLL(sys.argv[1], mode=ctypes.DEFAULT_MODE | 8)  # RTLD_DEEPBIND: not through the preloaded library
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[2]))) == 0
+print("holds", flush=True)
+if sys.argv[3:]:
+    time.sleep(float(sys.argv[3]))
+    assert cuda.cuMemFree_v2(pointer) == 0
+    print("freed", flush=True)
+time.sleep(600)
+"""
+
+
+def _gpu(host: Host) -> str:
+    return next(iter(host.up.gpus.cards))
+
+
+async def test_context_is_measured_at_start(host: Host) -> None:
+    assert host.up.gpus.contexts == {_gpu(host): CONTEXT}
+    assert (await query(Gpu.objects.get)).context == CONTEXT
+
+
+async def test_memory_of_a_program_outside_is_foreign_and_comes_off_the_capacity(host: Host) -> None:
+    outside = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB), stdout=asyncio.subprocess.PIPE
+    )
+    assert outside.stdout is not None
+    assert await outside.stdout.readline() == b"holds\n"
+    held = GIB + CONTEXT
+    state = host.up.broker
+    await eventually(lambda: state.state.gpus[_gpu(host)].capacity == 5 * GIB - held)
+    waiter = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", gpu_memory=5 * GIB)
+    await host.until(waiter, "suspended")
+    outside.kill()
+    await outside.communicate()
+    await host.until(waiter, "exited")
+    await eventually(lambda: state.state.gpus[_gpu(host)].capacity == 5 * GIB)
+
+
+async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -> None:
+    words = ["env", "-u", "LD_PRELOAD", sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB)]
+    container = await host.launch(*words, gpu_memory=2 * GIB)
+    await host.says(container, "holds")
+
+    async def told() -> list[dict[str, object]]:
+        return (await host.claim(container)).processes
+
+    for _ in range(50):
+        processes = await told()
+        if processes and (await query(Gpu.objects.get)).foreign > CONTEXT:
+            break
+        await asyncio.sleep(0.1)
+    assert [(each["used"], each["real"], each["uncapped"]) for each in processes] == [(0, GIB + CONTEXT, True)]
+    assert (await host.claim(container)).unexplained == GIB + CONTEXT
+    assert (await query(Gpu.objects.get)).foreign == GIB + CONTEXT
+
+
+async def test_what_the_card_shows_beyond_the_charge_is_charged_as_overhead_and_given_back(host: Host) -> None:
+    script = "workload --bytes 256MiB --check 1MiB --hold 600"
+    container = await host.launch("sh", "-c", script.replace("workload", str(host.workload)), gpu_memory=GIB)
+    await host.says(container, "holding")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gpu = _gpu(host)
+    charged = tenant.used(gpu)
+    session = next(iter(tenant.sessions.values()))
+    # The simulated driver takes nothing by itself: the charge is made too small instead, by what a module would be.
+    session.leases[gpu].free(32 * MIB)
+    assert tenant.used(gpu) == charged - 32 * MIB
+    await eventually(lambda: tenant.used(gpu) == charged)
+    assert session.leases[gpu].measured == 32 * MIB
+    assert session.leases[gpu].overhead == CONTEXT + 32 * MIB
+    # And now the card holds less than was charged.
+    assert session.leases[gpu].charge(16 * MIB) == 0
+    await eventually(lambda: tenant.used(gpu) == charged)
+    assert session.leases[gpu].measured == 32 * MIB
+
+
+async def test_overhead_without_headroom_raises_the_lease_and_what_passes_the_quota_is_taken_back(host: Host) -> None:
+    container = await host.launch("workload", "--bytes", "900MiB", "--check", "1MiB", "--hold", "600", gpu_memory=GIB)
+    await host.says(container, "holding")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gpu = _gpu(host)
+    session = next(iter(tenant.sessions.values()))
+    before = tenant.used(gpu)
+    host.up.broker.overhead(session, gpu, 500 * MIB)
+    assert tenant.used(gpu) == before + 500 * MIB
+    assert host.up.broker.state.containers[tenant.id].leased[gpu] == tenant.granted(gpu)
+    host.up.broker.overhead(session, gpu, -500 * MIB)
+    host.up.broker.collect_excess(tenant)
+    assert tenant.used(gpu) == before
+    assert tenant.granted(gpu) <= GIB
+    assert host.up.broker.state.containers[tenant.id].leased[gpu] == tenant.granted(gpu)
+
+
+async def test_samples_are_written_each_second_for_containers_and_cards(host: Host) -> None:
+    container = await host.launch("workload", "--bytes", "1GiB", "--check", "1MiB", "--hold", "600", gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+
+    def samples() -> list[UsageSample]:
+        return list(UsageSample.objects.filter(container=container, used__gte=GIB))
+
+    for _ in range(60):
+        if len(found := await query(samples)) >= 2:
+            break
+        await asyncio.sleep(0.1)
+    assert found[0].used == GIB + CONTEXT
+    whole = await query(lambda: UsageSample.objects.filter(container=None).last())
+    assert whole is not None
+    assert whole.used == GIB + CONTEXT
+
+
+async def test_what_happens_inside_a_lease_is_in_the_record(host: Host) -> None:
+    two = (
+        "import subprocess\nfor size in ('256MiB', '512MiB'): subprocess.run([{0!r}, '--bytes', size, '--hold', '1.5'])"
+    )
+    container = await host.launch(sys.executable, "-c", two.format(str(host.workload)), gpu_memory=GIB)
+    await host.until(container, "exited")
+    await host.returned(container)
+    used = [event.used_after for event in await host.events(container, "accepted", "freed")]
+    assert used[-1] == 0
+    assert 256 * MIB + CONTEXT in used
+    assert 512 * MIB + CONTEXT in used

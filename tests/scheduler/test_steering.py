@@ -1,0 +1,195 @@
+"""What people can change about a running host, and the ends that waiting and running have."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.eventually import eventually
+from tests.support.host import GIB, MIB, Host, query
+from tests.support.raw import Elsewhere
+from web.models import Container, Node
+
+HOLD = ("--check", "1MiB", "--hold", "600")
+
+
+async def _full(host: Host) -> Container:
+    """A container that holds 3 of 5 GiB."""
+    holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    return holder
+
+
+async def _waiting(host: Host, size: str = "3GiB", **fields: object) -> Container:
+    waiter = await host.launch("workload", "--bytes", size, "--chunks", "1", *HOLD, gpu_memory=4 * GIB, **fields)
+    return await host.until(waiter, "suspended")
+
+
+async def test_pause_and_resume(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+    assert (await host.command("pause", container)).outcome == "done"
+    assert (await host.get(container)).state == "paused"
+    assert (await host.command("resume", container)).outcome == "done"
+    assert (await host.get(container)).state == "running"
+    assert [e.kind for e in await host.events(container, "paused", "unpaused")] == ["paused", "unpaused"]
+
+
+async def test_killed_while_suspended(host: Host) -> None:
+    await _full(host)
+    waiter = await _waiting(host)
+    answer = await host.command("kill", waiter)
+    assert answer.outcome == "done"
+    killed = await host.get(waiter)
+    assert killed.state == "killed"
+    assert killed.suspended_since is None
+    assert killed.reason.startswith("Killed by")
+
+
+async def test_command_about_an_ended_container_is_refused(host: Host) -> None:
+    container = await host.launch("true")
+    await host.until(container, "exited")
+    answer = await host.command("pause", container)
+    assert (answer.outcome, answer.code, answer.status) == ("refused", "container_ended", 409)
+
+
+async def test_on_shortage_fail_ends_the_call_at_once(host: Host) -> None:
+    await _full(host)
+    impatient = await host.launch("workload", "--bytes", "3GiB", gpu_memory=4 * GIB, on_shortage="fail")
+    ended = await host.until(impatient, "failed")
+    assert ended.exit_code == 2
+    assert {event.detail for event in await host.events(impatient, "rejected")} == {"shortage"}
+
+
+async def test_max_wait_ends_the_call(host: Host) -> None:
+    await _full(host)
+    waiter = await host.launch("workload", "--bytes", "3GiB", gpu_memory=4 * GIB, max_wait_seconds=0.5)
+    ended = await host.until(waiter, "failed")
+    assert ended.exit_code == 2
+    rejected = await host.events(waiter, "rejected")
+    assert rejected[0].detail == "waited_too_long"
+    assert 0.4 <= rejected[0].waited <= 1.5
+
+
+async def test_ttl_warns_then_ends(host: Host) -> None:
+    container = await host.launch("sleep", "600", ttl_seconds=2.0)
+    ended = await host.until(container, "killed")
+    assert ended.reason == "Its time of 2 s was over."
+    kinds = [event.kind for event in await host.events(container)]
+    assert kinds.index("warned") < kinds.index("killed") < kinds.index("ended")
+
+
+async def test_ttl_ends_a_program_that_ignores_sigterm(host: Host, monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.limits.GRACE", 0.5)
+    container = await host.launch("bash", "-c", "trap '' TERM; while true; do sleep 1; done", ttl_seconds=0.5)
+    ended = await host.until(container, "killed")
+    assert ended.exit_code == 137
+
+
+async def test_lowered_quota_holds_at_once_and_a_raised_one_helps(host: Host) -> None:
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(container, "holding")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gpu = next(iter(tenant.quota))
+    answer = await host.command("change", container, gpu_memory=512 * MIB)
+    assert answer.outcome == "refused"
+    assert tenant.quota[gpu] == 4 * GIB
+    answer = await host.command("change", container, gpu_memory=2 * GIB, priority=5)
+    assert answer.outcome == "done", answer.message
+    assert tenant.granted(gpu) <= 2 * GIB
+    claim = await host.claim(container)
+    changed = await host.get(container)
+    assert (claim.quota, changed.gpu_memory, changed.priority) == (2 * GIB, 2 * GIB, 5)
+    assert [event.bytes for event in await host.events(container, "quota")] == [2 * GIB]
+
+
+async def test_policy_changes_while_containers_wait_and_nobody_is_lost(host: Host) -> None:
+    holder = await _full(host)
+    waiters = [await _waiting(host), await _waiting(host)]
+    assert (await host.command("policy", policy="best-fit")).outcome == "done"
+    refused = await host.command("policy", policy="nonsense")
+    assert (refused.outcome, refused.status) == ("refused", 400)
+    await host.command("kill", holder)
+    await eventually(lambda: any("holding" in host.log(waiter) for waiter in waiters))
+    first = next(waiter for waiter in waiters if "holding" in host.log(waiter))
+    await host.command("kill", first)
+    for waiter in waiters:
+        await host.says(waiter, "holding")
+
+
+async def test_admin_reorders_the_queue(host: Host) -> None:
+    holder = await _full(host)
+    waiters, calls = [], []
+    for _ in range(2):
+        container = await host.launch("sleep", "600", gpu_memory=4 * GIB)
+        process = await asyncio.to_thread(Elsewhere, host.up.server.socket_dir(str(container.pk)))
+        calls.append((process, asyncio.create_task(asyncio.to_thread(process.need, 3 * GIB))))
+        waiters.append(await host.until(container, "suspended"))
+    first, second = waiters
+    assert (await host.command("reorder", containers=[str(second.pk), str(first.pk)])).outcome == "done"
+    assert (await host.get(second)).queue_position == 1
+    await host.command("kill", holder)
+    assert f"bytes={3 * GIB}" in await calls[1][1]
+    assert (await host.get(first)).state == "suspended"
+    calls[1][0].close()
+    assert f"bytes={3 * GIB}" in await calls[0][1]
+    calls[0][0].close()
+
+
+async def test_guaranteed_container_has_its_quota_or_is_not_started(host: Host) -> None:
+    await _full(host)
+    _, command = await host.start_launch("sleep", "600", gpu_memory=4 * GIB, guaranteed=True)
+    answer = await host.answer(command)
+    assert (answer.outcome, answer.code) == ("refused", "shortage")
+    assert (await host.get(answer.container)).removed_at is not None
+    await host.launch("sleep", "600", gpu_memory=GIB, guaranteed=True)
+
+
+async def test_launch_that_is_refused_leaves_nothing(host: Host) -> None:
+    for fields in ({"image": "nonsense"}, {"gpu_memory": 6 * GIB}, {"command": ["/no/such/program"]}):
+        words = fields.pop("command", ["true"])
+        container, command = await host.start_launch(*words, **fields)
+        answer = await host.answer(command)
+        assert answer.outcome == "refused"
+        assert answer.message
+        refused = await host.get(container)
+        assert refused.finished_at is not None
+        assert refused.reason == answer.message
+    assert not host.up.broker.tenants
+    assert not list((host.home / "sockets").iterdir())
+    assert await host.up.engine.sightings() == []
+
+
+async def test_killing_behind_our_back_is_seen(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+    await host.up.engine.kill(container.engine_id)
+    ended = await host.until(container, "failed", within=2.0)
+    assert ended.exit_code == 137
+
+
+async def test_container_that_wants_it_is_removed_when_done(host: Host) -> None:
+    container = await host.launch("true", remove_when_done=True)
+    await eventually_removed(host, container)
+    assert await host.up.engine.sightings() == []
+
+
+async def eventually_removed(host: Host, container: Container) -> None:
+    for _ in range(500):
+        if (await host.get(container)).removed_at is not None:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it was not removed")
+
+
+async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settings, monkeypatch) -> None:
+    settings.GPUSHARE_IDLE_MINUTES = 0.01
+    settings.GPUSHARE_IDLE_ACTION = "pause"
+    monkeypatch.setattr("scheduler.idle.busy", lambda *_: 0.0)  # the simulated card does not tell who computes
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
+    idle = await host.until(container, "paused")
+    assert idle.idle_since is not None
+    assert [event.kind for event in await host.events(container, "idle")] == ["idle"]
+
+
+async def test_node_shows_signs_of_life_and_the_policy(host: Host) -> None:
+    node = await query(Node.objects.get)
+    assert node.is_alive()
+    assert (node.policy, node.engine, node.simulated) == ("fifo", "process", True)
