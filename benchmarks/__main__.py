@@ -1,0 +1,28 @@
+"""`make bench`: every benchmark of this folder, one after the other. `python -m benchmarks.NAME` runs one."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HELPERS = {"__main__", "programs", "live"}  # what the others share
+
+
+def main() -> int:
+    failed = []
+    for module in sorted(found.name for found in pkgutil.iter_modules([str(HERE)])):
+        if module in HELPERS:
+            continue
+        print(f"\n==== {module} ".ljust(100, "="), flush=True)
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{module}"], cwd=HERE.parent, check=False).returncode:
+            failed.append(module)
+    if failed:
+        print(f"\nFailed: {', '.join(failed)}", file=sys.stderr)
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
