@@ -35,6 +35,7 @@ static int card_fd = -1;
 static bool at_home;  /* this process is in the card's own PID namespace */
 static int self = -1; /* this process's entry */
 static uint32_t self_id;
+static uint64_t self_state;
 
 static pthread_once_t open_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t join_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -198,7 +199,8 @@ static bool claim(unsigned entry) {
     while (entries <= entry && !atomic_compare_exchange_weak(&card->entries, &entries, entry + 1)) {
     }
     self_id = owner_id(entry, generation(state));
-    atomic_store(&process->state, pack(LIVE, generation(state), 0));
+    self_state = pack(LIVE, generation(state), 0);
+    atomic_store(&process->state, self_state);
     self = (int)entry;
     return true;
 }
@@ -277,8 +279,11 @@ static bool try_take(unsigned gpu, uint64_t units, uint32_t *taken) {
     return got == units;
 }
 
+/* A program that closes every descriptor gives up its lock, and was taken for dead: its entry is no longer its own. */
+static bool still_here(void) { return self >= 0 && atomic_load(&card->process[self].state) == self_state; }
+
 bool card_take(unsigned gpu, uint64_t units, uint32_t *taken) {
-    if (units > card->gpu[gpu].units) return false;
+    if (units > card->gpu[gpu].units || !still_here()) return false;
     if (try_take(gpu, units, taken)) return true;
     look(true);
     /* Two who each gathered half of what is there would both fail, although one of them fits: the one that fails
@@ -294,9 +299,19 @@ bool card_take(unsigned gpu, uint64_t units, uint32_t *taken) {
 }
 
 void card_give(unsigned gpu, uint64_t units, const uint32_t *taken) {
+    if (!still_here()) return;
     /* Counted down first: a look in between sees too much free for a moment, which taking then corrects. */
     atomic_fetch_sub(&card->process[self].held[gpu], units);
     put_back(gpu, units, taken);
+}
+
+/* As the caller's PID namespace knows it. At home it is kept, to be shown until a dead process's memory is back. */
+static pid_t pid_of(unsigned entry) {
+    if (!at_home) return living(entry);
+    struct card_process *process = &card->process[entry];
+    pid_t pid = atomic_load(&process->home_pid);
+    if (pid == 0 && (pid = living(entry)) > 0) atomic_store(&process->home_pid, pid);
+    return pid;
 }
 
 unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units) {
@@ -306,7 +321,7 @@ unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units)
         const struct card_process *process = &card->process[entry];
         uint64_t held = atomic_load(&process->held[gpu]);
         if (phase(atomic_load(&process->state)) == FREE || held == 0) continue;
-        pid_t pid = at_home ? atomic_load(&process->home_pid) : living(entry);
+        pid_t pid = pid_of(entry);
         if (pid <= 0) continue;
         if (found < room) {
             pids[found] = pid;

@@ -14,6 +14,7 @@ import pytest
 
 import shim.sim
 from tests.support.card import BUILD, CONTEXT, MIB, Card, read_until
+from tests.support.eventually import until
 
 HOLDER = """
 import sys
@@ -199,6 +200,27 @@ os.execvp("sleep", ["sleep", "60"])
         assert process.poll() is None
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_closes_every_descriptor_loses_its_memory_and_harms_nobody(card: Card) -> None:
+    other = hold(card, 100)
+    process = card.python("""
+import os
+from tests.support.cuda import *
+cuda = Cuda()
+address = cuda.alloc(200 * MIB)
+os.closerange(3, 1000)
+print("closed", flush=True)
+input()                                       # meanwhile it is taken for dead
+assert cuda.code("cuMemAlloc_v2", byref(c_uint64()), c_size_t(2 * MIB)) == OUT_OF_MEMORY
+cuda.free(address)
+""")
+    read_until(process, "closed")
+    held = {other: CONTEXT + 100 * MIB}
+    until(lambda: card.gpus()[0]["held"] == held)
+    process.communicate("go on\n", timeout=20)
+    assert process.returncode == 0
+    assert card.gpus()[0]["held"] == held
 
 
 @pytest.mark.parametrize("card", ["sim:3x1GiB"], indirect=True)
