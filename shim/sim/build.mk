@@ -1,6 +1,5 @@
 # The simulated card: libcuda.so.1 and libnvidia-ml.so.1 in $(BUILD)/sim. Included by ../Makefile.
-# Runs against glibc 2.17 and newer, whatever this machine has.
-PORTABLE_CC ?= $(PY) -m ziglang cc -target x86_64-linux-gnu.2.17
+# Moved into place when whole: running programs have the old ones mapped.
 SIM := $(BUILD)/sim
 SIM_DRIVER := $(filter-out sim/nvml.c,$(wildcard sim/*.c))
 SIM_NVML := sim/nvml.c sim/card.c
@@ -10,8 +9,10 @@ all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1
 
 $(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h) sim/build.mk
 	mkdir -p $(@D)
-	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -o $@ $(SIM_DRIVER)
+	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -o $@.new $(SIM_DRIVER)
+	mv $@.new $@
 
 $(SIM)/libnvidia-ml.so.1: $(SIM_NVML) $(wildcard sim/*.h) sim/build.mk
 	mkdir -p $(@D)
-	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(SIM_NVML)
+	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@.new $(SIM_NVML)
+	mv $@.new $@

@@ -310,11 +310,10 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
 
 EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
     ENTERED();
-    struct context *current;
-    CUresult result = context_current(&current);
-    if (context == NULL && result != CUDA_SUCCESS) return result;
+    CUresult result = context != NULL ? sim_ready() : context_current(&context);
+    if (result != CUDA_SUCCESS) return result;
     if (id == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *id = (uintptr_t)(context != NULL ? context : current);
+    *id = (uintptr_t)context;
     return CUDA_SUCCESS;
 }
 
