@@ -208,7 +208,8 @@ class Broker:
                 tenant.suspended_before += max(0.0, self.now() - tenant.suspended_since)
             tenant.suspended_since = began
             self._journal.suspended(tenant.id, began, tenant.suspended_before)
-            self._changed(tenant.id)
+        for container in since:
+            self._changed(container)  # also when only its place in the queue is another one
 
     def stop_expecting(self) -> None:
         """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import DatabaseError, models, transaction
+from django.db import DatabaseError, DataError, IntegrityError, models, transaction
 from django.utils import timezone
 
 from web import audit
@@ -145,13 +145,21 @@ class Store:
         async with self._flushing:
             await self._flush()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether anything told has not been written yet."""
+        return self._flushing.locked() or bool(self._rows or self._events or self._samples)
+
     async def _flush(self) -> None:
         self._dirty.clear()
         rows, self._rows = self._rows, {}
         events, self._events = self._events[:BATCH], self._events[BATCH:]
         samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
         try:
-            await self.ask(_write, rows, events, samples)
+            try:
+                await self.ask(_write, rows, events, samples)
+            except (IntegrityError, DataError):
+                await self.ask(_write_one_by_one, rows, events, samples)
         except DatabaseError:
             for row, fields in rows.items():
                 self._rows[row] = {**fields, **self._rows.get(row, {})}
@@ -212,6 +220,20 @@ class Store:
     def _remember_claims(self, container: Container) -> None:
         for claim in container.claims.all():
             self._claims[str(container.pk), claim.gpu.uuid] = claim.pk
+
+
+def _write_one_by_one(
+    rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]
+) -> None:
+    """For a batch with something in it that the database will never take: that is logged and left out."""
+    parts: list[tuple[Any, ...]] = [({row: fields}, [], []) for row, fields in rows.items()]
+    parts += [({}, [event], []) for event in events]
+    parts += [({}, [], [sample]) for sample in samples]
+    for part in parts:
+        try:
+            _write(*part)
+        except (IntegrityError, DataError):
+            log.exception("the database does not take %s", part)
 
 
 def _write(rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import fcntl
 import logging
 import resource
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 CHANNEL = "scheduler"
 SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
+LOOP_WAITS = 0.0005  # seconds that the database's thread may hold the interpreter while a decision is due
 RESTART = 1.0
 RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
 
@@ -82,6 +84,7 @@ class Scheduler:
     async def _start(self, stack: AsyncExitStack) -> None:
         """Everything in its order: what lives is known before a socket opens, and is written down when all ends."""
         _allow_many_descriptors()
+        sys.setswitchinterval(LOOP_WAITS)
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
         self.store = Store(settings.GPUSHARE_NODE)

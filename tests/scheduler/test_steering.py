@@ -125,6 +125,8 @@ async def test_admin_reorders_the_queue(host: Host) -> None:
         waiters.append(await host.until(container, "suspended"))
     first, second = waiters
     assert (await host.command("reorder", containers=[str(second.pk), str(first.pk)])).outcome == "done"
+    host.up.report.publish()
+    await host.up.store.flush()
     assert (await host.get(second)).queue_position == 1
     await host.command("kill", holder)
     assert f"bytes={3 * GIB}" in await calls[1][1]
