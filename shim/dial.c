@@ -117,15 +117,8 @@ static struct lease_page *map_page(int page_fd) {
     return page;
 }
 
-struct dialled dial(const char *path, int page_fd) {
+struct dialled dial_over(int fd, int page_fd) {
     struct dialled dialled = {.outcome = DIAL_AWAY, .page_fd = -1, .reason = "it does not speak as a scheduler does"};
-    int fd = connect_to(path);
-    if (fd < 0) {
-        /* Refused or full: a scheduler that is starting, or one that was killed and left its socket. */
-        if (fd != -ECONNREFUSED && fd != -EAGAIN && fd != -EINTR) dialled.outcome = DIAL_NOBODY;
-        dialled.reason = strerror(-fd);
-        return dialled;
-    }
     struct wire_frame frame;
     int passed = -1;
     if (say_hello(fd, page_fd) && read_frame(fd, &frame, &passed)) {
@@ -146,4 +139,12 @@ struct dialled dial(const char *path, int page_fd) {
     else
         close(fd);
     return dialled;
+}
+
+struct dialled dial(const char *path, int page_fd) {
+    int fd = connect_to(path);
+    if (fd >= 0) return dial_over(fd, page_fd);
+    /* Refused or full: a scheduler that is starting, or one that was killed and left its socket. */
+    bool back = fd == -ECONNREFUSED || fd == -EAGAIN || fd == -EINTR;
+    return (struct dialled){.outcome = back ? DIAL_AWAY : DIAL_NOBODY, .page_fd = -1, .reason = strerror(-fd)};
 }

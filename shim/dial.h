@@ -22,6 +22,9 @@ struct dialled {
 /* `page_fd`: the lease page of an earlier session to hand back, or −1. */
 struct dialled dial(const char *path, int page_fd);
 
+/* The same over a connection that there is already; it is closed unless this succeeds. */
+struct dialled dial_over(int fd, int page_fd);
+
 /* Reads one frame. False: the connection is at its end, or what came is no frame. */
 bool dial_read(int fd, struct wire_frame *frame);
 

@@ -69,7 +69,9 @@
     X(CUDA, cuMemMap,                                                                                                  \
       (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,                          \
        unsigned long long flags))                                                                                      \
-    X(CUDA, cuMemUnmap, (CUdeviceptr address, size_t bytes))
+    X(CUDA, cuMemUnmap, (CUdeviceptr address, size_t bytes))                                                           \
+    X(CUDA, cuMemMapArrayAsync, (CUarrayMapInfo * tiles, unsigned int count, CUstream stream))                         \
+    X(CUDA, cuMemMapArrayAsync_ptsz, (CUarrayMapInfo * tiles, unsigned int count, CUstream stream))
 
 /* hooks_array.c */
 #define HOOKS_ARRAY(X)                                                                                                 \
@@ -206,6 +208,9 @@ static inline void *real_function(enum hook hook) {
 
 /* The driver's own function: REAL(cuMemFree_v2)(address) */
 #define REAL(name) ((name##_function *)real_function(HOOK_##name))
+
+/* An array has been destroyed: nothing is mapped into it any more. hooks_virtual.c */
+void virtual_array_gone(const void *array);
 
 /* In a forked child, where nothing that was noted is so any more. hooks_virtual.c, hooks_graph.c */
 void virtual_forget(void);

@@ -133,6 +133,7 @@ int cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTO
     struct ledger_entry entry;                                                                                         \
     bool known = ledger_take(LEDGER_ARRAY, (uint64_t)(uintptr_t)array, &entry);                                        \
     CUresult result = call;                                                                                            \
+    if (known && result == CUDA_SUCCESS && !entry.bytes) virtual_array_gone(array);                                    \
     if (known && result == CUDA_SUCCESS) charge_give(entry.slot, entry.bytes);                                         \
     if (known && result != CUDA_SUCCESS) charge_note(entry);                                                           \
     return result

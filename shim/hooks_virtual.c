@@ -186,3 +186,73 @@ int cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (taken != few) free(taken);
     return result;
 }
+
+/* ---- memory mapped into arrays ---- */
+
+/* A part of an array is known by where it begins. Unmapped in other pieces than it was mapped in, it stays charged
+ * until the array goes: too much rather than too little. */
+static uint64_t tile_key(const CUarrayMapInfo *tile) {
+    const unsigned int *place = tile->subresource.sparseLevel; /* level, layer, offsets; or layer, offset of a tail */
+    uint64_t key = (uint64_t)(uintptr_t)tile->resource ^ (uint64_t)tile->subresourceType << 60;
+    for (int at = 0; at < 5; at++) key = (key ^ place[at]) * 0x100000001b3u;
+    return key;
+}
+
+/* The memory that a tile maps, referred to once more; NULL if it maps none of ours. */
+static struct physical *mapped_by(const CUarrayMapInfo *tile) {
+    return tile->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? look_up(tile->memHandle) : NULL;
+}
+
+/* The references are taken before the call, as the handles may be released as soon as it has returned. */
+static CUresult map_tiles(CUarrayMapInfo *tiles, unsigned int count, CUstream stream,
+                          cuMemMapArrayAsync_function *real) {
+    struct physical **mapped = tiles && count ? calloc(count, sizeof(struct physical *)) : NULL;
+    if (tiles && count && !mapped) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned int at = 0; tiles && at < count; at++) mapped[at] = mapped_by(&tiles[at]);
+    CUresult result = real(tiles, count, stream);
+    for (unsigned int at = 0; tiles && at < count; at++) {
+        struct ledger_entry before = {.kind = 0};
+        struct ledger_entry entry = {.kind = LEDGER_TILE,
+                                     .key = tile_key(&tiles[at]),
+                                     .bytes = (uint64_t)(uintptr_t)tiles[at].resource,
+                                     .owner = (uint64_t)(uintptr_t)mapped[at]};
+        if (result != CUDA_SUCCESS) {
+            if (mapped[at]) drop(mapped[at]);
+        } else if (mapped[at]) {
+            if (ledger_put(entry, &before) && before.kind) drop(physical_of(&before));
+        } else if (ledger_take(LEDGER_TILE, entry.key, &before)) {
+            drop(physical_of(&before));
+        }
+    }
+    free(mapped);
+    return result;
+}
+
+int cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream) {
+    return map_tiles(tiles, count, stream, REAL(cuMemMapArrayAsync));
+}
+
+int cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream) {
+    return map_tiles(tiles, count, stream, REAL(cuMemMapArrayAsync_ptsz));
+}
+
+struct removal {
+    const void *array;
+    struct physical *found;
+};
+
+static bool first_of_array(const struct ledger_entry *entry, void *context) {
+    struct removal *removal = context;
+    bool take = !removal->found && entry->kind == LEDGER_TILE && entry->bytes == (uint64_t)(uintptr_t)removal->array;
+    if (take) removal->found = physical_of(entry);
+    return take;
+}
+
+void virtual_array_gone(const void *array) {
+    struct removal removal = {.array = array};
+    do {
+        removal.found = NULL;
+        ledger_sweep(first_of_array, &removal);
+        if (removal.found) drop(removal.found);
+    } while (removal.found);
+}

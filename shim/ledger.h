@@ -18,7 +18,8 @@ enum ledger_kind {
     LEDGER_POOL,        /* memory pool; owner: struct pool */
     LEDGER_HANDLE,      /* physical memory of cuMemCreate; owner: struct physical, bytes: references */
     LEDGER_MAPPING,     /* address that physical memory is mapped at; owner: struct physical, bytes: length */
-    LEDGER_EXEC,        /* graph that takes memory when it runs; bytes: how much */
+    LEDGER_TILE, /* part of an array that physical memory is mapped into; owner: struct physical, bytes: the array */
+    LEDGER_EXEC, /* graph that takes memory when it runs; bytes: how much */
 };
 
 struct ledger_entry {

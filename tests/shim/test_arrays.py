@@ -50,3 +50,18 @@ def test_shapes_that_make_no_sense(cuda, charged, shape):
     assert cuda.result("cuArray3DCreate_v2", {"out": 0}, None) != 0
     assert cuda.result("cuArrayDestroy", 0) != 0
     assert charged(cuda) == 0
+
+
+@pytest.mark.parametrize("name", ["cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"])
+@pytest.mark.parametrize("end", ["unmap", "destroy"])
+def test_memory_mapped_into_an_array_is_charged_until_it_is_unmapped(cuda, charged, name, end):
+    array = cuda.new("cuArray3DCreate_v2", layouts.array3d(1024, 1024, flags=layouts.DEFERRED))
+    handle = cuda.new("cuMemCreate", 4 * MIB, layouts.allocation(), 0)
+    cuda(name, layouts.tile(array, handle), 1, 0)
+    cuda("cuMemRelease", handle)
+    assert charged(cuda) == 4 * MIB
+    if end == "unmap":
+        cuda(name, layouts.tile(array, unmap=True), 1, 0)
+    else:
+        cuda("cuArrayDestroy", array)
+    assert charged(cuda) == 0

@@ -177,3 +177,33 @@ def test_the_scheduler_may_be_restarted_while_a_call_waits(grants, program):
     grants.answer(again)
     assert cuda.receive()["result"] == 0
     assert again[0].used() == CONTEXT + 8 * MIB
+
+
+def test_the_32_bit_calls(grants, program):
+    """The ABI of before CUDA 3.2: refused by today's driver when an address does not fit, and never uncharged."""
+    cuda = program(grants)
+    cuda.use()
+    peer = grants.only_peer()
+    charged = {name: cuda.result(name, *arguments) == 0 for name, arguments in {
+        "cuMemAlloc": [{"out": 0}, 4 * MIB],
+        "cuMemAllocPitch": [{"out": 0}, {"out": 0}, 4096, 512, 4],
+    }.items()}  # fmt: skip
+    assert (peer.used() > CONTEXT) == any(charged.values())
+    assert cuda.result("cuMemFree", 12345) != 0
+
+
+def test_a_pitched_allocation_is_charged_by_its_pitch(grants, program, card):
+    cuda = program(grants)
+    cuda.use()
+    address, pitch = cuda("cuMemAllocPitch_v2", {"out": 0}, {"out": 0}, 1000, 10_000, 4)
+    assert pitch >= 1000
+    assert grants.only_peer().used() == card.used()
+    cuda("cuMemFree_v2", address)
+    assert grants.only_peer().used() == CONTEXT
+
+
+def test_managed_memory_is_charged_by_size(grants, program, card):
+    cuda = program(grants)
+    cuda.use()
+    cuda.new("cuMemAllocManaged", 50 * MIB, 1)
+    assert grants.only_peer().used() == card.used() == CONTEXT + 50 * MIB

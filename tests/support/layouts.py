@@ -61,3 +61,8 @@ def node_address(parameters: str) -> int:
 def any_node(kind: int, parameters: dict[str, str]) -> dict[str, str]:
     """CUgraphNodeParams."""
     return _bytes(struct.pack("i12x", kind) + bytes.fromhex(parameters["bytes"]).ljust(232, b"\0") + bytes(8))
+
+
+def tile(array: int, handle: int = 0, *, unmap: bool = False) -> dict[str, str]:
+    """CUarrayMapInfo of a whole array."""
+    return _bytes(struct.pack("i4xPi4x32xiiQQII8x", 0, array, 0, 2 if unmap else 1, 0, handle, 0, 1, 0))

@@ -1,0 +1,32 @@
+"""The C tests of lease, ledger and client, plain and under the sanitizers; a short run of the fuzzers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.card import ROOT
+
+
+@pytest.mark.parametrize("target", ["test", "asan", "tsan"])
+def test_in_c(target):
+    if target != "test" and not shutil.which("clang"):
+        pytest.skip("clang is not installed")
+    ended = subprocess.run(["make", "-s", "-C", ROOT / "shim", target], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_shims_frame_parser_takes_whatever_comes():
+    if not shutil.which("clang"):
+        pytest.skip("clang is not installed")
+    ended = subprocess.run([ROOT / "shim/tests/fuzz", "20000"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_schedulers_frame_parser_takes_whatever_comes():
+    words = [sys.executable, "-m", "tests.shim.fuzz_wire", "20000"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
