@@ -47,9 +47,10 @@ def run(policy: str, jobs: Sequence[Job], seed: int = 0, capacity: int = CAPACIT
     """Plays `jobs` on one card of `capacity` bytes. `seed` is for policies that draw lots."""
     if policy in literal.RULES:
         waits, finish, deadlocked = literal.run(policy, jobs, seed, capacity)
+        longest = max(waits)
     else:
-        waits, finish, deadlocked = _Simulation(policy, jobs, seed, capacity).play()
-    return Outcome(finish, sum(waits) / len(jobs), max(waits), deadlocked)
+        waits, longest, finish, deadlocked = _Simulation(policy, jobs, seed, capacity).play()
+    return Outcome(finish, sum(waits) / len(jobs), longest, deadlocked)
 
 
 class _Simulation:
@@ -60,12 +61,13 @@ class _Simulation:
         self.state, _ = handle(State(policy=policy, seed=seed), GpuSeen(0.0, GPU, capacity))
         self.headroom = [0] * len(jobs)
         self.granted = [0] * len(jobs)  # how many of its asks each job has
-        self.waits = [0.0] * len(jobs)
+        self.waits = [0.0] * len(jobs)  # of all its asks together
+        self.longest = 0.0
         # (time, 0 for an end and 1 for an arrival, job): what ends at a moment is seen together with what arrives
         self.agenda = [(job.arrives, 1, place) for place, job in enumerate(jobs)]
         heapify(self.agenda)
 
-    def play(self) -> tuple[list[float], float, bool]:
+    def play(self) -> tuple[list[float], float, float, bool]:
         finish = 0.0
         while self.agenda:
             now = self.agenda[0][0]
@@ -80,7 +82,7 @@ class _Simulation:
                     events.append(ContainerEnded(now, str(place)))
             while events:
                 events = self._handle(now, events)
-        return self.waits, finish, bool(self.state.waiting)
+        return self.waits, self.longest, finish, bool(self.state.waiting)
 
     def _arrival(self, now: float, place: int) -> list[Event]:
         job, name = self.jobs[place], str(place)
@@ -98,7 +100,8 @@ class _Simulation:
             match effect:
                 case Granted():
                     self.headroom[effect.session] += effect.extra
-                    self.waits[effect.session] = max(self.waits[effect.session], effect.waited)
+                    self.waits[effect.session] += effect.waited
+                    self.longest = max(self.longest, effect.waited)
                     answers += self._go_on(now, effect.session)
                 case TakeBack():
                     taken = {place: idle for place, idle in enumerate(self.headroom) if idle}
