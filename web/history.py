@@ -6,16 +6,19 @@ Sums are left to the database: a day of 200 containers is some 300,000 rows, and
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Avg, BigIntegerField, F, Func, Max, Q, QuerySet, Sum
+from django.db.models import Avg, BigIntegerField, CharField, F, Func, Max, Q, QuerySet, Sum
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from web.models import Container, Gpu, UsageSample
 from web.snapshot import seconds
 
-HOUR, DAY = 3600, 86400
+MINUTE, HOUR, DAY = 60, 3600, 86400
 DAY_LONG = timedelta(days=1)
 Span = UsageSample.Span
 
@@ -71,27 +74,39 @@ def card(gpu: Gpu, length: float = HOUR, points: int = 240) -> dict[str, Any]:
 def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict[str, Any]:
     """Who held how much of a GPU: {"times", "total", "containers": [{id, name, owner, colour, values}]}, in bytes.
 
-    Containers come in order of their creation, as they stand in the live bar.
+    Each point is one sample, as it was at that time, and not a mean: so only those rows are read, by the index, that
+    are shown. Containers come in order of their creation, as they stand in the live bar.
     """
-    step = max(1, int((end - start).total_seconds() / points))
+    step = max(MINUTE, int((end - start).total_seconds() / points) // MINUTE * MINUTE)
     times = _grid(start, end, step)
     place = {time: index for index, time in enumerate(times)}
-    rows = (
-        samples_within(start, end, gpu=gpu, container__isnull=False)
-        .annotate(bucket=Epoch("at") / step * step)
-        .values_list("container", "bucket")
-        .annotate(used=Avg("used"))
-    )
-    values: dict[Any, list[int]] = defaultdict(lambda: [0] * len(times))
-    for container, bucket, used in rows:
-        if bucket in place:
-            values[container][place[bucket]] = int(used)
-    known = Container.objects.filter(pk__in=values).select_related("owner").order_by("created_at")
+    values: dict[str, list[int]] = defaultdict(lambda: [0] * len(times))
+    for container, second, used in _at_points(gpu, times, step):
+        if (index := place.get(second // step * step)) is not None:
+            values[container][index] = int(used)
+    rows = {UUID(key): row for key, row in values.items()}
+    known = Container.objects.filter(pk__in=rows).select_related("owner").order_by("created_at")
     return {
         "times": times,
         "total": gpu.total,
-        "containers": [_described(container) | {"values": values[container.pk]} for container in known],
+        "containers": [_described(container) | {"values": rows[container.pk]} for container in known],
     }
+
+
+def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int, float]]:
+    """(container, second, bytes) at each of these times; after the last whole minute, means over each step.
+
+    Ids and times come as the database has them: 60,000 of each are not worth an object.
+    """
+    samples = UsageSample.objects.filter(gpu=gpu, container__isnull=False).order_by()
+    samples = samples.annotate(second=Epoch("at"), key=Cast("container_id", CharField()))
+    points = [datetime.fromtimestamp(time, UTC) for time in times]
+    minutes = samples.filter(span=Span.MINUTE, at__in=points)
+    yield from minutes.values_list("key", "second", "used").iterator(chunk_size=10_000)
+    last = samples.filter(span=Span.MINUTE, at__gte=points[0]).aggregate(last=Max("at"))["last"]
+    newer = samples.filter(span=Span.SECOND, at__gte=last + timedelta(minutes=1) if last else points[0])
+    by_step = newer.annotate(bucket=F("second") / step * step).values_list("key", "bucket")
+    yield from by_step.annotate(held=Avg("used"))
 
 
 def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:

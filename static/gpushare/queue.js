@@ -32,10 +32,10 @@ function showPreview(now) {
   preview.hidden = moved.length === 0;
   const acts = document.getElementById("order-acts");
   if (acts) acts.hidden = moved.length === 0;
-  preview.firstElementChild.replaceChildren(...moved.map(({ id, from, to }) => {
-    const container = live.state.containers[id];
-    const ahead = now.slice(to, from).concat(now.slice(from - 1, to - 1)).length;
-    return make("li", {}, t(to < from ? "moves_up" : "moves_down", { name: container.name, from, to, count: ahead }));
+  const named = (id) => live.state.containers[id].name;
+  preview.firstElementChild.replaceChildren(...moved.flatMap(({ id, from, to }) => {
+    const passed = before.slice(0, from - 1).filter((other) => now.indexOf(other) > now.indexOf(id));
+    return passed.length ? [make("li", {}, t("passes", { name: named(id), from, to, others: passed.map(named).join(", ") }))] : [];
   }));
 }
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from web.errors import Problem
-from web.models import Command, Container
+from web.models import AuditEntry, Command, Container
 from web.roles import Role, role_of
 from web.services import wait_for
 from web.text import catalogue
@@ -42,8 +44,17 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
             {"label": label, "url": reverse(name), "current": request.path == reverse(name)} for name, label in pages
         ],
         "text": catalogue(),
+        "warnings": _warnings(user),
     }
     return render(request, template, frame | (context or {}), status=status)
+
+
+def _warnings(user: User) -> list[Container]:
+    """This person's live containers that somebody warned about today, because they hold VRAM without computing."""
+    today = timezone.now() - timedelta(days=1)
+    warned = AuditEntry.objects.filter(action="warn", at__gte=today).values_list("subject", flat=True)
+    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user)}
+    return [about[subject] for subject in dict.fromkeys(warned) if subject in about] if about else []
 
 
 def person(request: HttpRequest) -> User:

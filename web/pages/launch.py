@@ -105,7 +105,8 @@ def forecast(request: HttpRequest) -> JsonResponse:
         return JsonResponse({})
     except Problem as problem:
         return JsonResponse({"text": problem.message, "bad": True})
-    return JsonResponse({"text": command.message, "bad": command.outcome == Command.Outcome.REFUSED})
+    Command.objects.filter(pk=command.pk).delete()  # a question leaves no trace
+    return JsonResponse({"text": (command.result or {}).get("message", "")})
 
 
 @login_required

@@ -1,0 +1,162 @@
+"""The newcomer's path, by clicks, on a whole appliance: real scheduler, real processes, a simulated card.
+
+Launch two containers whose quotas together pass the card, watch the second be suspended and resume, pause, change,
+reorder, kill. The screenshots of docs/guide.md and of the README are made here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.appliance import WORKLOAD, Appliance
+
+SOON = 15_000
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    path = f"{Path(WORKLOAD).parent}:{os.environ['PATH']}"  # so that the command is "workload" on every machine
+    home = tmp_path_factory.mktemp("whole") / "var"
+    appliance = Appliance(home, gpus="sim:1x5GiB", GPUSHARE_POLICY="fair", PATH=path)
+    yield appliance
+    appliance.close()
+
+
+@pytest.fixture
+def appliance(running: Appliance) -> Iterator[Appliance]:
+    yield running
+    for container in running.containers():
+        running.api("POST", f"containers/{container['id']}/kill/", {})
+
+
+@pytest.fixture
+def page(appliance: Appliance, chromium: Browser) -> Iterator[Page]:
+    """The admin, who has signed in by the form."""
+    context = chromium.new_context(
+        viewport={"width": 1440, "height": 900}, base_url=appliance.url, reduced_motion="reduce"
+    )
+    context.set_default_timeout(SOON)
+    page = context.new_page()
+    page.goto("/")
+    page.get_by_label("Name").fill("admin")
+    page.get_by_label("Password").fill(appliance.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=SOON)
+    yield page
+    context.close()
+
+
+def row(page: Page, name: str):
+    return page.locator("tr[data-id]", has=page.get_by_role("link", name=name, exact=True))
+
+
+def in_state(page: Page, name: str, state: str) -> None:
+    expect(row(page, name)).to_have_attribute("data-state", state, timeout=SOON)
+
+
+def launch(page: Page, name: str, quota: str, *options: str, shot: Callable[..., Path] | None = None) -> None:
+    """As a person does it, by the form."""
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
+    page.get_by_label("Image").fill("local")
+    page.get_by_role("textbox", name="Command").fill(" ".join(("workload", *options)))
+    page.get_by_label("Quota on each GPU").fill(quota)
+    page.get_by_label("Name", exact=True).fill(name)
+    if shot:
+        expect(page.locator(".verdict").first).to_contain_text("free")
+        shot(page, "guide-2-launch", whole=False)
+    page.get_by_role("button", name="Launch", exact=True).click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible(timeout=SOON)
+
+
+def overview(page: Page) -> None:
+    page.get_by_role("link", name="Overview").click()
+
+
+def test_a_newcomer_launches_watches_pauses_and_ends_a_container(page: Page, shot: Callable[..., Path]) -> None:
+    expect(page.get_by_role("link", name="Launch the first one")).to_be_visible()
+    shot(page, "guide-1-empty", whole=False)
+    launch(page, "first", "3GiB", "--hold", "600", "--check", "1MiB", shot=shot)
+    launch(page, "second", "4GiB", "--hold", "600", "--check", "1MiB")
+    overview(page)
+    in_state(page, "first", "running")
+    in_state(page, "second", "suspended")
+    expect(page.locator("#queue .name")).to_have_text(["second"])
+    expect(page.locator("#queue .why")).not_to_be_empty()
+    shot(page, "guide-3-suspended", whole=False)
+
+    row(page, "first").get_by_role("button", name="Pause").click()
+    expect(page.locator(".toast.good")).to_contain_text("first: It is paused.")
+    in_state(page, "first", "paused")
+    shot(page, "guide-4-paused", whole=False)
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    in_state(page, "first", "running")
+
+    row(page, "first").get_by_role("button", name="Kill").click()
+    page.get_by_label("Reason").fill("making room")
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    in_state(page, "first", "killed")
+    in_state(page, "second", "running")
+    expect(page.locator("#no-queue")).to_be_visible()
+    shot(page, "guide-5-resumed", whole=False)
+
+
+def test_the_queue_is_reordered_by_keys_after_a_preview(page: Page, appliance: Appliance, shot: Any) -> None:
+    appliance.launch(WORKLOAD, "--hold", "600", "--check", "1MiB", name="holder", gpu_memory="5GiB")
+    for name in ("early", "middle", "late"):
+        appliance.launch(WORKLOAD, "--hold", "600", "--check", "1MiB", "--chunks", "1", name=name, gpu_memory="2GiB")
+    page.get_by_role("link", name="Queue").click()
+    names = page.locator("#queue .name")
+    expect(names).to_have_count(3, timeout=SOON)
+    page.locator("#queue li", has_text="late").focus()
+    page.keyboard.press("Alt+ArrowUp")
+    page.keyboard.press("Alt+ArrowUp")
+    expect(page.locator("#order-preview")).to_contain_text("late: from 3 to 1")
+    shot(page, "queue-preview", whole=False)
+    page.get_by_role("button", name="Apply this order").click()
+    expect(page.locator(".toast.good")).to_contain_text("reordered")
+    expect(names.first).to_have_text("late", timeout=SOON)
+    assert appliance.api("GET", "queue/")["results"][0]["name"] == "late"
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(names.first).to_have_text("early", timeout=SOON)
+
+
+def test_a_quota_is_changed_in_place_and_can_be_changed_back(page: Page, appliance: Appliance) -> None:
+    made = appliance.launch(
+        WORKLOAD, "--bytes", "1GiB", "--hold", "600", "--check", "1MiB", name="grown", gpu_memory="2GiB"
+    )
+    page.goto(f"/containers/{made['id']}/")
+    page.get_by_label("Quota", exact=True).fill("3GiB")
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator('[data-field="quota"]')).to_have_text("3 GiB", timeout=SOON)
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(page.locator('[data-field="quota"]')).to_have_text("2 GiB", timeout=SOON)
+    page.get_by_label("Quota", exact=True).fill("99GiB")
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator(".toast.bad")).to_contain_text("more than it can ever give")
+
+
+def test_the_policy_is_set_and_an_unknown_image_is_refused_beside_its_field(page: Page) -> None:
+    page.get_by_role("link", name="Queue").click()
+    page.get_by_label("fifo").check()
+    page.get_by_role("button", name="Set the policy").click()
+    expect(page.locator(".toast.good")).to_contain_text("fifo")
+    page.goto("/launch/")
+    page.get_by_label("Image").fill("no-such-image")
+    page.get_by_role("button", name="Launch", exact=True).click()
+    expect(page.locator("#h-image")).to_have_attribute("role", "alert", timeout=SOON)
+
+
+def test_output_is_followed_as_it_comes(page: Page, appliance: Appliance) -> None:
+    made = appliance.launch(
+        "sh", "-c", "for n in 1 2 3; do echo line $n; sleep 0.3; done; echo '<b>bold</b>'", name="talker"
+    )
+    page.goto(f"/containers/{made['id']}/")
+    expect(page.locator("#log")).to_contain_text("line 3\n<b>bold</b>", timeout=SOON)
+    expect(page.locator("#log b")).to_have_count(0)
+    expect(page.locator("#container")).to_have_attribute("data-state", "exited", timeout=SOON)
