@@ -139,15 +139,19 @@ class Commands:
             raise Problem("unknown_container", "There is no such container.", 404)
         match command.kind:
             case Kind.LAUNCH:
-                return await self._launch(row)
+                return await self._launch(row, command)
             case Kind.REMOVE:
                 await self._containers.remove(row)
                 return "It was removed."
         return await self._steer(command.kind, self._living(row), command)
 
-    async def _launch(self, row: Container) -> str:
-        id_ = str(row.pk)
-        task = self._launching[id_] = asyncio.create_task(self._containers.launch(row))
+    async def _launch(self, row: Container, command: Command) -> str:
+        id_, loop = str(row.pk), asyncio.get_running_loop()
+
+        def progress(text: str) -> None:
+            loop.call_soon_threadsafe(lambda: self._store.command(command.pk, message=text[:1000]))
+
+        task = self._launching[id_] = asyncio.create_task(self._containers.launch(row, progress))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:

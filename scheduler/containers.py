@@ -29,7 +29,7 @@ from .core.events import (
     Reason,
     Refused,
 )
-from .engines.base import Condition, Engine, EngineError, Launch, Sighting
+from .engines.base import Condition, Engine, EngineError, Launch, Progress, Sighting
 from .gpus import Gpus
 from .server import Server
 from .sessions import Sessions
@@ -59,15 +59,16 @@ class Containers:
 
     # ---- launching ----
 
-    async def launch(self, row: Container) -> None:
-        quota = row.gpu_memory or await self._quota_of(row.image)
+    async def launch(self, row: Container, progress: Progress | None = None) -> None:
+        """`progress` is told, from any thread, how far the fetching of the image is."""
+        quota = row.gpu_memory or await self._quota_of(row.image, progress)
         tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
         if refused := self._broker.add(tenant, self._added(row, tenant)):
             raise _problem(refused)
         try:
             await self._store.claim_gpus(row, tenant.quota)
             socket_dir = self._server.listen(tenant.id)
-            sighting = await self._engine.launch(self._launch(row, tenant, socket_dir))
+            sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
         except asyncio.CancelledError:
             raise  # the scheduler stops: the same launch is taken up again at its next start
         except BaseException:
@@ -76,8 +77,8 @@ class Containers:
         self._store.container(tenant.id, engine=self._engine.name)
         self.seen(sighting)
 
-    async def _quota_of(self, image: str) -> int:
-        label = (await self._engine.image_labels(image)).get(QUOTA_LABEL)
+    async def _quota_of(self, image: str, progress: Progress | None) -> int:
+        label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)
         if label is None:
             return DEFAULT_QUOTA
         try:

@@ -59,7 +59,7 @@ class Measure:
         self._owns = owns
         self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}
-        self._foreign: dict[str, deque[int]] = {uuid: deque([0], maxlen=2) for uuid in gpus.cards}
+        self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
         self._owners: dict[tuple[int, int | None], str] = {}
         self.readings: Mapping[str, Reading] = {}
 

@@ -179,7 +179,7 @@ class Connection:
             return
         self.open = False
         if complaint:
-            log.warning("container %s, process %d: connection closed: %s", self.container, self.peer.pid, complaint)
+            self._server.complain(self.container, f"connection of process {self.peer.pid} closed: {complaint}")
         self._impatience.cancel()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
@@ -198,6 +198,7 @@ class Server:
         self.handler = handler
         self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, set[Connection]] = {}
+        self._complaints: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
 
@@ -232,6 +233,7 @@ class Server:
         self._stop_listening(container)
         for connection in list(self._connections.get(container, ())):
             connection.close()
+        self._complaints.pop(container, None)
         shutil.rmtree(self.socket_dir(container), ignore_errors=True)
 
     def close(self) -> None:
@@ -246,6 +248,12 @@ class Server:
         if listener := self._listeners.pop(container, None):
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
+
+    def complain(self, container: str, text: str) -> None:
+        """Into the log, more and more rarely: a program may do it a thousand times a second."""
+        self._complaints[container] = number = self._complaints.get(container, 0) + 1
+        if is_power_of_two(number):
+            log.warning("container %s: %s (complaint %d)", container, text, number)
 
     def forget(self, connection: Connection) -> None:
         connections = self._connections.get(connection.container, set())
@@ -273,7 +281,7 @@ class Server:
                 raise OSError(errno.EUSERS, "too many connections from this container")
             peer = _peer(sock)
         except OSError as error:
-            log.warning("container %s: connection not accepted: %s", container, error)
+            self.complain(container, f"connection not accepted: {error}")
             sock.close()
             return
         self._connections.setdefault(container, set()).add(Connection(self, container, sock, peer))
@@ -289,6 +297,10 @@ class Server:
                 loop.add_reader(listener, self._acceptable, container)
 
         loop.call_later(0.1, again)
+
+
+def is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from . import pages
 from .broker import Broker
 from .pages import BadPage, Lease, LeasePage
-from .server import Connection
+from .server import Connection, is_power_of_two
 from .tenants import Session, Tenant, start_time
 from .wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
@@ -131,9 +131,15 @@ class Sessions:
         elif frame.type == Type.RELEASED:
             self._broker.collect(gpu, [session])
         elif frame.type == Type.PHYSICAL:
+            self._physical(session, gpu, frame.bytes)
+
+    def _physical(self, session: Session, gpu: str, size: int) -> None:
+        """The card was fuller than we knew; the next measurement finds out by whom."""
+        session.physical += 1
+        if is_power_of_two(session.physical):
             log.warning(
-                "container %s, process %d: the card had no memory for %d bytes that were granted on %s",
-                self._broker.tenants[session.container].name, session.pid, frame.bytes, gpu,
+                "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
+                self._broker.tenants[session.container].name, session.pid, gpu, size, session.physical,
             )  # fmt: skip
 
     def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str) -> None:

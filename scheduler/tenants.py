@@ -31,6 +31,7 @@ class Session:
     leases: dict[str, Lease]
     connection: Connection | None = None
     asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
+    physical: int = 0  # how often the card had no memory although the lease had
     ended: bool = False  # the process is gone; what it held may not be
 
     def close(self) -> None:

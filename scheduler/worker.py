@@ -96,6 +96,7 @@ class Scheduler:
         stack.callback(self.server.close)
         await self.containers.take_over()
         stack.push_async_callback(self.commands.close)
+        await self.measure.once()  # foreign memory is to be known before the first decision
         self.report.publish()
         self.store.node(seen_at=timezone.now())
         await self.store.flush()

@@ -1,0 +1,67 @@
+"""Containers on a host with two GPUs: where they are put, and that each GPU has its own account."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
+from web.models import Claim, Container, Gpu
+
+CONTEXT = 66 * MIB
+HOLD = ("--check", "1MiB", "--hold", "600")
+
+
+@pytest.fixture
+async def two(transactional_db: None, tmp_path: Path) -> AsyncIterator[Host]:
+    host, scheduler = Host(tmp_path), SeparateScheduler(tmp_path, GPUSHARE_GPUS="sim:2x2GiB")
+    await scheduler.start()
+    yield host
+    for container in await host.living():
+        await host.command("kill", container)
+    await scheduler.stop()
+
+
+async def _gpus_of(container: Container) -> list[int]:
+    return await query(lambda: list(Claim.objects.filter(container=container).values_list("gpu__index", flat=True)))
+
+
+async def test_containers_go_where_least_is_promised(two: Host) -> None:
+    first = await two.launch("sleep", "600", gpu_memory=GIB)
+    second = await two.launch("sleep", "600", gpu_memory=GIB // 2)
+    third = await two.launch("sleep", "600", gpu_memory=GIB // 4)
+    first_gpu, second_gpu, third_gpu = [(await _gpus_of(each))[0] for each in (first, second, third)]
+    assert first_gpu != second_gpu
+    assert third_gpu == second_gpu
+
+
+async def test_gpu_asked_for_by_uuid_is_the_one(two: Host) -> None:
+    uuid = (await query(Gpu.objects.get, index=1)).uuid
+    for _ in range(2):
+        container = await two.launch("sleep", "600", gpu_uuids=[uuid])
+        assert await _gpus_of(container) == [1]
+
+
+async def test_each_gpu_of_a_container_has_its_own_quota(two: Host) -> None:
+    script = "workload --gpu 0 --bytes 900MiB HOLD & workload --gpu 1 --bytes 900MiB HOLD & wait"
+    words = script.replace("workload", str(two.workload)).replace("HOLD", " ".join(HOLD))
+    container = await two.launch("sh", "-c", words, gpu_memory=GIB, gpu_count=2)
+    for _ in range(1000):
+        claims = await query(lambda: list(Claim.objects.filter(container=container)))
+        if [claim.used for claim in claims] == [900 * MIB + CONTEXT] * 2:
+            break
+    assert [claim.used for claim in claims] == [900 * MIB + CONTEXT] * 2
+    assert two.log(container).count("holding") == 2
+
+
+async def test_waiting_on_one_gpu_does_not_stop_the_other(two: Host) -> None:
+    uuids = await query(lambda: list(Gpu.objects.values_list("uuid", flat=True)))
+    holder = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[:1])
+    await two.says(holder, "holding")
+    waiter = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[:1])
+    await two.until(waiter, "suspended")
+    other = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[1:])
+    await two.says(other, "holding")
+    assert (await two.get(waiter)).state == "suspended"
