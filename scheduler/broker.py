@@ -29,6 +29,7 @@ from .core.events import (
     QuotaChanged,
     Refused,
     Rejected,
+    Reordered,
     Returned,
     SessionEnded,
     SessionOpened,
@@ -73,6 +74,8 @@ class Broker:
         self._changed = changed  # called with the container whose memory or waiting has changed
         self._leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
         self._pressed: set[str] = set()
+        self._order: tuple[str, ...] = ()  # by an admin; containers leave it when they do not wait any more
+        self._waited_lately: set[str] = set()
         self._later: deque[Event] = deque()
         self._telling = False
 
@@ -210,6 +213,20 @@ class Broker:
             self._journal.suspended(tenant.id, began, tenant.suspended_before)
         for container in since:
             self._changed(container)  # also when only its place in the queue is another one
+        if any(not request.placed and request.container in self._order for request in self.state.waiting):
+            # A program asks for its context first and its memory next: its place is kept from one call to the other.
+            self._later.append(Reordered(self.now(), self._order))
+
+    def reorder(self, containers: tuple[str, ...]) -> Refused | None:
+        self._order = containers
+        self._waited_lately = set(containers)
+        return self.ask(Reordered(self.now(), containers))
+
+    def age_order(self) -> None:
+        """To be called each second: who has waited neither now nor then has left the queue, and its place with it."""
+        waiting = {request.container for request in self.state.waiting}
+        self._order = tuple(id_ for id_ in self._order if id_ in waiting | self._waited_lately)
+        self._waited_lately = waiting
 
     def stop_expecting(self) -> None:
         """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""

@@ -19,7 +19,7 @@ from web.models import Command, Container
 
 from .broker import Broker
 from .containers import Containers
-from .core.events import PolicyChanged, Refused, Reordered
+from .core.events import PolicyChanged, Refused
 from .engines.base import EngineError
 from .foresight import foresee
 from .store import Store
@@ -127,8 +127,7 @@ class Commands:
                 self._store.node(policy=self._broker.state.policy)
                 return f"The policy is {self._broker.state.policy}."
             case Kind.REORDER:
-                order = tuple(arguments["containers"])
-                self._decided(self._broker.ask(Reordered(self._broker.now(), order)))
+                self._decided(self._broker.reorder(tuple(arguments["containers"])))
                 return "The queue is reordered."
             case Kind.FORECAST:
                 result, message = foresee(self._broker, arguments)

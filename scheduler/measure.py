@@ -84,6 +84,7 @@ class Measure:
         alive = self._broker.sessions.keys()
         self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
         self._broker.tell(Ticked(self._broker.now()))
+        self._broker.age_order()
         await self._measured(self.readings)
 
     def _compare(self, gpu: str, reading: Reading, before: Mapping[tuple[int, str], int]) -> None:

@@ -136,6 +136,15 @@ async def test_admin_reorders_the_queue(host: Host) -> None:
     calls[0][0].close()
 
 
+async def test_place_given_by_an_admin_lasts_from_one_call_to_the_next(host: Host) -> None:
+    holder = await _full(host)
+    first, second = await _waiting(host), await _waiting(host)  # the second waits for its context
+    assert (await host.command("reorder", containers=[str(second.pk), str(first.pk)])).outcome == "done"
+    await host.command("kill", holder)
+    await host.says(second, "holding")
+    assert (await host.get(first)).state == "suspended"
+
+
 async def test_guaranteed_container_has_its_quota_or_is_not_started(host: Host) -> None:
     await _full(host)
     _, command = await host.start_launch("sleep", "600", gpu_memory=4 * GIB, guaranteed=True)
