@@ -25,6 +25,7 @@ def torch_with(settings: str, graphs: bool = False) -> tuple[Callable[[], None],
     if settings:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = settings
         os.environ["PYTORCH_ALLOC_CONF"] = settings
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS is not deterministic, and PyTorch refuses
     import torch
 
     torch.use_deterministic_algorithms(True)

@@ -14,9 +14,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from tests.gpu.shim import card
 from tests.gpu.shim.frameworks import FRAMEWORKS
@@ -24,6 +27,7 @@ from tests.support.eventually import until
 from tests.support.grants import Grants
 
 FITS, TIGHT = 16 * card.GIB, 4 * card.GIB
+LIMIT = 90  # seconds for one program
 STATIC = "static cudart program"
 
 
@@ -46,13 +50,23 @@ def words(name: str, beyond: bool) -> list[str]:
 
 def play(name: str, beyond: bool, grants: Grants | None) -> Run:
     """Runs a program to its end, looking at its charge at each mark."""
+    with tempfile.TemporaryFile("w+") as errors:
+        run = follow(name, beyond, grants, errors)
+        errors.seek(0)
+        run.errors = errors.read()[-2000:]
+    return run
+
+
+def follow(name: str, beyond: bool, grants: Grants | None, errors: IO[str]) -> Run:
     run = Run()
     env = {**os.environ, **(grants.env() if grants else {})}
     process = subprocess.Popen(
-        words(name, beyond), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words(name, beyond), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
     )
     assert process.stdout is not None
     assert process.stdin is not None
+    limit = threading.Timer(LIMIT, process.kill)
+    limit.start()
     for line in process.stdout:
         kind, _, rest = line.strip().partition(" ")
         if kind == "result":
@@ -69,7 +83,8 @@ def play(name: str, beyond: bool, grants: Grants | None) -> Run:
                 run.held.append(card.held_by(process.pid))
             process.stdin.write("\n")
             process.stdin.flush()
-    run.errors = process.communicate()[1][-2000:]
+    process.communicate()
+    limit.cancel()
     if grants:
         until(lambda: all(peer.closed for peer in grants.peers))
         run.left = grants.used()
