@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from web.models import Container
 
 MIB = 1 << 20
+MODULE = 64 * MIB  # more than what a real driver takes for a loaded kernel, which the quota has to hold, too
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Figures:
         return f"{self.finish:>9.1f}{self.suspended:>10.1f}{self.longest:>9.1f}"
 
 
-def jobs_for(count: int, seed: int, speed: float, context: int) -> list[Job]:
+def jobs_for(count: int, seed: int, speed: float, context: int, spare: int = 0) -> list[Job]:
     """The paper's jobs; each asks for its context and then for the rest, as programs do."""
     from scheduler.experiment.workloads import CONTEXT, paper
 
@@ -50,7 +51,7 @@ def jobs_for(count: int, seed: int, speed: float, context: int) -> list[Job]:
             arrives=job.arrives / speed,
             seconds=job.seconds / speed,
             asks=(context, job.asks[0] - CONTEXT),
-            quota=context + job.asks[0] - CONTEXT,
+            quota=context + job.asks[0] - CONTEXT + spare,
         )
         for job in paper(count, seed)
     ]
@@ -116,7 +117,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
         image, workload = program(options.engine)
         capacity, context = card(live)
-        jobs = jobs_for(options.count, options.seed, options.speed, context)
+        spare = 0 if options.gpus.startswith("sim") else MODULE
+        jobs = jobs_for(options.count, options.seed, options.speed, context, spare)
         print(
             f"{options.count} containers, seed {options.seed}, {options.speed:g} times as fast as the paper's;", end=" "
         )
