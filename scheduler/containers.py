@@ -14,7 +14,6 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from web.allowances import require_promise
 from web.errors import Problem
 from web.models import Container, Shortage
 from web.sizes import parse_size
@@ -62,7 +61,7 @@ class Containers:
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:
         """`progress` is told, from any thread, how far the fetching of the image is."""
-        quota = row.gpu_memory or await self._quota_by_image(row, progress)
+        quota = row.gpu_memory or await self._quota_of(row.image, progress)
         tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
         if refused := self._broker.add(tenant, self._added(row, tenant)):
             raise _problem(refused)
@@ -77,12 +76,6 @@ class Containers:
             raise
         self._store.container(tenant.id, engine=self._engine.name)
         self.seen(sighting)
-
-    async def _quota_by_image(self, row: Container, progress: Progress | None) -> int:
-        """Known only now, so the owner's allowance is looked at only now, too."""
-        quota = await self._quota_of(row.image, progress)
-        await self._store.ask(require_promise, row, quota)
-        return quota
 
     async def _quota_of(self, image: str, progress: Progress | None) -> int:
         label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)
@@ -141,6 +134,9 @@ class Containers:
         """A launch came to nothing: as if it had never been."""
         self._server.shut(tenant.id)
         self._broker.end(tenant)
+
+    async def ids_in_engine(self) -> list[str]:
+        return [sighting.id for sighting in await self._engine.sightings()]
 
     async def abort(self, id_: str) -> None:
         """A launch was broken off at an unknown point; nothing of it may stay."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -212,6 +212,18 @@ class Store:
             self._remember_claims(container)
         return containers
 
+    async def leftovers(self) -> list[Container]:
+        """Ended containers that the engine still has, though they were to be removed when done."""
+        return await self.ask(_leftovers, self._node)
+
+    async def nothing_held(self, *, except_by: Sequence[str]) -> None:
+        """Containers other than these have ended; a scheduler that was killed may not have written what came back."""
+        await self.ask(_nothing_held, self._node, except_by)
+
+    async def removed(self, ids: Sequence[str]) -> list[str]:
+        """Those of these containers that count as removed."""
+        return await self.ask(_removed, ids)
+
     async def claim_gpus(self, container: Container, quota: Mapping[str, int]) -> None:
         """Writes down what a container was promised."""
         await self.ask(_claim_gpus, container, self._node, {self._gpus[gpu]: size for gpu, size in quota.items()})
@@ -274,6 +286,21 @@ def _commands() -> list[Command]:
 def _living(node: int) -> list[Container]:
     living = Container.objects.live().filter(node=node).order_by("created_at")
     return list(living.select_related("owner").prefetch_related("claims__gpu"))
+
+
+def _leftovers(node: int) -> list[Container]:
+    done = Container.objects.filter(node=node, remove_when_done=True, removed_at=None, finished_at__isnull=False)
+    return list(done.exclude(engine_id=""))
+
+
+def _nothing_held(node: int, except_by: Sequence[str]) -> None:
+    stale = Claim.objects.filter(container__node=node).exclude(used=0, granted=0, overhead=0, unexplained=0)
+    stale.exclude(container__pk__in=except_by).update(used=0, granted=0, overhead=0, unexplained=0, processes=[])
+
+
+def _removed(ids: Sequence[str]) -> list[str]:
+    removed = Container.objects.filter(pk__in=ids, removed_at__isnull=False)
+    return [str(id_) for id_ in removed.values_list("pk", flat=True)]
 
 
 def _claim_gpus(container: Container, node: int, quota: Mapping[int, int]) -> None:

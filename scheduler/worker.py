@@ -37,6 +37,7 @@ from .gpus import Gpus, Reading
 from .history import History
 from .housekeeping import Housekeeping
 from .idle import Idle
+from .leftovers import Leftovers
 from .limits import Limits
 from .measure import Measure
 from .reaper import Reaper
@@ -100,6 +101,7 @@ class Scheduler:
         self.report.publish()
         self.store.node(seen_at=timezone.now())
         await self.store.flush()
+        await self.store.nothing_held(except_by=list(self.broker.tenants))
         await stack.enter_async_context(self._background())
 
     def _node(self) -> dict[str, Any]:
@@ -142,6 +144,7 @@ class Scheduler:
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.containers, self.broker, self.store)
         self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
+        self.leftovers = Leftovers(self.containers, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 
@@ -153,6 +156,7 @@ class Scheduler:
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
             self.store.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
+            self.leftovers.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
             self.housekeeping.run,
         ]  # fmt: skip

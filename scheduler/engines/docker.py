@@ -99,6 +99,8 @@ class DockerEngine:
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         self._check_started()
+        if known := self._watch.changes.last(launch.id):
+            return known  # the same launch again, taken up by a restarted scheduler: it may even have ended meanwhile
         self._watch.launching.add(launch.id)
         self._watch.doomed.discard(launch.id)
         try:
@@ -196,7 +198,7 @@ class DockerEngine:
 
     def _same_launch(self, launch: Launch) -> str:
         """The container that this very launch has made before, if it has; else empty."""
-        found = self._client.api.containers(filters={"label": f"{options.LABEL}={launch.id}"})
+        found = self._client.api.containers(all=True, filters={"label": f"{options.LABEL}={launch.id}"})
         return str(found[0]["Id"]) if found else ""
 
     async def _act(self, action: Any, engine_id: str, wanted: Condition) -> None:

@@ -19,7 +19,7 @@ from .docker_errors import explain
 T = TypeVar("T")
 
 ANSWERS_WITHIN = 60  # seconds; creating a container on a loaded disk takes a while
-LOOK_WITHIN = 5  # seconds; a list or an inspection that takes longer means that Docker hangs
+LOOK_WITHIN = 10  # seconds; a list or an inspection that takes longer means that Docker hangs
 WORKERS = 16
 
 

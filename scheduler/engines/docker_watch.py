@@ -91,7 +91,7 @@ class Watch:
             id_, engine_id = each["Labels"][options.LABEL], each["Id"]
             if id_ in self.launching:
                 continue
-            if id_ in self.doomed or each["State"] == "created":
+            if id_ in self.doomed or each["State"] in ("created", "dead"):
                 await self._tidy(id_, engine_id)
                 continue
             self.copy_logs(engine_id, Path(each["Labels"][options.LABEL_LOG]))
@@ -119,9 +119,10 @@ class Watch:
             await self._client.blocking(copier.done.wait, LAST_WORDS)
 
     async def _tidy(self, id_: str, engine_id: str) -> None:
-        """Takes away what a launch left that failed, or that was cut short between creating and starting."""
-        logger.info("Removing container %s: its launch came to nothing.", engine_id[:12])
-        force = id_ in self.doomed  # else only if it has still not been started
+        """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
+        dockerd did not survive (Docker calls it dead)."""
+        logger.info("Removing what is left of container %s.", engine_id[:12])
+        force = id_ in self.doomed  # else only if it does not run after all
         await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True, force=force))
         self.doomed.discard(id_)
 

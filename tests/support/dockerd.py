@@ -40,7 +40,7 @@ class Dockerd:
             self._process = subprocess.Popen(
                 ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
                  "-H", self.address, "--pidfile", f"{self.folder}/pid",
-                 "--iptables=false", "--bridge=none", "--ip-forward=false"],
+                 "--iptables=false", "--bridge=none", "--ip-forward=false", "--shutdown-timeout=2"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + 60
@@ -128,17 +128,21 @@ def build_image(
     name: str,
     programs: Sequence[Path] = (),
     *,
+    mounted: Sequence[Path] = (),
     labels: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """An image of busybox and `programs` (in /bin, with the shared libraries they need), made without a registry."""
+    """An image of busybox and `programs` (in /bin), made without a registry.
+
+    It has the shared libraries that the programs need, and those that libraries `mounted` later need.
+    """
     repository, _, tag = name.partition(":")
     changes = [f'LABEL "{key}"="{value}"' for key, value in (labels or {}).items()]
     changes += [f'ENV "{key}"="{value}"' for key, value in (environment or {}).items()]
-    client.import_image_from_data(_root(programs), repository=repository, tag=tag or "latest", changes=changes)
+    client.import_image_from_data(_root(programs, mounted), repository=repository, tag=tag or "latest", changes=changes)
 
 
-def _root(programs: Sequence[Path]) -> bytes:
+def _root(programs: Sequence[Path], mounted: Sequence[Path]) -> bytes:
     busybox = shutil.which("busybox")
     assert busybox, "busybox is needed (Debian: busybox-static)"
     buffer = io.BytesIO()
@@ -153,7 +157,7 @@ def _root(programs: Sequence[Path]) -> bytes:
         tar.addfile(tmp)
         for program in programs:
             tar.add(program, f"bin/{program.name}")
-        for library in sorted({each for program in programs for each in needed_libraries(program)}):
+        for library in sorted({each for program in (*programs, *mounted) for each in needed_libraries(program)}):
             tar.add(Path(library).resolve(), library.lstrip("/"))
     return buffer.getvalue()
 

@@ -1,0 +1,43 @@
+"""What could not be cleared away at its moment, because the engine was away or we were, is cleared away later."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host, query
+from web.models import Claim, Container
+
+
+def engine_has(host: Host, container: Container) -> bool:
+    return (host.home / "processes" / str(container.pk)).exists()
+
+
+async def test_container_that_was_to_go_when_done_goes_at_the_next_look(host: Host) -> None:
+    container = await host.launch("true")
+    await host.until(container, "exited")
+    # As if the engine had been away when it ended.
+    await query(Container.objects.filter(pk=container.pk).update, remove_when_done=True)
+    await eventually(lambda: not engine_has(host, container))
+    await host.up.store.flush()
+    assert (await host.get(container)).removed_at is not None
+
+
+async def test_what_runs_though_its_launch_was_refused_is_ended(host: Host) -> None:
+    container = await host.launch("sleep", "60")
+    await host.stop()
+    # As if the engine had answered too late, and the scheduler had died before it could take the container away.
+    now = timezone.now()
+    await query(Container.objects.filter(pk=container.pk).update, finished_at=now, removed_at=now)
+    await host.start()
+    await eventually(lambda: not engine_has(host, container))
+
+
+async def test_figures_of_a_scheduler_that_was_killed_do_not_stay(host: Host) -> None:
+    container = await host.launch("true")
+    await host.until(container, "exited")
+    await host.stop()
+    await query(Claim.objects.filter(container=container).update, used=GIB, granted=GIB)
+    await host.start()
+    claim = await host.claim(container)
+    assert (claim.used, claim.granted) == (0, 0)
