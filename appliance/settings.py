@@ -165,6 +165,7 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "web.api.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
+    "NUM_PROXIES": 0,  # else a client could choose its address by X-Forwarded-For; the server decides whom it believes
     "DEFAULT_THROTTLE_CLASSES": ["web.api.throttles.ByUser"],
     "DEFAULT_THROTTLE_RATES": {
         "api": os.environ.get("GPUSHARE_API_RATE", "100/second"),

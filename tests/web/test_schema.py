@@ -74,7 +74,7 @@ EXCLUDED = [schemathesis.checks.positive_data_acceptance]
 
 @schema.parametrize()
 @settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -68,3 +68,10 @@ def test_asking_too_often_is_429_and_says_when_to_come_back(bob, monkeypatch):
 def test_signing_in_has_a_rate_of_its_own(monkeypatch):
     monkeypatch.setattr(throttles.SignIn, "THROTTLE_RATES", {"api": "9/minute", "sign-in": "2/minute"})
     assert [attempt("right") for _ in range(3)] == [201, 201, 429]
+
+
+def test_a_made_up_address_does_not_help(monkeypatch):
+    monkeypatch.setattr(throttles.SignIn, "THROTTLE_RATES", {"api": "9/minute", "sign-in": "2/minute"})
+    body = {"username": "bob", "password": "right"}
+    answers = [APIClient().post(URL, body, format="json", headers={"X-Forwarded-For": f"10.0.0.{n}"}) for n in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 201, 429]
