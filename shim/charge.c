@@ -105,20 +105,21 @@ void charge_freed(const struct ledger_entry *entry) {
 }
 
 struct gone {
-    CUcontext context;
-    uint64_t bytes[LEASE_SLOTS];
+    uint64_t context;
+    int slot;
+    uint64_t bytes;
 };
 
 static bool belongs(const struct ledger_entry *entry, void *context) {
     struct gone *gone = context;
     bool of_context = (entry->kind == LEDGER_POINTER && !entry->pooled) || entry->kind == LEDGER_ARRAY;
-    if (!of_context || entry->owner != (uint64_t)(uintptr_t)gone->context) return false;
-    gone->bytes[entry->slot] += entry->bytes;
+    if (!of_context || entry->owner != gone->context || entry->slot != gone->slot) return false;
+    gone->bytes += entry->bytes;
     return true;
 }
 
-void charge_context_gone(CUcontext context) {
-    struct gone gone = {.context = context};
+void charge_context_gone(CUcontext context, int slot) {
+    struct gone gone = {.context = (uint64_t)(uintptr_t)context, .slot = slot};
     ledger_sweep(belongs, &gone);
-    for (int slot = 0; slot < LEASE_SLOTS; slot++) charge_give(slot, gone.bytes[slot]);
+    charge_give(slot, gone.bytes);
 }

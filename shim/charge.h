@@ -51,7 +51,7 @@ bool charge_note(struct ledger_entry entry);
 /* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
 void charge_freed(const struct ledger_entry *entry);
 
-/* Drops everything that belonged to a context which is gone. */
-void charge_context_gone(CUcontext context);
+/* Drops everything on a slot's GPU that belonged to a context which is gone; NULL: to the primary one. */
+void charge_context_gone(CUcontext context, int slot);
 
 #endif

@@ -15,13 +15,13 @@
 static struct {
     _Atomic int slot;         /* UNKNOWN, FOREIGN or FOUND + slot */
     _Atomic uint64_t charged; /* what its primary context was charged; 0: it was not */
-    _Atomic(CUcontext) primary;
 } devices[DEVICES];
 
 _Atomic uint64_t devices_generation = 1;
 
 static _Thread_local struct {
     uint64_t generation;
+    CUcontext current;
     struct place place;
 } last;
 
@@ -56,31 +56,31 @@ int devices_slot(CUdevice device, CUresult *error) {
     return found >= FOUND ? found - FOUND : NO_SLOT;
 }
 
-/* A context that we did not see being made is charged when we first meet it. */
-static CUresult charge_met(struct place place) {
+/* Where a context is. A primary one that we did not see being made is charged now. */
+static CUresult locate(CUcontext context, struct place *place) {
     struct ledger_entry entry;
     bool charged;
-    if (ledger_get(LEDGER_CONTEXT, (uint64_t)(uintptr_t)place.context, &entry)) return CUDA_SUCCESS;
-    CUresult result = devices_take_primary(place.device, &charged);
-    if (result == CUDA_SUCCESS) devices_note_primary(place.device, place.context);
-    return result;
+    CUresult result = REAL(cuCtxGetDevice)(&place->device);
+    if (result != CUDA_SUCCESS) return result;
+    place->slot = devices_slot(place->device, &result);
+    if (place->slot == NO_SLOT) return result;
+    bool own = ledger_get(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry);
+    place->context = own ? context : NULL;
+    return own ? CUDA_SUCCESS : devices_take_primary(place->device, &charged);
 }
 
 CUresult devices_here(struct place *place) {
-    CUcontext context = NULL;
-    CUresult result = REAL(cuCtxGetCurrent)(&context);
+    CUcontext current = NULL;
+    CUresult result = REAL(cuCtxGetCurrent)(&current);
     if (result != CUDA_SUCCESS) return result;
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current) return CUDA_ERROR_INVALID_CONTEXT;
     uint64_t generation = atomic_load_explicit(&devices_generation, memory_order_acquire);
-    if (last.place.context != context || last.generation != generation) {
-        struct place found = {.context = context};
-        result = REAL(cuCtxGetDevice)(&found.device);
-        if (result != CUDA_SUCCESS) return result;
-        found.slot = devices_slot(found.device, &result);
-        if (found.slot == NO_SLOT) return result;
-        result = charge_met(found);
+    if (last.current != current || last.generation != generation) {
+        struct place found;
+        result = locate(current, &found);
         if (result != CUDA_SUCCESS) return result;
         last.place = found;
+        last.current = current;
         last.generation = generation;
     }
     *place = last.place;
@@ -113,14 +113,6 @@ void devices_give_primary(CUdevice device) {
     uint64_t bytes = atomic_exchange(&devices[device].charged, 0);
     if (bytes) atomic_fetch_sub(&client_page()->slot[slot].overhead, bytes);
     charge_give(slot, bytes);
-}
-
-void devices_note_primary(CUdevice device, CUcontext context) {
-    if (device >= 0 && device < DEVICES) atomic_store(&devices[device].primary, context);
-}
-
-CUcontext devices_primary(CUdevice device) {
-    return device >= 0 && device < DEVICES ? atomic_load(&devices[device].primary) : NULL;
 }
 
 bool devices_primary_charged(CUdevice device) { return atomic_load(&devices[device].charged) != 0; }

@@ -8,7 +8,8 @@
 
 #define DEVICES 64
 
-/* The calling thread's context and its GPU's slot. */
+/* Where the calling thread allocates. `context` is one of the program's own, or NULL for the device's primary context
+ * and its parts (green contexts), which end together. */
 struct place {
     CUcontext context;
     CUdevice device;
@@ -31,9 +32,6 @@ extern _Atomic uint64_t devices_generation;
 CUresult devices_take_primary(CUdevice device, bool *charged);
 /* Gives that charge back. */
 void devices_give_primary(CUdevice device);
-/* Notes which context it is, and whether it has gone: everything in it is then gone too. */
-void devices_note_primary(CUdevice device, CUcontext context);
-CUcontext devices_primary(CUdevice device);
 bool devices_primary_charged(CUdevice device);
 
 /* In a forked child. */

@@ -14,9 +14,11 @@ static void look_at_primary(CUdevice device) {
     int active = 1;
     if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active) return;
     devices_changed();
-    CUcontext context = devices_primary(device);
-    if (context) charge_context_gone(context);
-    pools_device_gone(device);
+    CUresult unused;
+    int slot = devices_slot(device, &unused);
+    if (slot == NO_SLOT) return;
+    charge_context_gone(NULL, slot);
+    pools_slot_gone(slot);
     devices_give_primary(device);
 }
 
@@ -25,10 +27,7 @@ int cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     CUresult result = devices_take_primary(device, &charged);
     if (result != CUDA_SUCCESS) return result;
     result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    if (result == CUDA_SUCCESS)
-        devices_note_primary(device, *context);
-    else if (charged)
-        devices_give_primary(device);
+    if (result != CUDA_SUCCESS && charged) devices_give_primary(device);
     return result;
 }
 
@@ -111,7 +110,7 @@ int cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUd
 
 static void gone(CUcontext context, const struct ledger_entry *entry) {
     devices_changed();
-    charge_context_gone(context);
+    charge_context_gone(context, entry->slot);
     atomic_fetch_sub(&client_page()->slot[entry->slot].overhead, entry->bytes);
     charge_give(entry->slot, entry->bytes);
 }

@@ -12,8 +12,8 @@
 
 /* Handles of different kinds are different even if their numbers are equal. */
 enum ledger_kind {
-    LEDGER_POINTER = 1, /* device address; owner: its context, or its struct pool if `pooled` */
-    LEDGER_ARRAY,       /* array or mipmapped array; owner: its context */
+    LEDGER_POINTER = 1, /* device address; owner: as in struct place, or the struct pool if `pooled` */
+    LEDGER_ARRAY,       /* array or mipmapped array; owner: as in struct place */
     LEDGER_CONTEXT,     /* context made by cuCtxCreate */
     LEDGER_POOL,        /* memory pool; owner: struct pool */
     LEDGER_HANDLE,      /* physical memory of cuMemCreate; owner: struct physical, bytes: references */

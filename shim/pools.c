@@ -271,13 +271,11 @@ static bool of_pool(const struct ledger_entry *entry, void *pool) {
     return entry->kind == LEDGER_POINTER && entry->pooled && entry->owner == (uint64_t)(uintptr_t)pool;
 }
 
-void pools_device_gone(CUdevice device) {
-    CUresult unused;
-    int slot = devices_slot(device, &unused);
+void pools_slot_gone(int slot) {
     lock_take(&making);
     struct pool *first = all;
     lock_drop(&making);
-    for (struct pool *pool = first; pool && slot != NO_SLOT; pool = pool->next) {
+    for (struct pool *pool = first; pool; pool = pool->next) {
         if (pool->slot != slot) continue;
         settle(pool, 0);
         if (atomic_load(&pool->reserved)) continue;

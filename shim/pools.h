@@ -75,8 +75,8 @@ void pool_look(struct pool *pool);
 /* The same for all pools of a slot that may have less than they are charged for. */
 void pools_look(int slot);
 
-/* A device's primary context has ended: pools that the driver has emptied with it hold nothing any more. */
-void pools_device_gone(CUdevice device);
+/* The primary context of a slot's GPU has ended: pools that the driver has emptied with it hold nothing any more. */
+void pools_slot_gone(int slot);
 
 /* In a forked child. */
 void pools_forget(void);

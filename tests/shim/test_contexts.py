@@ -96,3 +96,18 @@ def test_cudas_own_order_release_after_the_driver_has(grants, program):
     address = cuda.new("cuMemAlloc_v2", 4 * MIB)
     assert cuda.result("cuMemFree_v2", address + 1) != 0
     assert grants.only_peer().used() == CONTEXT + 4 * MIB
+
+
+def test_memory_taken_in_a_green_context_goes_with_the_primary_one(grants, program, card):
+    cuda = program(grants)
+    primary = cuda.use()
+    (resource,) = cuda("cuDeviceGetDevResource", 0, {"bytes": bytes(512).hex()}, 1)
+    (descriptor, _) = cuda("cuDevResourceGenerateDesc", {"out": 0}, {"bytes": resource}, 1)
+    green = cuda.new("cuGreenCtxCreate", descriptor, 0, 1)
+    cuda("cuCtxSetCurrent", cuda.new("cuCtxFromGreenCtx", green))
+    cuda.new("cuMemAlloc_v2", 2 * MIB)
+    cuda("cuCtxSetCurrent", primary)
+    cuda.new("cuMemAlloc_v2", 2 * MIB)
+    assert grants.only_peer().used() == card.used() == CONTEXT + 4 * MIB
+    cuda("cuDevicePrimaryCtxReset_v2", 0)
+    assert grants.only_peer().used() == card.used()
