@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
@@ -44,6 +45,9 @@ class Feed:
         self.news = asyncio.Condition()
         self.hint = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
+        # A thread of its own: nobody's slow query stands before the screens.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="live")
+        self.read_snapshot = database_sync_to_async(snapshot.read, thread_sensitive=False, executor=thread)
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[Feed]:
@@ -87,7 +91,7 @@ class Feed:
             began = time.monotonic()
             self.hint.clear()
             try:
-                new = await database_sync_to_async(snapshot.read)()
+                new = await self.read_snapshot()
             except Exception:
                 if not failing:
                     log.exception("the live feed cannot read the database")

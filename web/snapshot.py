@@ -20,6 +20,10 @@ Record = dict[str, Any]
 Snapshot = dict[str, Any]  # "node": Record, "gpus" and "containers": dict[str, Record]
 
 ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told about: screens see how it ended
+FIELDS = (
+    "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
+    "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason", "queue_position", "queue_reason",
+)  # fmt: skip
 SECTIONS = ("gpus", "containers")
 
 
@@ -93,7 +97,7 @@ def _containers(now: datetime) -> dict[str, Record]:
         claims.setdefault(claim.pop("container_id"), {})[claim.pop("gpu__uuid")] = claim
     return {
         str(container.pk): describe(container, claims.get(container.pk, {}))
-        for container in Container.objects.filter(shown).select_related("owner").defer("environment", "volumes")
+        for container in Container.objects.filter(shown).select_related("owner").only(*FIELDS)
     }
 
 

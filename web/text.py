@@ -80,6 +80,7 @@ _CATALOGUE: dict[str, str | Promise] = {
     "move_up": _("Move up"),
     "move_down": _("Move down"),
     "passes": _("{name}: from {from} to {to}, tried before {others}"),
+    "and_more": _("and {count} more"),
     "idle": _("idle headroom"),
     "unexplained": _("unexplained"),
     "foreign": _("foreign"),

@@ -7,6 +7,7 @@ import { pageOf, showWaiting, waiting } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
+const NAMED = 16; // in a legend, the biggest by name; the table has them all
 const ENDED = new Set(["exited", "failed", "killed"]);
 
 /** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
@@ -67,9 +68,12 @@ function showBar(bar, gpu, held, unexplained) {
 }
 
 function showLegend(legend, gpu, held, { idle, unexplained, free }) {
-  const entries = held.map(({ id, container, claim }) => (
+  const biggest = new Set([...held].sort((a, b) => b.claim.used - a.claim.used).slice(0, NAMED).map(({ id }) => id));
+  const entries = held.filter(({ id }) => biggest.has(id)).map(({ id, container, claim }) => (
     { key: id, href: pageOf(id), mark: mark(container.colour), name: container.name, figures: `${size(claim.used)} / ${size(claim.quota)}` }
   ));
+  const rest = held.filter(({ id }) => !biggest.has(id));
+  if (rest.length) entries.push({ key: "rest", kind: "rest", name: t("and_more", { count: rest.length }), figures: size(rest.reduce((sum, { claim }) => sum + claim.used, 0)) });
   if (idle) entries.push({ key: "idle", kind: "idle", name: t("idle"), figures: size(idle) });
   if (unexplained) entries.push({ key: "unexplained", kind: "unexplained", name: t("unexplained"), figures: size(unexplained) });
   if (gpu.foreign) entries.push({ key: "foreign", kind: "foreign", name: t("foreign"), figures: size(gpu.foreign) });

@@ -1,0 +1,184 @@
+"""From a change in the scheduler to the pixels: 200 containers on screen, 50 browsers watching.
+
+A whole appliance (real scheduler, one real process, a simulated card) whose database also holds 200 containers that
+change each second, as samples make them. One of the 50 watchers is Chromium with the real page; 49 are WebSocket
+clients that read everything, since 50 Chromiums measure the machine and not the dashboard. The real container is
+paused and resumed again and again; from the time that the scheduler stamped on the change to the frame after the row
+has changed on the page is what is told. Then nothing changes, and the page's own CPU is told.
+
+    python -m benchmarks.dashboard_latency [--changes 60] [--watchers 49] [--containers 200]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Page, sync_playwright
+from websockets.asyncio.client import connect
+
+from tests.support.appliance import ROOT, Appliance
+
+GIB = 2**30
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+WATCH = """id => {
+  window.seen = [];
+  const row = () => document.querySelector(`tr[data-id="${id}"]`);
+  let state = row().dataset.state;
+  new MutationObserver(() => {
+    const now = row()?.dataset.state;
+    if (!now || now === state) return;
+    state = now;
+    requestAnimationFrame(() => setTimeout(() => window.seen.push([now, Date.now() / 1000]))); // after that frame
+  }).observe(document.getElementById("rows"), { subtree: true, childList: true, attributes: true });
+}"""
+
+
+FILL = """
+from django.contrib.auth.models import User
+from django.utils import timezone
+from web.models import Claim, Container, Gpu
+owner, gpu, now, part = User.objects.first(), Gpu.objects.first(), timezone.now(), {part}
+made = [Container(name=f"filler-{{n}}", owner=owner, image="local", gpu_memory=part, colour=n % 10, started_at=now)
+        for n in range({count})]
+Container.objects.bulk_create(made)
+Claim.objects.bulk_create(Claim(container=c, gpu=gpu, quota=part, granted=part // 4, used=part // 4, peak=part // 4)
+                          for c in made)
+"""
+
+
+def fill(home: Path, count: int) -> None:
+    """Rows of containers that the scheduler does not know, and so leaves alone."""
+    command = [sys.executable, str(ROOT / "manage.py"), "shell", "-v0", "-c", FILL.format(count=count, part=GIB)]
+    subprocess.run(command, check=True, env={**os.environ, "GPUSHARE_HOME": str(home)})
+
+
+def empty(home: Path) -> None:
+    with sqlite3.connect(home / "gpushare.sqlite3", timeout=20) as db:
+        fillers = "(SELECT id FROM web_container WHERE name LIKE 'filler-%')"
+        db.execute(f"DELETE FROM web_claim WHERE container_id IN {fillers}")
+        db.execute("DELETE FROM web_container WHERE name LIKE 'filler-%'")
+
+
+def stir(database: Path, stop: threading.Event) -> None:
+    """A fifth of the containers hold something else each second."""
+    with sqlite3.connect(database, timeout=20, isolation_level=None) as db:
+        turn = 0
+        while not stop.wait(1.0):
+            turn += 1
+            db.execute("UPDATE web_claim SET used = granted - ? WHERE id % 5 = ? AND quota = ?", (turn, turn % 5, GIB))
+
+
+async def watch(url: str, cookie: str, count: int, stop: threading.Event) -> None:
+    async def one() -> None:
+        address = url.replace("http", "ws") + "/ws/dashboard/"
+        async with connect(address, additional_headers={"Cookie": cookie}, origin=url, max_size=None) as line:  # type: ignore[arg-type]
+            while not stop.is_set():
+                await asyncio.wait_for(line.recv(), 10)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(one())
+
+
+def sign_in(appliance: Appliance) -> str:
+    with httpx.Client(base_url=appliance.url) as client:
+        client.get("/login/")
+        form = {"username": "admin", "password": appliance.token, "csrfmiddlewaretoken": client.cookies["csrftoken"]}
+        client.post("/login/", data=form, headers={"Referer": f"{appliance.url}/login/"})
+        return client.cookies["sessionid"]
+
+
+def open_page(stack: ExitStack, appliance: Appliance, session: str) -> Page:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    playwright = stack.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+    stack.callback(browser.close)
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.add_cookies([{"name": "sessionid", "value": session, "url": appliance.url}])
+    page = context.new_page()
+    page.goto(appliance.url)
+    page.locator('#connection[data-state="live"]').wait_for()
+    return page
+
+
+def changes(appliance: Appliance, page: Page, container: str, count: int) -> list[float]:
+    """Seconds from the scheduler's stamp to the frame after, for each change."""
+    page.evaluate(WATCH, container)
+    stamps = []
+    for number in range(count):
+        action = "resume" if number % 2 else "pause"
+        appliance.api("POST", f"containers/{container}/{action}/", {})
+        page.wait_for_function("count => window.seen.length >= count", arg=number + 1, timeout=20_000)
+        told = appliance.api("GET", "commands/?page_size=1")["results"][0]
+        stamps.append(datetime.fromisoformat(told["done_at"]).timestamp())
+    seen = [at for _, at in page.evaluate("window.seen")]
+    return [after - before for before, after in zip(stamps, seen, strict=True)]
+
+
+def idle_cpu(page: Page, seconds: float = 10.0) -> float:
+    """The page's main thread, as a part of one core, while nothing changes."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU, not what other work took from it
+
+    def busy() -> float:
+        metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+        return float(metrics["TaskDuration"])
+
+    before = busy()
+    page.wait_for_timeout(seconds * 1000)
+    return (busy() - before) / seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=60)
+    parser.add_argument("--watchers", type=int, default=49)
+    parser.add_argument("--containers", type=int, default=200)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "var"
+        appliance = Appliance(home, gpus="sim:1x80GiB")
+        stack.callback(appliance.close)
+        fill(home, given.containers - 1)
+        stack.callback(empty, home)
+        container = appliance.launch("sleep", "3600", name="measured")["id"]
+        session = sign_in(appliance)
+        stop, calm = threading.Event(), threading.Event()
+        stack.callback(stop.set)
+        cookie = f"sessionid={session}"
+        watchers = threading.Thread(target=lambda: asyncio.run(watch(appliance.url, cookie, given.watchers, stop)))
+        stirring = threading.Thread(target=stir, args=(home / "gpushare.sqlite3", calm))
+        watchers.start()
+        stirring.start()
+        stack.callback(watchers.join)
+        page = open_page(stack, appliance, session)
+        time.sleep(2)
+        took = sorted(changes(appliance, page, container, given.changes))
+        calm.set()
+        stirring.join()
+        time.sleep(3)
+        cpu = idle_cpu(page)
+        stop.set()
+    p95 = took[int(0.95 * len(took))]
+    print(f"{given.containers} containers, {given.watchers} WebSocket clients and 1 Chromium, {len(took)} changes:")
+    print(f"change in the scheduler → pixels: median {statistics.median(took) * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms")
+    print(f"the page's own CPU while nothing changes: {cpu * 100:.1f} % of one core")
+    return 0 if p95 <= 0.3 and cpu <= 0.05 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
