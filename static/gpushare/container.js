@@ -42,7 +42,7 @@ const place = document.getElementById("held");
 const quota = () => Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.quota, 0) || held.quota || 1;
 const plot = chart(place, 180, () => ({
   legend: { show: false }, cursor: { y: false },
-  scales: { y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] } },
+  scales: { x: { range: (_, low, high) => (high > low ? [low, high] : [now() - 60, now()]) }, y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] } },
   axes: [timeAxis(), sizeAxis()],
   series: [{}, { stroke: colour(hue), fill: colour(hue, 0.35), width: 1.5, points: { show: false } },
     { stroke: colour("--faint"), width: 1, dash: [4, 3], points: { show: false } }],

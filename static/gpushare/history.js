@@ -12,6 +12,7 @@ async function begin() {
   document.getElementById("no-history").hidden = day.containers.length > 0;
   const sums = stacked(day.containers.map(({ values }) => values));
   const layers = [...sums].reverse(); // drawn from the highest sum down, so that each covers what lies beneath it
+  const edge = layers.length > 40 ? 0 : 0.5; // many thin layers would be all edges
   const colours = day.containers.map(({ colour: number }) => `--c${mark(number)}`).reverse();
   const slider = document.getElementById("slider");
   slider.max = String(day.times.length - 1);
@@ -21,7 +22,7 @@ async function begin() {
     legend: { show: false }, cursor: { show: false },
     scales: { y: { range: [0, day.total] } },
     axes: [timeAxis(), sizeAxis()],
-    series: [{}, ...layers.map((_, index) => ({ fill: colour(colours[index]), stroke: colour("--panel"), width: 0.5, points: { show: false } }))],
+    series: [{}, ...layers.map((_, index) => ({ fill: colour(colours[index]), stroke: colour("--panel"), width: edge, points: { show: false } }))],
     hooks: { draw: [({ ctx, bbox, valToPos }) => {
       const x = Math.round(valToPos(day.times[cursor], "x", true));
       ctx.fillStyle = colour("--text");

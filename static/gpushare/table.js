@@ -18,10 +18,11 @@ if (rows) {
     const field = (name) => row.querySelector(`[data-field="${name}"]`);
     row.dataset.state = container.state;
     put(field("state"), t(`state_${container.state}`));
+    field("suspended").dataset.since = container.suspended_since ?? "";
+    if (!Object.keys(container.gpus).length) return; // on no GPU yet, or no more: what the server wrote stands
     const [used, quota, peak] = ["used", "quota", "peak"].map((name) => total(container, name));
     put(field("figures"), `${size(used)} / ${size(quota)} / ${size(peak)}`);
     fill(field("meter"), used, quota, peak);
-    field("suspended").dataset.since = container.suspended_since ?? "";
   }
 
   function fill(meter, used, quota, peak) {

@@ -27,10 +27,7 @@ def test_every_page_at_both_widths_and_in_both_themes(site, open_as, shot, name)
     scenes.an_hour_of(card)
     scenes.a_life(made["c"], card)
     scenes.a_day(card, [person("ann"), person("bob"), person("carla")], 9)
-    (site.home / "logs").mkdir(exist_ok=True)
-    (site.home / "logs" / f"{made['c'].pk}.log").write_text(
-        "".join(f"epoch {n}: loss {1 / (n + 1):.4f}\n" for n in range(40))
-    )
+    _write_log(site, made["c"])
     for size in ("wide", "phone"):
         for theme in ("light", "dark"):
             page = open_as("" if name == "sign-in" else "admin", address(name, made), size=size, theme=theme)
@@ -52,3 +49,35 @@ def test_every_page_at_both_widths_and_in_both_themes(site, open_as, shot, name)
                 if fault["impact"] in ("serious", "critical")
             ]
             assert serious == [], f"{name} {size} {theme}"
+
+
+def test_the_pictures_of_the_readme(site, open_as, shot):
+    """GPUSHARE_SCREENSHOTS=docs/screenshots makes them anew."""
+    card, made = scenes.a_busy_card()
+    scenes.an_hour_of(card)
+    scenes.a_life(made["c"], card)
+    _write_log(site, made["c"])
+    page = open_as("admin")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    shot(page, "dashboard")
+    page = open_as("admin", f"/containers/{made['c'].pk}/", theme="dark")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    expect(page.locator("#log")).to_contain_text("epoch 39")
+    shot(page, "container", whole=False)
+    page = open_as("admin", f"/launch/?from={made['d'].pk}")
+    expect(page.locator(".verdict")).to_contain_text("free")
+    shot(page, "launch", whole=False)
+    scenes.a_day(card, [person("ann"), person("bob"), person("carla")], 12)
+    page = open_as("admin", "/history/", theme="dark")
+    page.locator("#replay[data-ready]").wait_for()
+    page.locator("#slider").fill("130")
+    expect(page.locator("#then li")).not_to_have_count(1)
+    folder = shot(page, "history", whole=False).parent
+    pictures = [folder / f"{name}.png" for name in ("dashboard", "container", "launch", "history")]
+    assert all(picture.stat().st_size < 300_000 for picture in pictures)
+
+
+def _write_log(site, container) -> None:
+    (site.home / "logs").mkdir(exist_ok=True)
+    lines = "".join(f"epoch {number}: loss {1 / (number + 1):.4f}\n" for number in range(40))
+    (site.home / "logs" / f"{container.pk}.log").write_text(lines)
