@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.appliance import WORKLOAD, Appliance
+from tests.support.appliance import WORKLOAD, Appliance, until
 
 SOON = 15_000
 
@@ -60,16 +60,13 @@ def in_state(page: Page, name: str, state: str) -> None:
     expect(row(page, name)).to_have_attribute("data-state", state, timeout=SOON)
 
 
-def launch(page: Page, name: str, quota: str, *options: str, shot: Callable[..., Path] | None = None) -> None:
+def launch(page: Page, name: str, quota: str, *options: str) -> None:
     """As a person does it, by the form."""
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
     page.get_by_label("Image").fill("local")
     page.get_by_role("textbox", name="Command").fill(" ".join(("workload", *options)))
     page.get_by_label("Quota on each GPU").fill(quota)
     page.get_by_label("Name", exact=True).fill(name)
-    if shot:
-        expect(page.locator(".verdict").first).to_contain_text("free")
-        shot(page, "guide-2-launch", whole=False)
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.get_by_role("heading", name=name)).to_be_visible(timeout=SOON)
 
@@ -78,10 +75,30 @@ def overview(page: Page) -> None:
     page.get_by_role("link", name="Overview").click()
 
 
-def test_a_newcomer_launches_watches_pauses_and_ends_a_container(page: Page, shot: Callable[..., Path]) -> None:
+def test_an_empty_appliance_offers_the_first_launch(page: Page) -> None:
     expect(page.get_by_role("link", name="Launch the first one")).to_be_visible()
-    shot(page, "guide-1-empty", whole=False)
-    launch(page, "first", "3GiB", "--hold", "600", "--check", "1MiB", shot=shot)
+
+
+def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
+    page: Page, appliance: Appliance, shot: Callable[..., Path]
+) -> None:
+    """docs/guide.md, click by click, on what `make demo` leaves behind."""
+    appliance.launch("workload", "--check", "16MiB", "--hold", "0", name="demo-a", gpu_memory="1792MiB")
+    until(lambda: not appliance.containers())
+    page.reload()
+    in_state(page, "demo-a", "exited")
+    shot(page, "guide-1-after-the-demo", whole=False)
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
+    page.get_by_label("Start from").select_option(index=1)
+    command = page.get_by_role("textbox", name="Command")
+    expect(command).to_have_value("workload --check 16MiB --hold 0")
+    command.fill("workload --check 16MiB --hold 600")
+    page.get_by_label("Quota on each GPU").fill("3GiB")
+    page.get_by_label("Name", exact=True).fill("first")
+    expect(page.locator(".verdict").first).to_contain_text("fits")
+    shot(page, "guide-2-launch", whole=False)
+    page.get_by_role("button", name="Launch", exact=True).click()
+    expect(page.get_by_role("heading", name="first")).to_be_visible(timeout=SOON)
     launch(page, "second", "4GiB", "--hold", "600", "--check", "1MiB")
     overview(page)
     in_state(page, "first", "running")
