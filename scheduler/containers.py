@@ -14,6 +14,7 @@ from pathlib import Path
 
 from django.utils import timezone
 
+from web.allowances import require_promise
 from web.errors import Problem
 from web.models import Container, Shortage
 from web.sizes import parse_size
@@ -61,7 +62,7 @@ class Containers:
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:
         """`progress` is told, from any thread, how far the fetching of the image is."""
-        quota = row.gpu_memory or await self._quota_of(row.image, progress)
+        quota = row.gpu_memory or await self._quota_by_image(row, progress)
         tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
         if refused := self._broker.add(tenant, self._added(row, tenant)):
             raise _problem(refused)
@@ -76,6 +77,12 @@ class Containers:
             raise
         self._store.container(tenant.id, engine=self._engine.name)
         self.seen(sighting)
+
+    async def _quota_by_image(self, row: Container, progress: Progress | None) -> int:
+        """Known only now, so the owner's allowance is looked at only now, too."""
+        quota = await self._quota_of(row.image, progress)
+        await self._store.ask(require_promise, row, quota)
+        return quota
 
     async def _quota_of(self, image: str, progress: Progress | None) -> int:
         label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)

@@ -10,7 +10,7 @@
 
 /* Open addressing with linear probing; an empty place has kind 0. Its own cache line, so that shards are apart. */
 struct shard {
-    struct lock lock;
+    struct latch latch;
     uint32_t used;
     uint32_t room; /* a power of two, or 0 */
     struct ledger_entry *places;
@@ -67,7 +67,7 @@ static void empty(struct shard *shard, uint32_t hole) {
 bool ledger_put(struct ledger_entry entry, struct ledger_entry *replaced) {
     uint64_t hash = mix(entry.kind, entry.key);
     struct shard *shard = shard_of(hash);
-    lock_take(&shard->lock);
+    latch_take(&shard->latch);
     bool room = make_room(shard);
     replaced->kind = 0;
     if (room) {
@@ -76,7 +76,7 @@ bool ledger_put(struct ledger_entry entry, struct ledger_entry *replaced) {
         if (!place->kind) shard->used++;
         *place = entry;
     }
-    lock_drop(&shard->lock);
+    latch_drop(&shard->latch);
     return room;
 }
 
@@ -84,7 +84,7 @@ static bool look_up(enum ledger_kind kind, uint64_t key, struct ledger_entry *en
     uint64_t hash = mix(kind, key);
     struct shard *shard = shard_of(hash);
     bool found = false;
-    lock_take(&shard->lock);
+    latch_take(&shard->latch);
     if (shard->used) {
         uint32_t at = find(shard, kind, key, hash);
         if (shard->places[at].kind) {
@@ -93,7 +93,7 @@ static bool look_up(enum ledger_kind kind, uint64_t key, struct ledger_entry *en
             if (take) empty(shard, at);
         }
     }
-    lock_drop(&shard->lock);
+    latch_drop(&shard->latch);
     return found;
 }
 
@@ -107,12 +107,12 @@ bool ledger_get(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry)
 
 void ledger_sweep(bool (*visit)(const struct ledger_entry *entry, void *context), void *context) {
     for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
-        lock_take(&shard->lock);
+        latch_take(&shard->latch);
         /* From the end: emptying a place moves only entries behind it, which have been visited, or those that
          * wrapped round to the front, which are visited again. */
         for (uint32_t at = shard->room; at-- > 0;)
             while (shard->places[at].kind && visit(&shard->places[at], context)) empty(shard, at);
-        lock_drop(&shard->lock);
+        latch_drop(&shard->latch);
     }
 }
 

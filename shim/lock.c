@@ -3,6 +3,10 @@
 #include <errno.h>
 #include <limits.h>
 #include <stddef.h>
+#include <time.h>
+
+#define SPINS 100
+#define NAP_NS 20000
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
     int saved = errno;
@@ -19,3 +23,13 @@ void lock_slowly(struct lock *lock) {
 }
 
 void unlock_slowly(struct lock *lock) { futex(&lock->word, FUTEX_WAKE, 1); }
+
+void latch_slowly(struct latch *latch) {
+    int saved = errno;
+    for (unsigned tries = 0; atomic_exchange_explicit(&latch->held, 1, memory_order_acquire); tries++) {
+        struct timespec nap = {0, NAP_NS};
+        while (tries++ < SPINS && atomic_load_explicit(&latch->held, memory_order_relaxed)) continue;
+        if (tries >= SPINS) nanosleep(&nap, NULL);
+    }
+    errno = saved;
+}

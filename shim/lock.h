@@ -30,4 +30,18 @@ static inline void lock_drop(struct lock *lock) {
     if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2) unlock_slowly(lock);
 }
 
+/* For a few instructions at a time, on the path of every allocation: letting go of it is a plain store, half the cost
+ * of the other. Who finds it held for long sleeps rather than spins, so that a holder of lower priority can go on. */
+struct latch {
+    _Atomic uint32_t held;
+};
+
+void latch_slowly(struct latch *latch);
+
+static inline void latch_take(struct latch *latch) {
+    if (atomic_exchange_explicit(&latch->held, 1, memory_order_acquire)) latch_slowly(latch);
+}
+
+static inline void latch_drop(struct latch *latch) { atomic_store_explicit(&latch->held, 0, memory_order_release); }
+
 #endif

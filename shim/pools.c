@@ -24,6 +24,9 @@ static _Thread_local struct {
     struct pool *pool;
 } last;
 
+/* Bytes that this thread has taken from any pool since it last looked at one. */
+static _Thread_local uint64_t unchecked;
+
 /* ---- which pool ---- */
 
 static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
@@ -39,7 +42,7 @@ static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
         pool->handle = handle;
         pool->device = device;
         pool->slot = slot;
-        pool->reserved = pool->unchecked = 0;
+        pool->reserved = 0;
         pool->dead = false;
     }
     lock_drop(&making);
@@ -195,7 +198,7 @@ static bool settle(struct pool *pool, uint64_t finished) {
     uint64_t target = reserved + pool->pending, before = pool->charged;
     pool->charged = target;
     atomic_store_explicit(&pool->reserved, reserved, memory_order_relaxed);
-    atomic_store_explicit(&pool->unchecked, 0, memory_order_relaxed);
+    unchecked = 0;
     lock_drop(&pool->lock);
     if (before > target) charge_give(pool->slot, before - target);
     if (before >= target || charge_take(pool->slot, target - before, WIRE_FOR_MEMORY) == CUDA_SUCCESS) return true;
@@ -221,7 +224,7 @@ CUresult pool_begin(struct pool *pool, uint64_t bytes, struct growth *growth) {
     *growth = (struct growth){.live = bytes > INT64_MAX ? 0 : (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1)};
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t live = atomic_fetch_add_explicit(&pool->live, growth->live, memory_order_relaxed) + growth->live;
-    uint64_t unchecked = atomic_fetch_add_explicit(&pool->unchecked, growth->live, memory_order_relaxed) + growth->live;
+    unchecked += growth->live;
     if (live <= atomic_load_explicit(&pool->reserved, memory_order_relaxed)) {
         growth->check = unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
         return CUDA_SUCCESS;

@@ -3,8 +3,8 @@
  *
  * The driver is asked for that number only when a pool may have grown or shrunk: when the living allocations would not
  * fit into what it was last seen to have, when somebody waits for memory, and once in CHECK_EVERY bytes of
- * allocations, since fragmentation can make a pool grow although the sum would fit. In between, an allocation costs
- * two additions.
+ * a thread's allocations, since fragmentation can make a pool grow although the sum would fit. In between, an
+ * allocation costs two additions.
  */
 #ifndef GPUSHARE_POOLS_H
 #define GPUSHARE_POOLS_H
@@ -23,20 +23,19 @@ struct pool {
     struct pool *next;
     CUmemoryPool handle; /* NULL: the graphs of `device` */
     CUdevice device;
-    int slot;                   /* NO_SLOT: on the host, or imported: not charged */
-    _Atomic bool dead;          /* destroyed by the program; lives on until its allocations are freed */
-    _Atomic uint64_t live;      /* bytes of living allocations */
-    _Atomic uint64_t reserved;  /* what the driver was last seen to have reserved */
-    _Atomic uint64_t unchecked; /* allocated since */
-    struct lock lock;           /* the two below */
-    uint64_t charged;           /* taken from the lease */
-    uint64_t pending;           /* of that: for growth that is under way */
+    int slot;                  /* NO_SLOT: on the host, or imported: not charged */
+    _Atomic bool dead;         /* destroyed by the program; lives on until its allocations are freed */
+    _Atomic uint64_t live;     /* bytes of living allocations */
+    _Atomic uint64_t reserved; /* what the driver was last seen to have reserved */
+    struct lock lock;          /* the two below */
+    uint64_t charged;          /* taken from the lease */
+    uint64_t pending;          /* of that: for growth that is under way */
 };
 
 /* The pool that the program's handle stands for; made known on the first use. NULL, and why in `*error`. */
 struct pool *pools_find(CUmemoryPool handle, CUresult *error);
 
-/* The pool that a stream-ordered allocation without a pool uses. `per_thread`: what a NULL stream means. */
+/* The pool that a stream-ordered allocation without a pool uses. */
 struct pool *pools_of_stream(CUstream stream, CUresult *error);
 
 /* The graphs of a device. */

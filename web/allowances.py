@@ -96,5 +96,11 @@ def require_quota(user: User, limits: Limits, quota: int, besides: Container | N
         )
 
 
+def require_promise(container: Container, quota: int) -> None:
+    """Refuses a quota that comes from the image's label and is beyond the owner's allowance."""
+    owner = container.owner
+    require_quota(owner, limits_of(owner), quota * container.gpu_count, besides=container)
+
+
 def _over(field: str, message: str) -> Problem:
     return Problem("over_allowance", message, 403, field)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from django.db import DatabaseError
 from django.db.models import Q
 from django.utils import timezone
 
@@ -47,7 +49,8 @@ def find(key: str) -> Token:
     # Once a minute is enough to see which tokens are in use, and spares a write a request.
     stale = Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(minutes=1))
     if token.last_used_at is None or now - token.last_used_at > timedelta(minutes=1):
-        Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+        with suppress(DatabaseError):  # full or read-only: looking still has to work
+            Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
     return token
 
 

@@ -84,6 +84,7 @@ def _gpu_seen(turn: Turn, event: GpuSeen) -> None:
     seen = replace(known, capacity=capacity, most=max(capacity, event.most or 0))
     turn.state = replace(turn.state, gpus={**turn.state.gpus, event.gpu: seen})
     turn.touched.add(event.gpu)
+    turn.disturbed = True
 
 
 def _policy_changed(turn: Turn, event: PolicyChanged) -> None:
@@ -134,6 +135,7 @@ def _container_added(turn: Turn, event: ContainerAdded) -> None:
         turn.effects.append(refused)
     elif event.running:
         turn.admit(wanted)
+        turn.disturbed = True
     else:
         turn.ask(wanted)
 
@@ -166,6 +168,7 @@ def _container_paused(turn: Turn, event: ContainerPaused) -> None:
     known = turn.state.containers.get(event.container)
     if known and not known.killed:  # a kill ends a paused container too
         _put(turn, replace(known, paused=True))
+        turn.disturbed = True
 
 
 def _container_resumed(turn: Turn, event: ContainerResumed) -> None:
@@ -223,6 +226,7 @@ def _session_opened(turn: Turn, event: SessionOpened) -> None:
     }
     session = Session(event.session, container.id, {gpu: amount for gpu, amount in leased.items() if amount > 0})
     turn.state = changes.put_session(turn.state, session)
+    turn.disturbed = turn.disturbed or bool(session.leased)
     # A page made after the flags went up has them down.
     turn.effects.extend(Pressure(gpu, True) for gpu in container.quota if gpu in turn.state.pressed)
 
@@ -265,7 +269,7 @@ def _returned(turn: Turn, event: Returned) -> None:
     for session, amount in event.taken.items():
         if session in turn.state.sessions and amount > 0:
             turn.state = changes.lend(turn.state, session, event.gpu, -amount)
-    turn.touched.add(event.gpu)
+            turn.touched.add(event.gpu)
     if event.all:
         turn.returned(event.gpu)
 
@@ -274,6 +278,7 @@ def _overhead_measured(turn: Turn, event: OverheadMeasured) -> None:
     session = turn.state.sessions.get(event.session)
     if session and event.gpu in turn.state.containers[session.container].quota:
         turn.state = changes.lend(turn.state, session.id, event.gpu, event.change)
+        turn.disturbed = True
         turn.touched.add(event.gpu)
 
 

@@ -5,27 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .state import Container, Request, Session, State
+from .safety import held
+from .state import Container, Gpu, Request, Session, State
 
 
 def put_container(state: State, container: Container) -> State:
     """Adds or replaces a container; a new one becomes a member of its GPUs."""
-    if container.id not in state.containers:
-        members = {g: replace(state.gpus[g], members=(*state.gpus[g].members, container.id)) for g in container.quota}
-        spanning = (container.id,) if len(container.quota) > 1 else ()
-        state = replace(state, gpus={**state.gpus, **members}, spanning=state.spanning + spanning)
-    return replace(state, containers={**state.containers, container.id: container})
+    known = state.containers.get(container.id)
+    spanning = state.spanning
+    if known is None and len(container.quota) > 1:
+        spanning = (*spanning, container.id)
+    gpus: dict[str, Gpu] = {}
+    for gpu in container.quota:
+        card, more = state.gpus[gpu], held(container, gpu) - (held(known, gpu) if known else 0)
+        members = card.members if known else (*card.members, container.id)
+        if more or not known:
+            gpus[gpu] = replace(card, held=card.held + more, members=members)
+    return replace(
+        state,
+        gpus={**state.gpus, **gpus} if gpus else state.gpus,
+        containers={**state.containers, container.id: container},
+        spanning=spanning,
+    )
 
 
 def drop_container(state: State, container: Container) -> State:
     """Forgets a container and its sessions; its waiting calls have been answered before."""
-    members = {
-        g: replace(state.gpus[g], members=tuple(m for m in state.gpus[g].members if m != container.id))
-        for g in container.quota
-    }
+    gpus = {}
+    for gpu in container.quota:
+        card = state.gpus[gpu]
+        members = tuple(name for name in card.members if name != container.id)
+        gpus[gpu] = replace(card, held=card.held - held(container, gpu), members=members)
     return replace(
         state,
-        gpus={**state.gpus, **members},
+        gpus={**state.gpus, **gpus},
         spanning=tuple(name for name in state.spanning if name != container.id),
         containers={name: each for name, each in state.containers.items() if name != container.id},
         sessions={key: each for key, each in state.sessions.items() if each.container != container.id},
@@ -35,45 +48,26 @@ def drop_container(state: State, container: Container) -> State:
 def put_session(state: State, session: Session) -> State:
     """Adds a session that nobody knows yet, with what it was leased by an earlier scheduler."""
     container = state.containers[session.container]
-    opened = replace(
-        container,
-        sessions=(*container.sessions, session.id),
-        leased=_sum(container.leased, session.leased, 1),
-    )
-    return replace(
-        state,
-        containers={**state.containers, opened.id: opened},
-        sessions={**state.sessions, session.id: session},
-    )
+    leased = _sum(container.leased, session.leased, 1)
+    state = put_container(state, replace(container, leased=leased, sessions=(*container.sessions, session.id)))
+    return replace(state, sessions={**state.sessions, session.id: session})
 
 
 def drop_session(state: State, session: Session) -> State:
     container = state.containers[session.container]
-    closed = replace(
-        container,
-        sessions=tuple(key for key in container.sessions if key != session.id),
-        leased=_sum(container.leased, session.leased, -1),
-    )
-    return replace(
-        state,
-        containers={**state.containers, closed.id: closed},
-        sessions={key: each for key, each in state.sessions.items() if key != session.id},
-    )
+    leased = _sum(container.leased, session.leased, -1)
+    others = tuple(key for key in container.sessions if key != session.id)
+    state = put_container(state, replace(container, leased=leased, sessions=others))
+    return replace(state, sessions={key: each for key, each in state.sessions.items() if key != session.id})
 
 
 def lend(state: State, session: int, gpu: str, change: int) -> State:
     """Changes what a session is leased on a GPU by `change` bytes, but not to less than nothing."""
     lender = state.sessions[session]
     container = state.containers[lender.container]
-    change = max(change, -lender.leased.get(gpu, 0))
-    return replace(
-        state,
-        containers={
-            **state.containers,
-            container.id: replace(container, leased=_sum(container.leased, {gpu: change}, 1)),
-        },
-        sessions={**state.sessions, session: replace(lender, leased=_sum(lender.leased, {gpu: change}, 1))},
-    )
+    more = {gpu: max(change, -lender.leased.get(gpu, 0))}
+    state = put_container(state, replace(container, leased=_sum(container.leased, more, 1)))
+    return replace(state, sessions={**state.sessions, session: replace(lender, leased=_sum(lender.leased, more, 1))})
 
 
 def without(state: State, request: Request) -> State:

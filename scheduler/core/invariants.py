@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import safety
-from .policies import POLICIES, holds
+from .policies import POLICIES
 from .state import State
 
 
@@ -33,6 +33,9 @@ def _sums(state: State) -> Iterator[str]:
             yield f"session {key} and container {session.container} do not know each other"
     for gpu, card in state.gpus.items():
         members = [name for name, each in state.containers.items() if gpu in each.quota]
+        held = sum(safety.held(state.containers[name], gpu) for name in members)
+        if held != card.held:
+            yield f"{gpu} has {card.held} held, not {held}"
         if sorted(members) != sorted(card.members):
             yield f"{gpu} has members {card.members}, not {members}"
     spanning = [name for name, each in state.containers.items() if len(each.quota) > 1]
@@ -65,6 +68,8 @@ def _flags(state: State) -> Iterator[str]:
     pressed = set(safety.linked(state, {request.gpu for request in state.waiting}))
     if pressed != state.pressed:
         yield f"the pressure flags are {set(state.pressed)}, not {pressed}"
+    if state.calm and not safety.calm(state):
+        yield "the state is called calm and is not"
     if state.policy not in POLICIES:
         yield f"there is no policy {state.policy}"
 
@@ -76,6 +81,6 @@ def _stuck(state: State) -> Iterator[str]:
     if not waiting or any(request.awaiting for request in state.waiting):
         return
     sure = safety.completable(state, gpus)
-    running = {name for name in sure - waiting if holds(state.containers[name])}
+    running = {name for name in sure - waiting if safety.holds(state.containers[name])}
     if not running and sure & waiting:
         yield f"{sorted(sure & waiting)} could end, but nobody runs and nobody is given anything"

@@ -18,6 +18,9 @@ Only one container changes in a step. If that one is completable afterwards, the
 what is free and who else holds what are the same as if the step had never been, so everybody's old order still works.
 That is the short way out which makes a decision cheap: a container with a small claim is found early.
 
+A state in which everybody is completable and nobody is paused is *calm* (`State.calm`). Harmless steps keep it so; then
+nobody else needs to be looked at than the container that moves. Only what no decision can prevent ends it.
+
 Cost: O(n log n) in the containers of one GPU. GPUs that share a container are looked at together; each has its queue by
 claim, and a container ends when it has come up in all of its queues, so vectors need no repeated passes.
 """
@@ -35,21 +38,29 @@ def held(container: Container, gpu: str) -> int:
     return max(leased, container.quota.get(gpu, 0)) if container.guaranteed else leased
 
 
+def holds(container: Container) -> bool:
+    """Whether it holds anything on any GPU; if not, it is a newcomer."""
+    return container.guaranteed or any(container.leased.values())
+
+
 def free(state: State, gpu: str) -> int:
     """Bytes of a GPU that nobody holds. Below zero when foreign memory has taken what was already leased."""
-    seen = state.gpus[gpu]
-    return seen.capacity - sum(held(state.containers[name], gpu) for name in seen.members)
+    card = state.gpus[gpu]
+    return card.capacity - card.held
 
 
 def linked(state: State, gpus: Collection[str]) -> list[str]:
-    """These GPUs, and those that share a container with them, directly or through others."""
-    found = [gpu for gpu in gpus if gpu in state.gpus]
-    apart = [state.containers[name].quota.keys() for name in state.spanning]
-    for gpu in found:  # grows while it is walked
-        for quota in [each for each in apart if gpu in each]:
-            apart.remove(quota)
-            found.extend(sorted(quota - set(found)))
-    return found
+    """These GPUs, and those that share a container with them, directly or through others; sorted."""
+    found = {gpu for gpu in gpus if gpu in state.gpus}
+    apart = [state.containers[name].quota.keys() for name in state.spanning] if found else []
+    grown = True
+    while grown and len(found) < len(state.gpus):
+        grown = False
+        for quota in apart:
+            if not found.isdisjoint(quota) and not found.issuperset(quota):
+                found |= quota
+                grown = True
+    return sorted(found)
 
 
 def completable(state: State, gpus: Collection[str], *, resumed: bool = False, until: str = "") -> set[str]:
@@ -60,16 +71,18 @@ def completable(state: State, gpus: Collection[str], *, resumed: bool = False, u
     room: dict[str, int] = {}
     queues: dict[str, list[tuple[int, str, int]]] = {}
     for gpu in gpus:
-        queue = []
-        room[gpu] = state.gpus[gpu].capacity
+        room[gpu] = free(state, gpu)
+        queue = queues[gpu] = []
         for name in state.gpus[gpu].members:
             container = state.containers[name]
-            holds = held(container, gpu)
-            room[gpu] -= holds
             if resumed or not container.paused:
-                queue.append((max(0, container.quota[gpu] - holds), name, holds))
+                quota, leased = container.quota[gpu], container.leased.get(gpu, 0)
+                # `held` and the claim, spelled out: this is where a decision spends its time
+                if container.guaranteed or leased > quota:
+                    queue.append((0, name, held(container, gpu)))
+                else:
+                    queue.append((quota - leased, name, leased))
         queue.sort(reverse=True)  # the smallest claim is at the end
-        queues[gpu] = queue
     ended: set[str] = set()
     for name in _endings(state, room, queues):
         ended.add(name)
@@ -104,10 +117,23 @@ def _endings(state: State, room: dict[str, int], queues: dict[str, list[tuple[in
 
 def harmless(before: State, after: State, mover: str) -> bool:
     """Whether a step that changes one container, `mover`, takes from nobody the certainty that it can end."""
-    gpus = linked(after, after.containers[mover].quota)
+    near = after.containers[mover].quota
+    if before.calm:
+        # Everybody could end, so `mover` must still. Those who share its GPUs, and no others, mostly prove it already.
+        return mover in completable(after, near, until=mover) or (
+            bool(after.spanning) and mover in completable(after, linked(after, near), until=mover)
+        )
+    gpus = linked(after, near)
     paused = any(before.containers[name].paused for gpu in gpus for name in before.gpus[gpu].members)
     for resumed in (False, True) if paused else (False,):
         then = completable(after, gpus, resumed=resumed, until=mover)
         if mover not in then and not completable(before, gpus, resumed=resumed) <= then:
             return False
     return True
+
+
+def calm(state: State) -> bool:
+    """Whether nobody is paused and everybody can end: what harmless steps keep so, and only disturbances end."""
+    if any(container.paused for container in state.containers.values()):
+        return False
+    return len(completable(state, list(state.gpus))) == len(state.containers)

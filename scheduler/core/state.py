@@ -19,13 +19,15 @@ class Gpu:
     """One card.
 
     `capacity` is what containers may hold together now: NVML's total, less the reserve, less foreign memory. `most` is
-    what that would be without foreign memory. `members` are the containers that have a quota here.
+    what that would be without foreign memory. `members` are the containers that have a quota here; `held` is what they
+    hold together, leased or reserved, kept so that a decision need not walk them.
     """
 
     uuid: str
     capacity: int
     most: int = 0
     members: tuple[str, ...] = ()
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class State:
     """Everything a decision rests on.
 
     `waiting` is in order of arrival, those that an admin has placed first. `pressed` are the GPUs whose pressure flag
-    is up; `spanning` are the containers with several GPUs.
+    is up; `spanning` are the containers with several GPUs. `calm`: nobody is paused and everybody can get its whole
+    quota and end in some order (`safety.py`).
     """
 
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class State:
     asking: tuple[Asking, ...] = ()
     pressed: frozenset[str] = frozenset()
     spanning: tuple[str, ...] = ()
+    calm: bool = True
     policy: str = "fair"
     seed: int = 0
     grants: int = 0  # so far; with the seed, what `random` draws from

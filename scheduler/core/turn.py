@@ -11,12 +11,16 @@ from .state import Asking, Container, Request, State
 
 
 class Turn:
-    """Handlers change `state` and add the GPUs that the change concerns to `touched`; `finish` does the rest."""
+    """Handlers change `state`, add the GPUs that the change concerns to `touched`, and say if it was `disturbed`.
+
+    `finish` does the rest.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.effects: list[Effect] = []
         self.touched: set[str] = set()
+        self.disturbed = False  # something happened that no decision could have prevented
         self._settled: set[tuple[int, int]] = set()  # calls whose last awaited headroom this event has returned
         self._idle: set[str] = set()  # GPUs whose idle headroom is to be taken back
 
@@ -29,13 +33,17 @@ class Turn:
 
     def finish(self) -> None:
         """Lets every consequence happen: ends of waits, grants, answers, flags."""
+        if self.disturbed or not self.state.calm:
+            self.state = replace(self.state, calm=safety.calm(self.state))
         self._expire()
-        while self.touched:
+        while True:
             touched, self.touched = self.touched, set()
             self._serve(touched)
             self._settle()
             self._decide()
             self._expire()
+            if not self.touched:
+                break
         self._press()
 
     # ---- calls ----
@@ -83,7 +91,7 @@ class Turn:
 
     def _serve(self, gpus: set[str]) -> None:
         wanted = {request.gpu for request in self.state.waiting}
-        for gpu in safety.linked(self.state, gpus) if wanted else ():
+        for gpu in safety.linked(self.state, gpus) if wanted and gpus else ():
             while gpu in wanted and self._serve_one(gpu):
                 pass
 
@@ -156,7 +164,6 @@ class Turn:
             waiting.append(request)
         asking = tuple(replace(each, awaiting=each.awaiting - {gpu}) for each in self.state.asking)
         self.state = replace(self.state, waiting=tuple(waiting), asking=asking)
-        self.touched.add(gpu)
 
     def _settle(self) -> None:
         """Headroom is no longer in the way: who was not served now is over quota, or short, or suspended."""
@@ -209,6 +216,8 @@ class Turn:
 
     def admit(self, wanted: Container) -> None:
         self.state = changes.put_container(self.state, wanted)
+        if any(quota > self.state.gpus[gpu].capacity for gpu, quota in wanted.quota.items()):
+            self.state = replace(self.state, calm=False)  # foreign memory has to go before it can end
         self.touched.update(wanted.quota)
         self.effects.append(Admitted(wanted.id))
 

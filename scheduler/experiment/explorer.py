@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
 
-from ..core import policies, safety
+from ..core import fair, policies, safety
 from ..core.arbiter import handle
 from ..core.events import (
     ContainerPaused,
@@ -37,7 +37,7 @@ from ..core.events import (
 from ..core.invariants import violations
 from ..core.state import Container, Gpu, Request, Session, State
 
-LONG = policies.PATIENCE  # one jump of the clock: whoever waits becomes due
+LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
 
 # A container in a key: quota and lease by GPU, paused, and its call: (place in the queue, gpu, bytes, due) or ().
@@ -225,7 +225,13 @@ def _state(host: Host, key: Key) -> State:
             calls.append((place, Request(session, 0, name, gpus[gpu], amount, since, suspended=True)))
     state = State(
         gpus={
-            gpu: Gpu(gpu, host.capacity, host.capacity, tuple(n for n, c in containers.items() if gpu in c.quota))
+            gpu: Gpu(
+                gpu,
+                host.capacity,
+                host.capacity,
+                members=tuple(name for name, container in containers.items() if gpu in container.quota),
+                held=sum(container.leased.get(gpu, 0) for container in containers.values()),
+            )
             for gpu in gpus
         },
         containers=containers,
@@ -236,4 +242,4 @@ def _state(host: Host, key: Key) -> State:
         now=NOW,
     )
     pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))
-    return State(**{**{f: getattr(state, f) for f in State.__slots__}, "pressed": pressed})
+    return replace(state, pressed=pressed, calm=safety.calm(state))

@@ -99,6 +99,13 @@ def test_kill_with_grace_lets_a_program_say_goodbye(appliance, shell):
     assert shell("logs", "polite").stdout.endswith("bye\n")
 
 
+def test_what_takes_longer_than_the_appliance_waits_is_followed_to_its_end(appliance, shell):
+    """REST answers 202 after 5 seconds; the command line asks on until it is done."""
+    appliance.launch("sh", "-c", "trap '' TERM; echo ready; while :; do sleep .05; done", name="deaf")
+    until(lambda: shell("logs", "deaf").stdout == "ready\n")
+    assert shell("kill", "--grace", "6", "deaf").stdout == "deaf: killed\n"
+
+
 def test_rm_wants_the_container_ended_or_force(appliance, shell):
     appliance.launch("sleep", "60", name="busy")
     refused = shell("rm", "busy")

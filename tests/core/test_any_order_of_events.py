@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from scheduler.core import safety
@@ -28,6 +29,8 @@ from scheduler.core.events import (
 )
 from scheduler.core.policies import POLICIES
 from tests.support.world import Process, World
+
+pytestmark = pytest.mark.timeout(1800)  # many steps, on a machine that may be busy
 
 GPUS = ("g0", "g1")
 CAPACITY = 16

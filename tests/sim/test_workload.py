@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.support.card import CONTEXT, MIB, Card, read_until
@@ -11,6 +14,20 @@ def test_every_byte_is_right(card: Card) -> None:
     result = card.run("--bytes", "48MiB", "--chunks", "3")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "checked 48 MiB: every byte is right" in result.stdout
+
+
+def test_a_single_wrong_byte_is_found(card: Card) -> None:
+    process = card.start("--bytes", "4MiB", "--chunks", "1", "--hold", "1")
+    read_until(process, "holding")
+    folder = Path(f"/proc/{process.pid}/fd")
+    (memory,) = (fd for fd in folder.iterdir() if "simulated GPU memory" in os.readlink(fd))
+    with memory.open("r+b") as file:  # the chunk lies at its beginning
+        file.seek(3 << 20)
+        (byte,) = file.read(1)
+        file.seek(3 << 20)
+        file.write(bytes([byte ^ 1]))
+    assert "WRONG: 1 of 524288 words" in process.communicate(timeout=20)[0]
+    assert process.returncode == 1
 
 
 def test_it_takes_all_that_is_free_by_default(card: Card) -> None:

@@ -11,10 +11,12 @@ from django.utils import timezone
 
 from tests.support.events import Kind, append
 from tests.support.machine import GIB, make_container, make_gpu
+from tests.support.people import make_user
 from web import services
 from web.allowances import Limits, limits_of
 from web.errors import Problem
 from web.models import Allowance, Container
+from web.roles import Role
 
 pytestmark = pytest.mark.django_db
 
@@ -138,3 +140,10 @@ def test_one_sees_what_one_may_and_does_use(client, ada, gpu):
     assert (body["limits"]["gpu_memory"], body["limits"]["images"]) == (4 * GIB, ["local"])
     assert body["limits"]["containers"] is None
     assert body["usage"] == {"gpu_memory": 3 * GIB, "containers": 1, "gib_hours": 0.0}
+
+
+def test_images_by_role(ada, gpu):
+    """A role is a group, and so may have an allowance."""
+    allow(Group.objects.get(name="user"), images=["lab/*"])
+    assert refused(ada) == (403, "over_allowance", "image")
+    services.launch(make_user("olga", Role.OPERATOR), {"image": "local"})

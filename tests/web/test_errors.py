@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from rest_framework.test import APIClient
 
+from tests.support.machine import make_container
 from web.api import containers
 
 pytestmark = pytest.mark.django_db
@@ -95,3 +96,27 @@ def test_health_needs_no_token(node, django_assert_num_queries):
 def test_not_ready_without_a_scheduler(db):
     answer = APIClient().get("/readyz")
     assert (answer.status_code, answer.json()["scheduler"]) == (503, "no sign of life")
+
+
+@pytest.fixture
+def read_only(request):
+    """The database takes no writes, as when its disk is full or was mounted read-only."""
+    if connection.vendor != "sqlite":
+        pytest.skip("done by a PRAGMA of SQLite's")
+
+    def set_to(state: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA query_only={state}")
+
+    yield lambda: set_to("ON")
+    set_to("OFF")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_takes_no_writes_still_shows_what_is_there(client, ada, gpu, read_only):
+    container = make_container(ada, "a", gpu)
+    read_only()
+    assert client.get("/api/v1/containers/").json()["count"] == 1
+    assert error_of(client.post("/api/v1/containers/", {"image": "local"})) == (503, "database_away")
+    assert error_of(client.post(f"/api/v1/containers/{container.pk}/kill/")) == (503, "database_away")
+    assert error_of(client.post("/api/v1/containers/", {"image": 3})) == (503, "database_away")

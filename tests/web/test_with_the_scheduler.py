@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import AsyncClient
 from django.utils import timezone
 
@@ -16,7 +17,7 @@ from tests.support.events import recomputed
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
 from web import audit, reports, tokens
-from web.models import AuditEntry, Container, State
+from web.models import Allowance, AuditEntry, Container, State
 from web.roles import Role
 
 WORKLOAD = str(BUILD / "workload")
@@ -158,3 +159,22 @@ async def test_a_time_limit_bounds_the_wait(host: Host, rest: Rest) -> None:
     await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
     found = (await rest("GET", "forecast/?gpu_memory=3GiB"))[1]
     assert 0 < found["earliest"] <= 50, found
+
+
+async def test_a_quota_from_the_images_label_is_held_to_the_owners_allowance(
+    host: Host, rest: Rest, monkeypatch
+) -> None:
+    await query(lambda: Allowance.objects.create(user=User.objects.get(), gpu_memory=2 * GIB))
+    labels: dict[str, str] = {}
+
+    async def image_labels(image: str, progress: object = None) -> dict[str, str]:
+        return labels
+
+    monkeypatch.setattr(host.up.engine, "image_labels", image_labels)
+    labels["com.nvidia.memory.limit"] = "3GiB"
+    body = {"image": "local", "command": [WORKLOAD, "--bytes", "1MiB"]}
+    status, refused = await rest("POST", "containers/", body)
+    assert (status, refused["error"]["code"]) == (403, "over_allowance"), refused
+    labels["com.nvidia.memory.limit"] = "512m"
+    status, launched = await rest("POST", "containers/", body)
+    assert (status, launched["gpus"][0]["quota"]) == (201, GIB // 2), launched

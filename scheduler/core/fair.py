@@ -1,0 +1,181 @@
+"""Serves together what is worth most and fills the card best; nobody waits for ever.
+
+**Worth.** A call's worth grows with its size (fewer large ones would leave the card empty late), less than in
+proportion (a short queue of small ones is worth more than one large call), and with the time it has waited:
+2^(priority/25) × (waited + 1 s)^0.4 × (1/8 + (size/capacity)^0.4), divided by 1 + the owner's holdings in units of
+an equal share, so that whoever holds less than others goes first. Among all sets that fit, the one with the most
+worth is served, emptiness counted against it (`packing.py`). The exponents were found by search over the paper's
+workload (`manage.py simulate`), and no run time enters.
+
+**Starting whole.** While others wait, a container that holds nothing starts only when its whole claim fits:
+holding a part while waiting for the rest is what spoils the paper's rules.
+
+**The bound.** Call r *due* once it has waited PATIENCE / 2^(priority/25) seconds. Among due calls the first is
+the one that became due first; call it the head. While the head waits, these alone are granted anything on the
+GPUs of its container: containers that hold memory already, and newcomers that fit beside it (`_leaves_room`).
+*Claim: the head is granted at the latest when all containers that held memory there when it became the head have
+ended* (or freed what they held). Proof: a newcomer is let in only if it, and all other holders that would fit
+beside the head, fit with their whole quotas beside the head's whole quota. By induction that stays true of all
+newcomers together. So once the old holders are gone, the head's claim is free and stays safe whatever the
+newcomers do, and the call is granted in the event that ended the last of them. A call therefore waits at most its
+patience, plus one such round for each call that became due before it. All of this assumes what only an admin or
+a foreign process can break: that no holder is paused for ever and no foreign memory comes; a head that cannot be
+helped by waiting (not completable) blocks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from . import packing, safety
+from .packing import Item
+from .state import HIGHEST_PRIORITY, Container, Request, State
+
+# How long a call of priority 0 waits, in seconds, before nobody passes it at its cost any more.
+PATIENCE = 600.0
+
+# So many steps of priority double the worth of a call, and halve its patience.
+DOUBLING = 25
+
+# A large call that has waited this long (seconds), and that only so small a part of the card keeps out, is let in
+# first if those who could pass it would fill no more than this part of what is free.
+GLANCE, REMNANT, CROWD = 8.0, 0.25, 0.4
+
+
+class Sure:
+    """The containers that can end while the paused stay paused. Worked out when first asked for."""
+
+    def __init__(self, state: State, gpu: str) -> None:
+        self._state, self._gpu = state, gpu
+        self._names: set[str] | None = None
+
+    def __contains__(self, container: str) -> bool:
+        if self._state.calm:
+            return True
+        if self._names is None:
+            self._names = safety.completable(self._state, safety.linked(self._state, [self._gpu]))
+        return container in self._names
+
+
+def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Request]:
+    """The calls to try, best first; the file's header says why."""
+    room = safety.free(state, gpu)
+    able = [r for r in waiting if r.bytes <= room or state.containers[r.container].guaranteed]
+    if not able:
+        return []
+    sure = Sure(state, gpu)
+    starting: Sequence[Request] = [r for r in able if len(waiting) == 1 or _starts(state, r, sure)]
+    if head := _head(state, gpu):
+        starting = beside(state, head, starting, sure)
+    elif large := next((r for r in waiting if state.now - r.since >= GLANCE and not _starts(state, r, sure)), None):
+        starting = _let_in(state, large, starting, room)
+    if len(starting) < 2:
+        return starting
+    holdings = _holdings(state, gpu)
+    items = [
+        Item(size, _worth(state, r, size, holdings), place)
+        for place, r in enumerate(starting)
+        if (size := _size(state, r)) <= room
+    ]
+    chosen = [item.index for item in packing.best(items, room, state.gpus[gpu].capacity)] if items else []
+    spare = [place for place in range(len(starting)) if place not in chosen]
+    return [starting[place] for place in chosen + spare]
+
+
+def _size(state: State, request: Request) -> int:
+    """What serving a call takes: for a newcomer its whole claim, which is what it will ask for."""
+    container = state.containers[request.container]
+    return request.bytes if safety.holds(container) else container.quota[request.gpu]
+
+
+def _starts(state: State, request: Request, sure: Sure) -> bool:
+    """Whether a call may be tried while others wait: a newcomer only if its whole claim fits."""
+    container = state.containers[request.container]
+    if safety.holds(container) or all(quota <= safety.free(state, gpu) for gpu, quota in container.quota.items()):
+        return True
+    return container.id not in sure  # waiting for the rest cannot help it
+
+
+def _worth(state: State, request: Request, size: int, holdings: dict[str, float]) -> float:
+    container, capacity = state.containers[request.container], max(1, state.gpus[request.gpu].capacity)
+    waited = state.now - request.since + 1.0
+    worth = _haste(container) * waited**0.4 * (0.125 + (size / capacity) ** 0.4)
+    return float(worth / (1 + holdings[container.owner]))
+
+
+def _holdings(state: State, gpu: str) -> dict[str, float]:
+    """What each owner's containers hold of a GPU, in units of an equal share among all owners there."""
+    card = state.gpus[gpu]
+    held: dict[str, int] = {}
+    for name in card.members:
+        container = state.containers[name]
+        held[container.owner] = held.get(container.owner, 0) + safety.held(container, gpu)
+    return {owner: amount * len(held) / max(1, card.capacity) for owner, amount in held.items()}
+
+
+def _haste(container: Container) -> float:
+    return float(2 ** (container.priority / DOUBLING))
+
+
+def _head(state: State, gpu: str) -> Request | None:
+    """The call that became due first, of all containers that have a quota on this GPU."""
+    soonest = PATIENCE / 2 ** (HIGHEST_PRIORITY / DOUBLING)
+    due = [
+        (since, request)
+        for request in state.waiting
+        if state.now - request.since >= soonest
+        and gpu in (container := state.containers[request.container]).quota
+        and (since := request.since + PATIENCE / _haste(container)) <= state.now
+    ]
+    return min(due, key=lambda each: each[0])[1] if due else None
+
+
+def beside(state: State, head: Request, ranked: Sequence[Request], sure: Sure) -> list[Request]:
+    """Those of `ranked` that may go before `head`: holders, and newcomers that cannot delay it."""
+    waits_for = state.containers[head.container]
+    if waits_for.id not in sure:
+        return list(ranked)
+    return [
+        request
+        for request in ranked
+        if request.container == waits_for.id
+        or safety.holds(newcomer := state.containers[request.container])
+        or _leaves_room(state, waits_for, newcomer)
+    ]
+
+
+def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:
+    """Whether `head` gets its whole quota no later for this newcomer, in whatever order the others end.
+
+    Holders of more than what is left beside `head` have to end before it in any case. All others, and the newcomer,
+    must fit beside it with their whole quotas.
+    """
+    for gpu in newcomer.quota.keys() & head.quota.keys():
+        beside = state.gpus[gpu].capacity - head.quota[gpu]
+        taken = newcomer.quota[gpu]
+        for name in state.gpus[gpu].members:
+            other = state.containers[name]
+            if name not in (head.id, newcomer.id) and 0 < safety.held(other, gpu) <= beside:
+                taken += other.quota[gpu]
+        if taken > beside:
+            return False
+    return True
+
+
+def _let_in(state: State, large: Request, starting: Sequence[Request], room: int) -> Sequence[Request]:
+    """Holds back the few that would fill little, when a newcomer that does not fit yet is about to get in.
+
+    Otherwise small calls take each hole as it opens, and a large one starts only when they have all gone.
+    """
+    gpu = large.gpu
+    head, capacity = state.containers[large.container], state.gpus[gpu].capacity
+    beside = capacity - head.quota[gpu]
+    holdings = [safety.held(state.containers[name], gpu) for name in state.gpus[gpu].members if name != head.id]
+    if sum(held for held in holdings if held > beside) > REMNANT * capacity:
+        return starting
+    allowed = [
+        r for r in starting
+        if safety.holds(container := state.containers[r.container]) or _leaves_room(state, head, container)
+    ]  # fmt: skip
+    crowd = sum(_size(state, r) for r in starting if r not in allowed)
+    return allowed if crowd <= CROWD * room else starting

@@ -1,0 +1,38 @@
+"""Every state of small hosts; the larger ones are `manage.py explore`, with the counts in docs/safety.md."""
+
+import pytest
+
+from scheduler.core.policies import POLICIES
+from scheduler.experiment import deadlock
+from scheduler.experiment.explorer import Host, explore, hosts
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_no_state_of_a_small_host_is_broken(policy):
+    assert sum(explore(host) for host in hosts(policy, 3, 2, gpus=1, pauses=False, changes=False)) > 50
+
+
+def test_pauses_and_changes_of_quota_break_nothing():
+    assert explore(Host(2, ((2,), (2,)), "fair", pauses=True, changes=True)) > 100
+
+
+def test_two_gpus_break_nothing():
+    assert explore(Host(2, ((2, 2), (2, 1)), "fair")) > 100
+
+
+def test_the_explorer_finds_a_deadlock_where_there_is_one(monkeypatch):
+    """Without the banker's check, two halves that both want more come about at once."""
+    monkeypatch.setattr("scheduler.core.safety.harmless", lambda before, after, mover: True)
+    with pytest.raises(AssertionError, match="may never end"):
+        explore(Host(2, ((2,), (2,)), "fifo"))
+
+
+def test_the_papers_recent_use_taken_literally_ends_in_a_deadlock():
+    way = deadlock.shortest("paper-recent-use", capacity=4, containers=4)
+    assert way is not None
+    assert "running: nobody" in way[-1]
+    assert len(way) == 5
+
+
+def test_the_papers_fifo_taken_literally_does_not():
+    assert deadlock.shortest("paper-fifo", capacity=4, containers=4) is None

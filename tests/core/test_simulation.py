@@ -1,0 +1,71 @@
+"""The paper's experiment: `fair` beats the paper's four at once, and nobody is left waiting under any policy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.core.management import call_command
+
+from scheduler.core.policies import POLICIES
+from scheduler.experiment.series import measure
+from scheduler.experiment.workloads import CAPACITY, WORKLOADS, bound, paper
+from scheduler.simulate import run
+
+SIZES = (18, 26, 38)
+SEEDS = 12
+
+
+def mean(policy: str, what: str, workload: str = "paper") -> float:
+    make = WORKLOADS[workload]
+    outcomes = [run(policy, make(size, seed), seed) for size in SIZES for seed in range(SEEDS)]
+    return sum(getattr(outcome, what) for outcome in outcomes) / len(outcomes)
+
+
+def test_fair_beats_the_papers_rules_on_the_papers_workload():
+    """The bars hold over 100 traces and N = 18 to 38 (docs/safety.md); these few are allowed two per cent more."""
+    assert mean("fair", "finish") <= 0.98 * mean("paper-best-fit", "finish")
+    assert mean("fair", "suspended") <= 0.38 * mean("paper-fifo", "suspended")
+    assert mean("fair", "longest") <= 0.96 * mean("paper-fifo", "longest")
+
+
+@pytest.mark.parametrize("workload", sorted(WORKLOADS))
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_workload_ends_under_every_policy(policy, workload):
+    jobs = WORKLOADS[workload](24, 7)
+    outcome = run(policy, jobs, seed=7)
+    assert not outcome.deadlocked
+    assert outcome.finish >= bound(jobs) - 1e-9
+
+
+def test_what_is_built_to_hurt_fair_is_bounded():
+    """The big one is passed for its patience, and waits then only for those who run."""
+    outcome = run("fair", WORKLOADS["hostile"](300, 1))
+    assert 600 <= outcome.longest <= 600 + 35
+    assert run("best-fit", WORKLOADS["hostile"](300, 1)).longest > 1200  # to the end of the others
+
+
+def test_the_same_seed_gives_the_same_trace_and_another_another():
+    assert paper(20, 3) == paper(20, 3)
+    assert paper(20, 3) != paper(20, 4)
+    assert all(job.size <= CAPACITY for job in paper(38, 0))
+
+
+def test_the_command_prints_one_json_object(capsys):
+    call_command("simulate", "--json", "--seeds=2", "--sizes", "4", "6", "--policy=fair", "--policy=paper-random")
+    told = json.loads(capsys.readouterr().out)
+    assert told["policies"].keys() == {"fair", "paper-random"}
+    assert told["policies"]["fair"].keys() == {"4", "6"} == told["bound"].keys()
+    assert told["policies"]["fair"]["4"].keys() == {"finish", "suspended", "longest", "deadlocks"}
+
+
+def test_the_trace_can_be_had_for_a_run_in_real_containers(capsys):
+    call_command("simulate", "--trace=0", "--sizes", "16")
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["jobs"]) == 16
+    assert told["jobs"][1]["arrives"] == 5.0
+
+
+def test_means_leave_out_what_ended_in_a_deadlock():
+    means = measure("paper", ["paper-recent-use"], [38], seeds=4).policies["paper-recent-use"][38]
+    assert means.deadlocks >= 3
