@@ -161,8 +161,9 @@ class Containers:
         rows = [row for row in await self._store.living() if row.started_at is not None]
         for row in rows:
             self._take_over(row)
-        for pid in await asyncio.to_thread(pages.holders):
-            self._take_over_process(pid)
+        for pid, container in await asyncio.to_thread(pages.holders):
+            if tenant := self._broker.tenants.get(container):
+                self._take_over_process(tenant, pid)
         await self.reconcile()
         for tenant in list(self._broker.tenants.values()):
             self._server.listen(tenant.id)
@@ -181,13 +182,13 @@ class Containers:
         if refused := self._broker.add(tenant, self._added(row, tenant, running=True)):
             log.error("container %s cannot be taken over: %s", row.name, refused.explanation)
 
-    def _take_over_process(self, pid: int) -> None:
+    def _take_over_process(self, tenant: Tenant, pid: int) -> None:
         started, fd = start_time(pid), pages.find(pid)
         if fd is None:
             return
         try:
-            owners = (t for t in self._broker.tenants.values() if self._engine.owns(t.engine_id, pid))
-            if (tenant := next(owners, None)) and started is not None:
+            # The name of a page says whose it is; the engine knows.
+            if started is not None and self._engine.owns(tenant.engine_id, pid):
                 page = pages.take_over(fd, list(tenant.quota))
                 self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
         except (pages.BadPage, ProcessLookupError) as error:

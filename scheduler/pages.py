@@ -31,10 +31,10 @@ class Place:
     context: int
 
 
-def make(pid: int, places: Sequence[Place]) -> LeasePage:
+def make(pid: int, container: str, places: Sequence[Place]) -> LeasePage:
     """A new page for one process."""
     # The name lets a restarted scheduler tell the process's own page from one that a fork inherited.
-    page = LeasePage.create([uuid_bytes(place.gpu) for place in places], name=_name(pid))
+    page = LeasePage.create([uuid_bytes(place.gpu) for place in places], name=f"{PAGE_NAME}-{pid}-{container}")
     for slot, place in zip(page, places, strict=True):
         _show_place(slot, place)
     return page
@@ -156,20 +156,19 @@ def uuid_bytes(gpu: str) -> bytes:
 # ---- the pages of living processes ------------------------------------------------------------------------------
 
 
-def holders() -> list[int]:
-    """The processes of this host that still have the lease page they were given."""
-    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return sorted(pid for pid in pids if _name(pid) in _maps(pid))
+def holders() -> list[tuple[int, str]]:
+    """The processes of this host that still have the lease page they were given, and for which container."""
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return [(pid, match[1]) for pid in pids if (match := re.search(_link(pid), _maps(pid)))]
 
 
 def find(pid: int) -> int | None:
     """A file descriptor of the lease page that this process was given, if it still has one; the caller closes it."""
-    name = f"/memfd:{_name(pid)} (deleted)"
     # A program may have closed all its descriptors; what it has mapped is still there (but needs more rights to open).
     for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
         for link in _links(folder):
             try:
-                if os.readlink(link) == name:
+                if re.fullmatch(_link(pid), os.readlink(link)):
                     return os.open(link, os.O_RDWR | os.O_CLOEXEC)
             except OSError:
                 continue  # closed, or the process ended, meanwhile
@@ -188,8 +187,9 @@ def _maps(pid: int) -> str:
         return ""
 
 
-def _name(pid: int) -> str:
-    return f"{PAGE_NAME}-{pid}"
+def _link(pid: int) -> str:
+    """How the page of this process shows in /proc; the container's id is the group."""
+    return rf"/memfd:{PAGE_NAME}-{pid}-([0-9a-f-]+) \(deleted\)"
 
 
 def _links(folder: str) -> list[str]:

@@ -76,7 +76,7 @@ class Sessions:
         """Raises BadPage."""
         peer = connection.peer
         if handed_back is None:
-            page = pages.make(peer.pid, tenant.places(self._broker.contexts))
+            page = pages.make(peer.pid, tenant.id, tenant.places(self._broker.contexts))
         else:
             page = pages.take_over(handed_back, list(tenant.quota))
             if any(pages.inode(page) == pages.inode(session.page) for session in self._broker.sessions.values()):

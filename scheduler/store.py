@@ -77,7 +77,8 @@ class Store:
 
     def _put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
         row = (model, pk)
-        written = self._written.setdefault(row, {})
+        # What is written once needs no comparing, and would be kept for ever.
+        written = self._written.setdefault(row, {}) if model is not Command else {}
         waiting = self._rows.get(row, {})
         new = {name: value for name, value in fields.items() if waiting.get(name, written.get(name, ...)) != value}
         if new:
@@ -168,7 +169,9 @@ class Store:
             self._dirty.set()
             raise
         for row, fields in rows.items():
-            if row in self._written:
+            if fields.get("finished_at") or fields.get("removed_at"):
+                self._written.pop(row, None)
+            elif row in self._written:
                 self._written[row].update(fields)
         if self._events or self._samples:
             self._dirty.set()
