@@ -5,29 +5,24 @@
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import httpx
 import pytest
 
+from . import host_image
+from .host_image import IMAGE, PYTHON
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).parent
-# An image of nothing but links: the host's own Python with PyTorch comes in by read-only volumes, so that neither a
-# registry nor gigabytes are needed.
-IMAGE = "gpushare/host:latest"
-LINKS = {"usr": "host/usr", "opt": "host/opt", **{name: f"host/usr/{name}" for name in ("bin", "lib", "lib64")}}
-VOLUMES = ["/usr:/host/usr:ro", "/opt:/host/opt:ro", f"{HERE}:/jobs:ro"]
-PYTHON = os.environ.get("GPU_TEST_PYTHON", sys.executable)
+VOLUMES = [*host_image.VOLUMES, f"{HERE}:/jobs:ro"]
 
 
 def _nvidia() -> bool:
@@ -46,20 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, target in LINKS.items():
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, target
-            tar.addfile(link)
-        for name in ("tmp", "etc", "host", "jobs"):
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o777
-            tar.addfile(folder)
-    client = docker.from_env()
-    client.api.import_image_from_data(archive.getvalue(), repository="gpushare/host", tag="latest")
-    client.close()
-    return IMAGE
+    return host_image.build()
 
 
 class Appliance:
@@ -75,7 +57,7 @@ class Appliance:
             "GPUSHARE_HOME": str(self.home),
             "GPUSHARE_GPUS": self.gpus,
             "GPUSHARE_ENGINE": "docker",
-            "GPUSHARE_VOLUME_ROOTS": f"/usr /opt {HERE}",
+            "GPUSHARE_VOLUME_ROOTS": " ".join([*host_image.ROOTS, str(HERE)]),
             "PORT": "8123",
         }
         with self._log.open("ab") as log:

@@ -1,7 +1,8 @@
-"""What the shim costs on a real card: `python -m tests.gpu.shim.bench [--rounds N] [--out FOLDER]`.
+"""What the shim costs on a real card: `python -m tests.gpu.shim.bench [--seconds N] [--out FOLDER]`.
 
-Native and shimmed processes alternate in many short rounds, and only the median of the paired ratios (or differences)
-counts: a card and its host drift by more than what is measured. Prints a table; writes bench.json.
+Native and shimmed alternate in as many short rounds as the time allows, and only the median of the paired ratios (or
+differences) counts: a card and its host drift by more than what is measured. Prints a table with each bar of the
+issue and whether it is met; writes bench.json after each section, so that a run that is cut keeps what it had.
 """
 
 from __future__ import annotations
@@ -12,67 +13,91 @@ import os
 import random
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.gpu.shim import card
+from tests.gpu.shim import card, training
+from tests.gpu.shim.bars import bar
 from tests.support.grants import BUILD
 
-Pairs = dict[str, list[tuple[float, float]]]
+Pairs = dict[str, list[tuple[float, float]]]  # name → native and shimmed, round by round
+# What part of the time each section gets; what runs inside one process takes a few seconds.
+SHARES = {"calls": 0.30, "start": 0.14, "threads": 0.17, "training": 0.39}
 
 
 def run(words: list[str], env: dict[str, str]) -> str:
-    return subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
 
 
 def numbers(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines())}
 
 
-def alternate(rounds: int, once: Callable[[dict[str, str]], dict[str, float]], shim: dict[str, str]) -> Pairs:
+def alternate(seconds: float, once: Callable[[dict[str, str]], dict[str, float]], shim: dict[str, str]) -> Pairs:
     pairs: Pairs = {}
     once({}), once(shim)  # warm the page cache
-    for round_ in range(rounds):
-        order = [{}, shim] if round_ % 2 else [shim, {}]
+    begin, rounds = time.monotonic(), 0
+    # Stops where one more round would be too long.
+    while rounds < 3 or (time.monotonic() - begin) * (rounds + 1) / rounds < seconds:
+        order = [{}, shim] if rounds % 2 else [shim, {}]
         results = [once(env) for env in order]
         native, shimmed = results if not order[0] else reversed(results)
         for name, value in native.items():
             pairs.setdefault(name, []).append((value, shimmed[name]))
+        rounds += 1
     return pairs
 
 
-def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
+def interval(groups: Sequence[Sequence[float]], draws: int = 1000) -> tuple[float, float]:
+    """95 % bootstrap interval of the median.
+
+    Groups are drawn first and then their values: two processes may differ by more than rounds of the same ones do.
+    """
     chance = random.Random(1)
-    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
+
+    def draw() -> float:
+        drawn = chance.choices(groups, k=len(groups))
+        return statistics.median(value for group in drawn for value in chance.choices(group, k=len(group)))
+
+    medians = sorted(draw() for _ in range(draws))
     return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
-def table(title: str, pairs: Pairs, unit: str) -> dict[str, dict[str, float]]:
-    print(
-        f"\n{title}\n{'':34}{'native':>12}{'shimmed':>12}{'ratio':>9}{'  95 % interval':<20}{'difference':>12}  {unit}"
-    )
-    rows = {}
-    for name, both in pairs.items():
-        ratios = [shimmed / native for native, shimmed in both]
-        low, high = interval(ratios)
-        row = {
-            "native": statistics.median(native for native, _ in both),
-            "shimmed": statistics.median(shimmed for _, shimmed in both),
-            "ratio": statistics.median(ratios),
-            "low": low,
-            "high": high,
-            "difference": statistics.median(shimmed - native for native, shimmed in both),
-            "rounds": len(both),
-        }
-        rows[name] = row
+def row(name: str, groups: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    both = [pair for group in groups for pair in group]
+    low, high = interval([[shimmed / native for native, shimmed in group] for group in groups])
+    told: dict[str, Any] = {
+        "native": statistics.median(native for native, _ in both),
+        "shimmed": statistics.median(shimmed for _, shimmed in both),
+        "ratio": statistics.median(shimmed / native for native, shimmed in both),
+        "low": low,
+        "high": high,
+        "difference": statistics.median(shimmed - native for native, shimmed in both),
+        "rounds": len(both),
+    }
+    told["bar"], told["met"] = bar(name, told)
+    return told
+
+
+def show(title: str, unit: str, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    head = f"{'native':>12}{'shimmed':>12}{'ratio':>9}  {'95 % interval':<18}{'differ':>10} {unit:8}{'rounds':>6}"
+    print(f"\n{title:28}{head}")
+    for name, told in rows.items():
         print(
-            f"{name:34}{row['native']:12.1f}{row['shimmed']:12.1f}{row['ratio']:9.4f}"
-            f"  {low:.4f} to {high:.4f}  {row['difference']:12.1f}"
+            f"{name:28}{told['native']:12.1f}{told['shimmed']:12.1f}{told['ratio']:9.4f}"
+            f"  {told['low']:.4f} to {told['high']:.4f}  {told['difference']:10.1f} {'':8}{told['rounds']:>6}"
+            f"  {told['bar'] or '-'}{'' if told['met'] is None else ': met' if told['met'] else ': MISSED'}",
+            flush=True,
         )
     return rows
+
+
+def table(title: str, unit: str, pairs: Pairs) -> dict[str, dict[str, Any]]:
+    """Each round is a process of its own: a group of one."""
+    return show(title, unit, {name: row(name, [[pair] for pair in both]) for name, both in pairs.items()})
 
 
 def start_once(program: Path) -> Callable[[dict[str, str]], dict[str, float]]:
@@ -82,53 +107,72 @@ def start_once(program: Path) -> Callable[[dict[str, str]], dict[str, float]]:
     return once
 
 
-def train_once(env: dict[str, str]) -> dict[str, float]:
-    lines = run([sys.executable, str(card.HERE / "train.py")], env).splitlines()
-    return {name: float(rate) for name, rate, _ in (line.split("\t") for line in lines)}
+def scaling(pairs: Pairs) -> Pairs:
+    """How many times one thread's rate many threads have."""
+    found: Pairs = {}
+    for name, both in pairs.items():
+        kind, _, threads = name.partition(", ")
+        if threads != "1 threads":
+            alone = pairs[f"{kind}, 1 threads"]
+            scales = [(n / n1, s / s1) for (n, s), (n1, s1) in zip(both, alone, strict=True)]
+            found[f"{kind}, {threads} to 1"] = scales
+    return found
 
 
-def intercepted(env: dict[str, str]) -> dict[str, float]:
-    """Intercepted calls in a training step, by the counting build."""
-    counting = {**env, "LD_PRELOAD": str(BUILD / "libgpushare-counted.so")}
-    lines = run([sys.executable, str(card.HERE / "train.py")], counting).splitlines()
-    counts = {name: float(count) for name, _, count in (line.split("\t") for line in lines)}
-    print("\nintercepted calls in a training step:", counts)
-    return counts
-
-
-def both_in_one(program: Path, env: dict[str, str]) -> dict[str, list[float]]:
-    """Native and shimmed in one process, in ns: what a wrapper alone adds."""
-    print(f"\nin one process{'':20}{'native':>12}{'shimmed':>12}{'difference':>12}  ns")
+def both_in_one(program: Path, env: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Native and shimmed in one process: what a wrapper alone adds."""
+    print(f"\n{'inside one process':28}{'native':>12}{'shimmed':>12}{'differ':>10} ns")
     rows = {}
     for line in run([str(program), "pairs"], env).splitlines():
         name, *values = line.rsplit(" ", 3)
-        rows[name] = [float(value) for value in values]
-        print(f"{name:34}" + "".join(f"{value:12.1f}" for value in rows[name]))
+        native, shimmed, difference = map(float, values)
+        told: dict[str, Any] = {"native": native, "shimmed": shimmed, "difference": difference}
+        told["bar"], told["met"] = bar(name, told)
+        rows[name] = told
+        verdict = "" if told["met"] is None else ": met" if told["met"] else ": MISSED"
+        print(f"{name:28}{native:12.1f}{shimmed:12.1f}{difference:10.1f}     {told['bar'] or '-'}{verdict}", flush=True)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--train-rounds", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=Path("."))
+    parser.add_argument("--seconds", type=float, default=250)
+    parser.add_argument("--out", type=Path, default=Path())
     arguments = parser.parse_args()
+    begin = time.monotonic()
     calls, start = card.compile_program("calls"), card.compile_program("start")
-    grants = card.scheduler(120 * card.GIB)
-    env = grants.env()
-    results: dict[str, object] = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), **card.about()}
-    print(json.dumps(results))
-    results["in one process"] = both_in_one(calls, env)
-    pairs = alternate(arguments.rounds, lambda env: numbers(run([str(calls)], env)), env)
-    results["calls"] = table("calls of the runtime API", pairs, "ns")
-    results["start"] = table("start of a process", alternate(arguments.rounds, start_once(start), env), "ms")
-    pairs = alternate(max(arguments.rounds // 6, 3), lambda env: numbers(run([str(calls), "threads"], env)), env)
-    results["threads"] = table("threads", pairs, "pairs/s")
-    results["training"] = table("training steps", alternate(arguments.train_rounds, train_once, env), "steps/s")
-    if (BUILD / "libgpushare-counted.so").exists():
-        results["intercepted in a training step"] = intercepted(env)
-    (arguments.out / "bench.json").write_text(json.dumps(results, indent=1))
-    grants.close()
+    # One process at a time gets the whole quota at once; those that train together get a part each.
+    alone, shared = (card.scheduler(120 * card.GIB, extra * card.GIB) for extra in (120, 8))
+    env = alone.env()
+    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), **card.about()}
+    print(json.dumps(results), flush=True)
+
+    def keep(section: str, rows: dict[str, Any]) -> None:
+        results[section] = rows
+        (arguments.out / "bench.json").write_text(json.dumps(results, indent=1))
+
+    def share(section: str) -> float:
+        """Its part of the time that is left."""
+        left = sum(SHARES[name] for name in SHARES if name not in results)
+        return float(begin + arguments.seconds - time.monotonic()) * SHARES[section] / left
+
+    try:
+        keep("inside one process", both_in_one(calls, env))
+        pairs = alternate(share("calls"), lambda env: numbers(run([str(calls)], env)), env)
+        keep("calls", table("calls of the runtime API", "ns", pairs))
+        keep("start", table("start of a process", "ms", alternate(share("start"), start_once(start), env)))
+        pairs = alternate(share("threads"), lambda env: numbers(run([str(calls), "threads"], env)), env)
+        keep("threads", table("threads", "pairs/s", pairs))
+        keep("scaling", table("scaling", "times", scaling(pairs)))
+        together = shared.env()
+        counting = {**together, "LD_PRELOAD": str(BUILD / "libgpushare-counted.so")}
+        counts, groups = training.rounds(share("training"), together, counting)
+        keep("training", show("training steps", "steps/s", {name: row(name, each) for name, each in groups.items()}))
+        print("intercepted calls in a training step (bar: none):", counts, flush=True)
+        keep("intercepted in a training step", counts)
+    finally:
+        alone.close()
+        shared.close()
 
 
 if __name__ == "__main__":

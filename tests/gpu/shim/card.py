@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import uuid
 from pathlib import Path
 
+import pynvml
+
+import shim.sim
 from tests.support.grants import BUILD, Grants
 
 HERE = Path(__file__).parent
@@ -27,9 +31,23 @@ def about() -> dict[str, str]:
     return {"card": name, "driver": driver, "MiB": total, "nvcc": nvcc.split("release ")[1].split(",")[0]}
 
 
-def held_by(pid: int) -> int:
-    """Bytes that NVML shows for a process; 0 if it does not show it."""
-    return sum(int(size) * MIB for found, size in query("pid,used_memory", "compute-apps") if int(found) == pid)
+class Nvml:
+    """Who holds how much, by NVML: the driver's, or that of the simulated card with this state file."""
+
+    def __init__(self, simulation: Path | None = None) -> None:
+        if simulation:
+            os.environ["GPUSHARE_SIM"] = str(simulation)
+            pynvml.nvmlLib = shim.sim.load_nvml(BUILD)
+        pynvml.nvmlInit()
+        self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+
+    def held(self) -> dict[int, int]:
+        """Host pid → bytes on all GPUs."""
+        shown: dict[int, int] = {}
+        for gpu in self._gpus:
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+                shown[process.pid] = shown.get(process.pid, 0) + (process.usedGpuMemory or 0)
+        return shown
 
 
 def compile_program(name: str) -> Path:
@@ -42,8 +60,8 @@ def compile_program(name: str) -> Path:
     return out
 
 
-def scheduler(quota: int, *, all_at_once: bool = True) -> Grants:
-    """A scheduler's end with one container of this quota; close it when done."""
+def scheduler(quota: int, extra: int) -> Grants:
+    """A scheduler's end with one container of this quota; `extra` headroom comes with each grant. Close it."""
     uuids = [uuid.UUID(cell.removeprefix("GPU-")).bytes for (cell,) in query("uuid")]
     folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
-    return Grants(folder, uuids, quota, extra=quota if all_at_once else 0, context=CONTEXT)
+    return Grants(folder, uuids, quota, extra=extra, context=CONTEXT)

@@ -1,24 +1,74 @@
-"""One framework's allocations on the card: `frameworks.py NAME [beyond]`.
+"""One framework's allocations on the card: `frameworks.py FOLDER NAME [beyond]`.
 
-Prints "result …" (what was computed, to be the same with and without the shim), "mark" (it holds memory and waits for
-a line on stdin, so that its charge can be compared with NVML's figure) and, with `beyond`, "beyond …": the framework's
-own out-of-memory error, after which it computes once more.
+Adds lines to FOLDER/said: "result …" (what was computed, to be the same with and without the shim), "mark" (it holds
+memory until FOLDER/go-1 is there, at the second mark go-2, so that its charge can be compared with NVML's figure) and,
+with `beyond`, "beyond …": the framework's own out-of-memory error, after which it computes once more. At last "end".
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 MIB = 1 << 20
 HOLD = 1024 * MIB
+PATIENCE = 60  # seconds at a mark, should whoever compares have died
+marks = 0
+
+
+def say(line: str) -> None:
+    with (Path(sys.argv[1]) / "said").open("a") as said:
+        said.write(f"{line}\n")
 
 
 def mark(result: object) -> None:
-    print(f"result {result}", flush=True)
-    print("mark", flush=True)
-    sys.stdin.readline()
+    global marks
+    marks += 1
+    say(f"result {result}")
+    say("mark")
+    go = Path(sys.argv[1]) / f"go-{marks}"
+    deadline = time.monotonic() + PATIENCE
+    while not go.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def driver() -> tuple[Callable[[], None], Callable[[], str]]:
+    """No framework: the driver's own calls. Needs no GPU code, so that the simulated card can run it."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+
+    def call(name: str, *arguments: object) -> None:
+        if code := getattr(cuda, name)(*arguments):
+            raise RuntimeError(f"{name}: {code}")
+
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+
+    def compute() -> None:
+        pointer, last = ctypes.c_uint64(), ctypes.c_uint32()
+        call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(HOLD))
+        call("cuMemsetD32_v2", pointer, 12345, ctypes.c_size_t(HOLD // 4))
+        call("cuMemcpyDtoH_v2", ctypes.byref(last), ctypes.c_uint64(pointer.value + HOLD - 4), ctypes.c_size_t(4))
+        mark(last.value)
+        call("cuMemFree_v2", pointer)
+
+    def beyond() -> str:
+        held = []
+        while True:
+            pointer = ctypes.c_uint64()
+            if code := cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(64 * MIB)):
+                break
+            held.append(pointer)
+        for pointer in held:
+            call("cuMemFree_v2", pointer)
+        return "CUDA_ERROR_OUT_OF_MEMORY" if code == 2 else str(code)
+
+    return compute, beyond
 
 
 def torch_with(settings: str, graphs: bool = False) -> tuple[Callable[[], None], Callable[[], str]]:
@@ -155,13 +205,14 @@ def workers() -> tuple[Callable[[], None], Callable[[], str]]:
         torch.ones(1, device="cuda")
         loader = torch.utils.data.DataLoader(Numbers(), batch_size=16, num_workers=4, pin_memory=True)
         total = sum(batch.cuda(non_blocking=True).double().sum().item() for batch in loader)
-        print(f"result {total}", flush=True)
+        say(f"result {total}")
         compute_once()
 
     return compute, beyond
 
 
 FRAMEWORKS: dict[str, Callable[[], tuple[Callable[[], None], Callable[[], str]]]] = {
+    "driver API": driver,
     "torch native": lambda: torch_with(""),
     "torch expandable_segments": lambda: torch_with("expandable_segments:True"),
     "torch cudaMallocAsync": lambda: torch_with("backend:cudaMallocAsync"),
@@ -175,12 +226,12 @@ FRAMEWORKS: dict[str, Callable[[], tuple[Callable[[], None], Callable[[], str]]]
 
 
 def main() -> None:
-    compute, beyond = FRAMEWORKS[sys.argv[1]]()
+    compute, beyond = FRAMEWORKS[sys.argv[2]]()
     compute()
-    if "beyond" in sys.argv[2:]:
-        print(f"beyond {beyond()}", flush=True)
+    if "beyond" in sys.argv[3:]:
+        say(f"beyond {beyond()}")
         compute()
-    print("end", flush=True)
+    say("end")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""A small CNN and a transformer block in training: "name steps-per-second intercepted-calls-per-step", one line each.
+"""A small CNN and a transformer block in training, a turn at a time: `train.py` answers each line on stdin.
 
-The count is the counting build's (make -C shim counted); without it, it is −1.
+"go SECONDS": one line "name<TAB>steps-per-second<TAB>intercepted-calls-per-step" for each model. The count is the
+counting build's (make -C shim counted); without it, it is −1. Ends when stdin does.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -21,7 +24,8 @@ def counted() -> int:
         return -1
 
 
-def measure(name: str, model: nn.Module, data: torch.Tensor) -> None:
+def training(model: nn.Module, data: torch.Tensor) -> Callable[[], float]:
+    """A step of it, in steady state."""
     model = model.cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -34,10 +38,14 @@ def measure(name: str, model: nn.Module, data: torch.Tensor) -> None:
 
     for _ in range(30):
         step()
-    before = counted()
-    begin = time.perf_counter()
+    return step
+
+
+def measure(name: str, step: Callable[[], float], seconds: float) -> None:
+    step()
+    before, begin = counted(), time.perf_counter()
     steps = 0
-    while time.perf_counter() - begin < 0.7:
+    while time.perf_counter() - begin < seconds:
         step()
         steps += 1
     rate = steps / (time.perf_counter() - begin)
@@ -53,9 +61,12 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
-measure("small CNN", cnn(), torch.randn(128, 3, 64, 64, device="cuda"))
-measure(
-    "transformer block",
-    nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0),
-    torch.randn(16, 256, 512, device="cuda"),
-)
+block = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0)
+models = {
+    "small CNN": training(cnn(), torch.randn(128, 3, 64, 64, device="cuda")),
+    "transformer block": training(block, torch.randn(16, 256, 512, device="cuda")),
+}
+print("ready", flush=True)
+for line in sys.stdin:
+    for name, step in models.items():
+        measure(name, step, float(line.split()[1]))

@@ -1,0 +1,87 @@
+"""Training steps with and without the shim: several processes of each kind stand by, and two at a time take turns.
+
+Importing PyTorch takes longer than all that is to be measured, so the processes stay; and there are several of each
+kind, because one process may be faster than its twin for its whole life.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from tests.gpu.shim import card
+
+COUPLES = 6
+TURN = 0.15  # seconds for one model
+START = 90  # seconds for all of them to be ready; none takes longer than the whole section
+
+Rates = dict[str, float]
+
+
+class Trainer:
+    def __init__(self, env: dict[str, str]) -> None:
+        words = [sys.executable, str(card.HERE / "train.py")]
+        self.process = subprocess.Popen(
+            words, env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def line(self) -> list[str]:
+        assert self.process.stdout is not None
+        if not (line := self.process.stdout.readline()):
+            raise RuntimeError("a training process has ended early")
+        return line.rstrip("\n").split("\t")
+
+    def turn(self) -> tuple[Rates, Rates]:
+        """Steps a second, and intercepted calls a step, of each model."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"go {TURN}\n")
+        self.process.stdin.flush()
+        rates, counts = {}, {}
+        for _ in range(2):
+            name, rate, count = self.line()
+            rates[name], counts[name] = float(rate), float(count)
+        return rates, counts
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def rounds(
+    seconds: float, shim: dict[str, str], counting: dict[str, str]
+) -> tuple[Rates, dict[str, list[list[tuple[float, float]]]]]:
+    """Intercepted calls a step; and for each model, for each couple of processes, native and shimmed rates."""
+    deadline = time.monotonic() + seconds
+    couples = [(Trainer({}), Trainer(shim)) for _ in range(COUPLES)]
+    counted = Trainer(counting)
+    everybody = [counted, *(trainer for couple in couples for trainer in couple)]
+
+    def end() -> None:
+        for trainer in everybody:
+            trainer.process.kill()
+
+    limit = threading.Timer(seconds + START, end)
+    limit.start()
+    try:
+        for trainer in everybody:
+            trainer.line()  # ready
+        _, counts = counted.turn()
+        found: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in couples] for name in counts}
+        turns = 0
+        while turns < 3 or time.monotonic() < deadline:
+            for index, (native, shimmed) in enumerate(couples):
+                if (turns + index) % 2:
+                    a, b = native.turn()[0], shimmed.turn()[0]
+                else:
+                    b, a = shimmed.turn()[0], native.turn()[0]
+                for name, groups in found.items():
+                    groups[index].append((a[name], b[name]))
+            turns += 1
+        return counts, found
+    finally:
+        limit.cancel()
+        for trainer in everybody:
+            trainer.close()
