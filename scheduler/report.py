@@ -26,9 +26,10 @@ class Report:
         self._some = asyncio.Event()
         self._queue: object = None
         self._queued: set[str] = set()
-        self._known: dict[str, list[str]] = {}
+        self._known: dict[str, Tenant] = {}
 
     def changed(self, container: str) -> None:
+        self._know(container)  # it may be gone before we look, and its peak with it
         self._changed.add(container)
         self._some.set()
 
@@ -46,16 +47,22 @@ class Report:
 
     def _publish(self, containers: Iterable[str]) -> None:
         for id_ in containers:
-            if tenant := self.broker.tenants.get(id_):
-                self._known[id_] = list(tenant.quota)
+            if tenant := self._know(id_):
                 self._show(tenant)
-            elif gpus := self._known.pop(id_, None):
-                for gpu in gpus:
-                    self._store.claim(id_, gpu, used=0, granted=0, overhead=0, unexplained=0, processes=[])
-                self._store.forget(id_, gpus)
+            elif tenant := self._known.pop(id_, None):
+                for gpu in tenant.quota:
+                    peak = tenant.peak.get(gpu, 0)
+                    self._store.claim(id_, gpu, used=0, granted=0, peak=peak, overhead=0, unexplained=0, processes=[])
+                self._store.forget(id_, list(tenant.quota))
         if self._queue is not self.broker.state.waiting:
             self._queue = self.broker.state.waiting
             self._show_queue()
+
+    def _know(self, container: str) -> Tenant | None:
+        """The tenant if it lives, from now on remembered until its end has been shown."""
+        if tenant := self.broker.tenants.get(container):
+            self._known[container] = tenant
+        return tenant
 
     def _show(self, tenant: Tenant) -> None:
         for gpu in tenant.quota:
