@@ -51,8 +51,15 @@ class Story:
         self._began = time.monotonic()
 
     async def play(self) -> None:
-        """Raises NotObserved at the first step that is not seen."""
-        await self._clear()
+        """Raises NotObserved at the first step that is not seen. Nothing of it goes on running after the end."""
+        await self._clear()  # a demo that was interrupted may have left its containers
+        try:
+            await self._steps()
+        except NotObserved:
+            await self._clear()
+            raise
+
+    async def _steps(self) -> None:
         for part in (A, B):
             await self._launch(part)
             await self._see(part, "holds its memory", lambda c: c["state"] == "running" and _used(c) > 1000 * MiB)
@@ -69,7 +76,6 @@ class Story:
         await self._see(D, "had its turn and ended, its result checked", lambda c: c["state"] == "exited")
 
     async def _clear(self) -> None:
-        """A demo that was interrupted may have left its containers."""
         names = {part.name for part in (A, B, C, D)}
         for container in (await self._get("containers/?page_size=1000"))["results"]:
             if container["name"] in names and container["finished_at"] is None:

@@ -70,8 +70,10 @@ def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd) -> N
     assert "Docker containers" in ended.stdout
 
 
-def test_demo_fails_if_a_step_is_not_observed(demo: Demo) -> None:
+def test_demo_fails_if_a_step_is_not_observed(demo: Demo, tmp_path: Path) -> None:
     """On a card that holds all four at once nobody is ever suspended."""
     ended = demo(GPUSHARE_ENGINE="process", GPUSHARE_GPUS="sim:1x50GiB")
     assert ended.returncode != 0
     assert "Not observed: demo-c" in ended.stderr
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
