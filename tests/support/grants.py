@@ -191,13 +191,12 @@ class Grants:
             return
         with self._lock:
             left = self.quota - sum(other.page[frame.slot].granted for other in self.peers if not other.closed)
-            idle = peer.page[frame.slot].headroom
-            if frame.bytes > left + idle:
-                self._send(peer, Frame(Type.REJECTED, frame.slot, frame.serial, code=Code.OVER_QUOTA))
-                return
             if frame.bytes > left:
                 left += (taken := peer.page[frame.slot].take_back(2**64 - 1))
                 peer.page[frame.slot].granted -= taken
+            if frame.bytes > left:
+                self._send(peer, Frame(Type.REJECTED, frame.slot, frame.serial, code=Code.OVER_QUOTA))
+                return
             extra = min(self.extra, left - frame.bytes)
             peer.page[frame.slot].granted += frame.bytes + extra
             peer.page[frame.slot].extend(extra)
