@@ -16,7 +16,9 @@ HOLD = ("--check", "1MiB", "--hold", "600")
 
 @pytest.fixture
 async def separate(transactional_db: None, tmp_path: Path) -> AsyncIterator[tuple[Host, SeparateScheduler]]:
-    host, scheduler = Host(tmp_path), SeparateScheduler(tmp_path)
+    # `fifo` lets a later one's small context wait as well; here each is to have its own before its memory is asked for,
+    # or the one that comes back first after a restart would have its context at once and wait anew, for its memory.
+    host, scheduler = Host(tmp_path), SeparateScheduler(tmp_path, GPUSHARE_POLICY="best-fit")
     await scheduler.start()
     yield host, scheduler
     await scheduler.start()
