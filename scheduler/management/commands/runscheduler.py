@@ -11,12 +11,14 @@ from django.core.management.base import BaseCommand, CommandError
 from scheduler.engines.base import EngineError
 from scheduler.gpus import NoGpus
 from scheduler.worker import AlreadyRunning, Scheduler
+from web.bootstrap import ensure_admin
 
 
 class Command(BaseCommand):
     help = "Runs this host's scheduler in the foreground. Stopping it leaves the containers running."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
         try:
             asyncio.run(_run())
         except (NoGpus, AlreadyRunning, EngineError) as error:

@@ -1,0 +1,172 @@
+"""The production start: web and scheduler as two services over PostgreSQL and Redis, as docs/production.md tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.support.appliance import ROOT, WORKLOAD, until
+from tests.support.postgres import BIN as POSTGRES
+from tests.support.postgres import running_postgres
+from tests.support.redis_server import BIN as REDIS
+from tests.support.redis_server import running_redis
+
+pytestmark = [
+    pytest.mark.production,
+    pytest.mark.skipif(
+        POSTGRES is None or REDIS is None, reason="needs the distribution's PostgreSQL and Redis (see .ci/run)"
+    ),
+]
+
+
+class Production:
+    """Both services, each of which may be stopped and started without the other."""
+
+    def __init__(self, home: Path, database: str, redis: str) -> None:
+        self.home = home
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
+        self._environ = kept | {
+            "GPUSHARE_HOME": str(home),
+            "GPUSHARE_GPUS": "sim:1x1GiB",
+            "GPUSHARE_ENGINE": "process",
+            "GPUSHARE_POLICY": "fifo",
+            "DATABASE_URL": database,
+            "REDIS_URL": redis,
+        }
+        self._log = (home.parent / "services.log").open("ab")
+        self._services: dict[str, subprocess.Popen[bytes]] = {}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self._environ, check=True)
+
+    def start_scheduler(self) -> None:
+        self._start("scheduler", "manage.py", "runscheduler")
+
+    def start_web(self) -> None:
+        number = self._listener.fileno()
+        self._start("web", "-m", "uvicorn", "appliance.asgi:application", "--fd", str(number), "--lifespan", "off")
+
+    def _start(self, name: str, *words: str) -> None:
+        self._services[name] = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT, env=self._environ, stdout=self._log, stderr=self._log, pass_fds=[self._listener.fileno()],
+        )  # fmt: skip
+
+    def stop(self, name: str) -> None:
+        service = self._services.pop(name)
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(30) in (0, -signal.SIGTERM), self.said()
+
+    def said(self) -> str:
+        return Path(self._log.name).read_text()[-3000:]
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"http://{self.address}/readyz", timeout=30).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        token = (self.home / "admin-token").read_text().strip()
+        headers = {"Authorization": f"Token {token}"}
+        answer = httpx.request(
+            method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers, timeout=30
+        ).raise_for_status()
+        return answer.json() if answer.content else None
+
+    def hold(self, name: str, size: str) -> str:
+        """Launches a container that takes `size` and keeps it."""
+        body = {
+            "name": name,
+            "image": "local",
+            "command": [WORKLOAD, "--bytes", size, "--hold", "3600"],
+            "gpu_memory": "700MiB",
+        }
+        return str(self.api("POST", "containers/", body)["id"])
+
+    def state(self, container: str) -> str:
+        return str(self.api("GET", f"containers/{container}/")["state"])
+
+    def sign_in(self) -> str:
+        """The Cookie header of a browser that has signed in."""
+        with httpx.Client(base_url=f"http://{self.address}") as browser:
+            page = browser.get("/login/").raise_for_status().text
+            (hidden,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+            password = (self.home / "admin-token").read_text().strip()
+            form = {"csrfmiddlewaretoken": hidden, "username": "admin", "password": password}
+            answer = browser.post("/login/", data=form, headers={"Referer": str(browser.base_url)})
+            assert answer.status_code == 302, answer.text
+            return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+
+    def close(self) -> None:
+        for name in list(self._services):
+            self.stop(name)
+        self._listener.close()
+        self._log.close()
+
+
+@pytest.fixture
+def production(tmp_path: Path) -> Iterator[Production]:
+    with ExitStack() as stack:
+        running = Production(
+            tmp_path / "home", stack.enter_context(running_postgres()), stack.enter_context(running_redis())
+        )
+        stack.callback(running.close)
+        running.start_scheduler()
+        running.start_web()
+        until(running.ready)
+        yield running
+        for container in running.api("GET", "containers/?live=true")["results"]:
+            running.api("POST", f"containers/{container['id']}/kill/", {})
+
+
+def test_two_services_share_a_card_and_either_may_be_restarted(production: Production) -> None:
+    first = production.hold("first", "512MiB")
+    until(lambda: production.state(first) == "running")
+    second = production.hold("second", "512MiB")
+    until(lambda: production.state(second) == "suspended")
+
+    # Without its scheduler the web side still shows what it knows, says that it is not ready, and loses no command.
+    production.stop("scheduler")
+    until(lambda: not production.ready())
+    assert {row["name"] for row in production.api("GET", "containers/")["results"]} == {"first", "second"}
+    production.start_scheduler()
+    until(production.ready)
+    assert production.state(second) == "suspended"
+
+    production.stop("web")
+    production.start_web()
+    until(production.ready)
+    assert production.api("POST", f"containers/{first}/kill/", {})["state"] == "killed"
+    until(lambda: production.state(second) == "running")
+
+
+async def test_the_page_of_one_service_hears_of_what_the_other_does(production: Production) -> None:
+    """A change in the scheduler reaches a browser at the web service, by way of Redis."""
+    cookie = await asyncio.to_thread(production.sign_in)
+    async with connect(
+        f"ws://{production.address}/ws/dashboard/",
+        additional_headers={"Cookie": cookie},
+        origin=f"http://{production.address}",  # type: ignore[arg-type]
+    ) as page:
+        snapshot = json.loads(await page.recv())
+        assert snapshot["type"] == "snapshot"
+        await asyncio.to_thread(production.hold, "heard", "64MiB")
+        async with asyncio.timeout(30):
+            while "heard" not in (text := str(await page.recv())):
+                pass
+        assert json.loads(text)["seq"] > snapshot["seq"]
