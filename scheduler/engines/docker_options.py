@@ -42,7 +42,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is the same for every container: the host's files for the shim, and the folders volumes may come from."""
+    """What is the same for every container: the host's files for the shim, and the folders volumes may come from.
+
+    `{user}` in one of the `roots` stands for the container's owner.
+    """
 
     home: Path
     shim: Path
@@ -135,8 +138,9 @@ def _mount(mount: Mount) -> dict[str, Any]:
 
 
 def _mounts(launch: Launch, given: Given, additions: Additions) -> Sequence[Mount]:
+    roots = [Path(str(root).replace("{user}", launch.owner)) for root in given.roots]
     return [
-        *(_volume(text, given.roots) for text in launch.volumes),
+        *(_volume(text, roots) for text in launch.volumes),
         Mount(str(launch.socket_dir), SOCKETS),
         Mount(str(given.shim), SHIM),
         Mount(str(given.preload), PRELOAD),

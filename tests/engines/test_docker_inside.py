@@ -159,6 +159,18 @@ async def test_volume_is_read_only_when_asked(docker_engine: DockerEngine, a_lau
     assert (tmp_path / "data" / "y").read_text() == "x\n"
 
 
+async def test_everybodys_own_folder_is_theirs_alone(open_engine: Opener, a_launch: Launcher, tmp_path: Path) -> None:
+    for name in ("ada", "bob"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(f"of {name}\n")
+    (tmp_path / "ada" / "link").symlink_to(tmp_path / "bob")
+    async with open_engine(volume_roots=(tmp_path / "{user}",)) as engine:
+        assert await output_of(engine, a_launch("cat", "/d/file", volumes=[f"{tmp_path}/ada:/d"])) == "of ada\n"
+        for anothers in ("bob", "ada/link"):
+            with pytest.raises(EngineError, match="outside the folders"):
+                await engine.launch(a_launch("true", volumes=[f"{tmp_path}/{anothers}:/d"]))
+
+
 async def test_named_volume_keeps_what_was_written(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     await output_of(docker_engine, a_launch("/bin/sh", "-c", "echo kept > /v/file", volumes=["ada-data:/v"]))
     assert await output_of(docker_engine, a_launch("cat", "/v/file", volumes=["ada-data:/v:ro"])) == "kept\n"
