@@ -12,7 +12,7 @@ from rest_framework import serializers
 from web.errors import Problem
 
 _NAMED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,62}")
-_PORT = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})(?:/(tcp|udp))?", re.ASCII)
+_PORT = re.compile(r"(\d{1,5}):(\d{1,5})(?:/(tcp|udp))?", re.ASCII)
 
 # Mounting over these would hide the kernel, the devices or the library that keeps the quota.
 _RESERVED = ("/proc", "/sys", "/dev", "/run/gpushare", "/etc/ld.so.preload", "/usr/lib", "/lib", "/lib64")
@@ -58,16 +58,16 @@ def _is_under(path: str, root: str) -> bool:
 
 
 def check_port(text: str) -> str:
-    """`[HOST:]CONTAINER[/tcp|udp]` in one normal form, with the protocol always there."""
+    """`HOST:CONTAINER[/tcp|udp]` in one normal form, with the protocol always there."""
     match = _PORT.fullmatch(text)
     if match is None:
         raise serializers.ValidationError('A port is "host:container", such as "20080:80" or "20053:53/udp".')
-    host, inside, protocol = match[1], int(match[2]), match[3] or "tcp"
+    host, inside, protocol = int(match[1]), int(match[2]), match[3] or "tcp"
     if not 1 <= inside <= 65535:
         raise serializers.ValidationError("A port inside the container is 1 to 65535.")
     lowest, highest = settings.GPUSHARE_PORTS
-    if host is not None and not lowest <= int(host) <= highest:
+    if not lowest <= host <= highest:
         raise serializers.ValidationError(
-            f"Port {int(host)} may not be published: only {lowest} to {highest}.", code="forbidden"
+            f"Port {host} may not be published: only {lowest} to {highest}.", code="forbidden"
         )
-    return f"{int(host) if host else ''}:{inside}/{protocol}".lstrip(":")
+    return f"{host}:{inside}/{protocol}"

@@ -131,7 +131,7 @@ class LaunchSpec(StrictSerializer):
         return _each_once(value, [volume.split(":")[1] for volume in value], "mounted at")
 
     def validate_ports(self, value: list[str]) -> list[str]:
-        published = [f"{port.split(':')[0]}/{port.split('/')[1]}" for port in value if ":" in port]
+        published = [f"{port.split(':')[0]}/{port.split('/')[1]}" for port in value]
         return _each_once(value, published, "published at")
 
 

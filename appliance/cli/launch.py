@@ -37,7 +37,10 @@ def run(
         typer.Option("-v", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),
     ] = None,
     publish: Annotated[
-        list[str] | None, typer.Option("-p", "--publish", metavar="[HOST:]PORT", help="Port to publish.")
+        list[str] | None,
+        typer.Option(
+            "-p", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."
+        ),
     ] = None,
     rm: Annotated[bool, typer.Option("--rm", help="Remove the container when it ends.")] = False,
     detach: Annotated[
