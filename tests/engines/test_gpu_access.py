@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler.engines import gpu_access
-from scheduler.engines.base import EngineError
-from scheduler.engines.gpu_access import Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
+from scheduler.engines.base import EngineError, Launch
+from scheduler.engines.docker_options import Given, Limits, create_body
+from scheduler.engines.gpu_access import Access, Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
 from scheduler.engines.outfit import Simulation
 
 FIRST, SECOND = "GPU-1a2b3c4d-0000-0000-0000-000000000001", "GPU-1a2b3c4d-0000-0000-0000-000000000002"
@@ -48,6 +51,39 @@ def test_raw_way_gives_the_assigned_cards_nodes_and_the_drivers_libraries(host: 
     assert not [target for target in mounts if "glcore" in target or "libc.so" in target]
     assert all(mount.read_only for mount in added.mounts)
     assert added.libraries == ("/run/gpushare-lib/driver",)
+
+
+NO_LIMITS = Limits(memory=None, cpus=None, pids=None, swap=False)
+
+
+def told_to_docker(access: Access, launch: Launch, folder: Path) -> dict[str, Any]:
+    """The body of POST /containers/create."""
+    given = Given(home=folder, shim=folder / "shim.so", preload=folder / "preload", roots=(), log_bytes=1 << 20)
+    additions = access.additions(launch.gpus)
+    return create_body(launch, given=given, limits=NO_LIMITS, additions=additions, image_environment=["PATH=/bin"])
+
+
+@pytest.mark.parametrize(
+    ("way", "requests", "devices"),
+    [
+        ("runtime", [("nvidia", [SECOND])], []),
+        ("cdi", [("cdi", [f"nvidia.com/gpu={SECOND}"])], []),
+        ("raw", [], ["nvidia0", "nvidiactl", "nvidia-uvm"]),
+    ],
+)
+def test_docker_is_told_the_assigned_card_and_no_other(
+    host: Path, a_launch: Callable[..., Launch], tmp_path: Path, way: str, requests: object, devices: list[str]
+) -> None:
+    access = gpu_access.raw(host / "dev", host / "proc") if way == "raw" else detect(way, {}, None)
+    body = told_to_docker(access, a_launch("train", gpus=[SECOND]), tmp_path)
+    options = body["HostConfig"]
+    assert [(each["Driver"], each["DeviceIDs"]) for each in options["DeviceRequests"]] == requests
+    nodes = [str(host / "dev" / name) for name in devices]
+    assert [(each["PathOnHost"], each["PathInContainer"]) for each in options["Devices"]] == [(n, n) for n in nodes]
+    # The runtime's own variable and CUDA's say the same, so that neither adds a card to the other's.
+    assert {f"NVIDIA_VISIBLE_DEVICES={SECOND}", f"CUDA_VISIBLE_DEVICES={SECOND}"} <= set(body["Env"])
+    assert FIRST not in str(body)
+    assert "Runtime" not in options
 
 
 def test_raw_way_knows_no_other_card(host: Path) -> None:
