@@ -118,7 +118,7 @@ CHANNEL_LAYERS = {
 }
 
 CACHES = {  # throttles count in it: all web processes together
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    "default": {"BACKEND": "web.counts.Counts", "LOCATION": REDIS_URL}
     if REDIS_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 }
@@ -209,7 +209,7 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
     60: int(os.environ.get("GPUSHARE_KEEP_MINUTES", 7 * 86400)),
 }
 GPUSHARE_IDLE_MINUTES = float(os.environ.get("GPUSHARE_IDLE_MINUTES", "30"))  # holding without computing; 0: never
-GPUSHARE_IDLE_ACTION = os.environ.get("GPUSHARE_IDLE_ACTION", "mark")  # mark | pause
+GPUSHARE_IDLE_ACTION = os.environ.get("GPUSHARE_IDLE_ACTION", "mark")  # mark | notify | pause
 GPUSHARE_PRICE = float(os.environ.get("GPUSHARE_PRICE", "0"))  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
 GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches

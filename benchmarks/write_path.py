@@ -36,7 +36,7 @@ def main(rate: int = 2000, seconds: int = 60, database: str = "sqlite") -> None:
         if database == "postgres":
             from tests.support.postgres import running_postgres
 
-            os.environ["DATABASE_URL"] = stack.enter_context(running_postgres())
+            os.environ["DATABASE_URL"] = stack.enter_context(running_postgres()).url
         containers = _prepare()
         other = subprocess.Popen([sys.executable, "-c", _OTHER_WRITER])
         stack.callback(other.wait)

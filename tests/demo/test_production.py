@@ -21,9 +21,9 @@ from websockets.asyncio.client import connect
 
 from tests.support.appliance import ROOT, WORKLOAD, until
 from tests.support.postgres import BIN as POSTGRES
-from tests.support.postgres import running_postgres
+from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import BIN as REDIS
-from tests.support.redis_server import running_redis
+from tests.support.redis_server import Redis, running_redis
 
 pytestmark = [
     pytest.mark.production,
@@ -36,16 +36,16 @@ pytestmark = [
 class Production:
     """Both services, each of which may be stopped and started without the other."""
 
-    def __init__(self, home: Path, database: str, redis: str) -> None:
-        self.home = home
+    def __init__(self, home: Path, postgres: Postgres, redis: Redis) -> None:
+        self.home, self.postgres, self.redis = home, postgres, redis
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
         self._environ = kept | {
             "GPUSHARE_HOME": str(home),
             "GPUSHARE_GPUS": "sim:1x1GiB",
             "GPUSHARE_ENGINE": "process",
             "GPUSHARE_POLICY": "fifo",
-            "DATABASE_URL": database,
-            "REDIS_URL": redis,
+            "DATABASE_URL": postgres.url,
+            "REDIS_URL": redis.url,
         }
         self._log = (home.parent / "services.log").open("ab")
         self._services: dict[str, subprocess.Popen[bytes]] = {}
@@ -119,19 +119,24 @@ class Production:
         self._log.close()
 
 
-@pytest.fixture
-def production(tmp_path: Path) -> Iterator[Production]:
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
     with ExitStack() as stack:
-        running = Production(
-            tmp_path / "home", stack.enter_context(running_postgres()), stack.enter_context(running_redis())
-        )
+        home = tmp_path_factory.mktemp("production") / "home"
+        running = Production(home, stack.enter_context(running_postgres()), stack.enter_context(running_redis()))
         stack.callback(running.close)
         running.start_scheduler()
         running.start_web()
         until(running.ready)
         yield running
-        for container in running.api("GET", "containers/?live=true")["results"]:
-            running.api("POST", f"containers/{container['id']}/kill/", {})
+
+
+@pytest.fixture
+def production(services: Production) -> Iterator[Production]:
+    """The same for all tests; each leaves it whole and without living containers."""
+    yield services
+    for container in services.api("GET", "containers/?live=true")["results"]:
+        services.api("POST", f"containers/{container['id']}/kill/", {})
 
 
 def test_two_services_share_a_card_and_either_may_be_restarted(production: Production) -> None:
@@ -170,3 +175,33 @@ async def test_the_page_of_one_service_hears_of_what_the_other_does(production: 
             while "heard" not in (text := str(await page.recv())):
                 pass
         assert json.loads(text)["seq"] > snapshot["seq"]
+
+
+def refused(production: Production, path: str, body: object) -> tuple[int, str]:
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        production.api("POST", path, body)
+    answer = caught.value.response
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_without_redis_everything_goes_on_and_wrong_passwords_are_still_counted(production: Production) -> None:
+    production.redis.stop()
+    alone = production.hold("alone", "64MiB")
+    until(lambda: production.state(alone) == "running")
+    wrong = {"username": "admin", "password": "wrong"}
+    assert {refused(production, "sign-in/", wrong) for _ in range(10)} == {(401, "bad_credentials")}
+    assert refused(production, "sign-in/", wrong) == (429, "too_many_requests")
+    production.redis.start()
+    assert production.api("POST", f"containers/{alone}/kill/", {})["state"] == "killed"
+
+
+def test_a_database_that_was_away_is_503_and_then_is_not(production: Production) -> None:
+    first = production.hold("first", "64MiB")
+    production.postgres.stop()
+    try:
+        assert refused(production, f"containers/{first}/pause/", {}) == (503, "database_away")
+    finally:
+        production.postgres.start()
+    until(production.ready)
+    assert production.api("POST", f"containers/{first}/pause/", {})["state"] == "paused"
+    assert production.api("POST", f"containers/{first}/kill/", {})["state"] == "killed"

@@ -16,27 +16,40 @@ _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda pat
 BIN = _FOUND[-1].parent if _FOUND else None
 
 
+class Postgres:
+    """`url` is its DATABASE_URL. The server refuses to run as root: then it runs as the package's user."""
+
+    def __init__(self, folder: str) -> None:
+        self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        self._folder, self._data = folder, f"{folder}/data"
+        shutil.chown(folder, self._user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = f"postgres://gpushare@127.0.0.1:{self._port}/postgres"
+        self._run("initdb", "-A", "trust", "-U", "gpushare")
+        self.start()
+
+    def start(self) -> None:
+        options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
+
+    def stop(self) -> None:
+        """Cuts its connections off; what was committed stays."""
+        self._run("pg_ctl", "-m", "fast", "-w", "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        assert BIN is not None
+        as_user = self._user if os.geteuid() == 0 else None
+        command = [str(BIN / program), "-D", self._data, *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=as_user, cwd="/")
+
+
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """Its DATABASE_URL. The server refuses to run as root: then it runs as the package's user."""
-    assert BIN is not None
-    user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-    with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder, socket.socket() as free:
-        shutil.chown(folder, user)
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        data, log = f"{folder}/data", f"{folder}/log"
-        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-        _run(user, "initdb", "-D", data, "-A", "trust", "-U", "gpushare")
-        _run(user, "pg_ctl", "-D", data, "-o", options, "-l", log, "-w", "start")
+def running_postgres() -> Iterator[Postgres]:
+    with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
+        postgres = Postgres(folder)
         try:
-            yield f"postgres://gpushare@127.0.0.1:{port}/postgres"
+            yield postgres
         finally:
-            _run(user, "pg_ctl", "-D", data, "-m", "fast", "-w", "stop")
-
-
-def _run(user: str, program: str, *arguments: str) -> None:
-    assert BIN is not None
-    as_user = user if os.geteuid() == 0 else None
-    subprocess.run([BIN / program, *arguments], check=True, stdout=subprocess.DEVNULL, user=as_user, cwd="/")
+            postgres.stop()

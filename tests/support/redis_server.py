@@ -5,37 +5,49 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import redis
-
-from tests.support.appliance import until
+from tempfile import TemporaryDirectory
 
 BIN = shutil.which("redis-server")
 
 
+class Redis:
+    """After `stop`, `start` brings it back on the same port, empty."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.start()
+
+    def start(self) -> None:
+        assert BIN is not None
+        options = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", self._folder]
+        self._process = subprocess.Popen([BIN, *options], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while not self._answers():
+            assert self._process.poll() is None, "redis-server has ended"
+            assert time.monotonic() < deadline, "redis-server does not answer"
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        with socket.socket() as asker:
+            return asker.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
+
+
 @contextmanager
-def running_redis() -> Iterator[str]:
-    """Its REDIS_URL. It keeps nothing on disk."""
-    assert BIN is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [BIN, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    client = redis.Redis(port=port)
-    try:
-        until(lambda: _answers(client))
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        client.close()
-        process.terminate()
-        process.wait(10)
-
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
+def running_redis() -> Iterator[Redis]:
+    with TemporaryDirectory(prefix="redis-") as folder:
+        redis = Redis(folder)
+        try:
+            yield redis
+        finally:
+            redis.stop()

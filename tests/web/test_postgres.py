@@ -20,7 +20,7 @@ FILES = ["test_allowances", "test_audit", "test_launching", "test_looking", "tes
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL")
 def test_the_web_side_works_on_postgresql():
-    with running_postgres() as url:
+    with running_postgres() as postgres:
         done = subprocess.run(
             [
                 sys.executable,
@@ -31,7 +31,7 @@ def test_the_web_side_works_on_postgresql():
                 "no:cacheprovider",
                 *(str(HERE / f"{name}.py") for name in FILES),
             ],
-            env={**os.environ, "DATABASE_URL": url},
+            env={**os.environ, "DATABASE_URL": postgres.url},
             cwd=HERE.parent.parent,
             capture_output=True,
             text=True,
