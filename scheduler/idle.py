@@ -1,4 +1,4 @@
-"""Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and pauses them if configured."""
+"""Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and does more if configured."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from django.conf import settings
+from django.db import DatabaseError
 from django.utils import timezone
 
+from web import audit
 from web.errors import Problem
+from web.models import Container
 
 from .broker import Broker
 from .containers import Containers
@@ -23,7 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class Idle:
-    """`GPUSHARE_IDLE_MINUTES` without computing make a holder idle; `GPUSHARE_IDLE_ACTION` is `mark` or `pause`."""
+    """`GPUSHARE_IDLE_MINUTES` without computing make a holder idle.
+
+    `GPUSHARE_IDLE_ACTION` is `mark`, `notify` (its owner sees a warning on every page for a day) or `pause`.
+    """
 
     def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
         self._containers = containers
@@ -58,13 +64,21 @@ class Idle:
         self._marked.add(tenant.id)
         self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
         self._store.event("idle", tenant.id, detail=f"It holds VRAM and has not computed for {seconds / 60:.0f} min.")
-        if settings.GPUSHARE_IDLE_ACTION == "pause":
-            try:
+        try:
+            if settings.GPUSHARE_IDLE_ACTION == "notify":
+                await self._store.ask(_warn, tenant.id)
+            elif settings.GPUSHARE_IDLE_ACTION == "pause":
                 await self._containers.pause(tenant)
-            except (Problem, EngineError) as error:
-                log.warning("container %s is idle but cannot be paused: %s", tenant.name, error)
+        except (Problem, EngineError, DatabaseError) as error:
+            log.warning("container %s is idle, but that is all: %s", tenant.name, error)
 
     def _unmark(self, tenant: Tenant) -> None:
         if tenant.id in self._marked:
             self._marked.discard(tenant.id)
             self._store.container(tenant.id, idle_since=None)
+
+
+def _warn(container: str) -> None:
+    """The same entry as when a person warns the owner."""
+    row = Container.objects.select_related("owner").get(pk=container)
+    audit.record("gpushare", "warn", row.pk, name=row.name, owner=row.owner.get_username())

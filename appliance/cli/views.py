@@ -58,6 +58,8 @@ def state_words(container: Json, now: datetime) -> str:
     if state == "suspended":
         place = f", {ordinal(container['queue_position'])}" if container["queue_position"] else ""
         return f"suspended {age(container['suspended_since'], now)}{place}"
+    if state == "running" and container["idle_since"]:
+        return f"running, idle {age(container['idle_since'], now)}"
     if container["exit_code"] is not None and state != "exited":
         return f"{state} ({container['exit_code']})"
     return str(state)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+from django.db.models import QuerySet
 
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.raw import Elsewhere
-from web.models import Container, Node
+from web.models import AuditEntry, Container, Node
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
@@ -178,16 +181,17 @@ async def test_killing_behind_our_back_is_seen(host: Host) -> None:
 
 async def test_container_that_wants_it_is_removed_when_done(host: Host) -> None:
     container = await host.launch("true", remove_when_done=True)
-    await eventually_removed(host, container)
+    await recorded(Container.objects.filter(pk=container.pk, removed_at__isnull=False))
     assert await host.up.engine.sightings() == []
 
 
-async def eventually_removed(host: Host, container: Container) -> None:
+async def recorded(rows: QuerySet[Any]) -> None:
+    """Waits until the database has such a row."""
     for _ in range(500):
-        if (await host.get(container)).removed_at is not None:
+        if await query(rows.exists):
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it was not removed")
+    raise AssertionError(f"nothing of this kind: {rows.query}")
 
 
 async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settings, monkeypatch) -> None:
@@ -198,6 +202,15 @@ async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settin
     idle = await host.until(container, "paused")
     assert idle.idle_since is not None
     assert [event.kind for event in await host.events(container, "idle")] == ["idle"]
+
+
+async def test_owner_of_an_idle_holder_is_warned_if_configured(host: Host, settings, monkeypatch) -> None:
+    settings.GPUSHARE_IDLE_MINUTES = 0.01
+    settings.GPUSHARE_IDLE_ACTION = "notify"
+    monkeypatch.setattr("scheduler.idle.busy", lambda *_: 0.0)
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
+    await recorded(AuditEntry.objects.filter(action="warn", actor="gpushare", subject=str(container.pk)))
+    assert (await host.get(container)).state == "running"
 
 
 async def test_node_shows_signs_of_life_and_the_policy(host: Host) -> None:

@@ -28,9 +28,10 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
         model = Container
         fields = [
             "id", "name", "owner", "image", "command", "state", "engine", "engine_id", "gpus", "gpu_memory",
-            "gpu_count", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "created_at",
-            "started_at", "finished_at", "exit_code", "reason", "priority", "on_shortage", "max_wait_seconds",
-            "ttl_seconds", "guaranteed", "remove_when_done", "memory", "cpus", "volumes", "ports", "env",
+            "gpu_count", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since",
+            "created_at", "started_at", "finished_at", "exit_code", "reason", "priority", "on_shortage",
+            "max_wait_seconds", "ttl_seconds", "guaranteed", "remove_when_done", "memory", "cpus", "volumes", "ports",
+            "env",
         ]  # fmt: skip
         read_only_fields = fields
 
