@@ -1,6 +1,10 @@
 """Right-sizing: suggestions come from what runs really took."""
 
+import re
+from datetime import timedelta
+
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from tests.support.events import Kind, append
@@ -37,6 +41,18 @@ def test_the_highest_peak_of_all_runs_counts(ada, gpu):
 )
 def test_a_suggestion_leaves_a_margin_and_is_round(peak, quota):
     assert suggest(peak) == quota
+
+
+def test_the_report_by_image_says_how_much_to_ask_for_and_from_how_many_runs(ada, gpu):
+    started = timezone.now() - timedelta(hours=1)
+    for name, peak in (("a", 3 * GIB), ("b", 2 * GIB)):
+        append(run(ada, gpu, name, peak), started, Kind.ACCEPTED, gpu, bytes=peak, used_after=peak)
+    browser = Client()
+    browser.force_login(ada)
+    page = browser.get("/reports/", {"group_by": "image"}).content.decode()
+    (row,) = re.findall(r"<td class=\"wrap\"><code>python train.py</code>.*?</tr>", page)
+    assert re.findall(r"number\">(.*?)</td>", row) == ["2", "0", "3 GiB", "3.2 GiB"]
+    assert "How much to ask for" not in browser.get("/reports/").content.decode()
 
 
 def test_the_suggestion_over_rest(client, ada, gpu):

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
 
-from web import reports
+from web import peaks, reports
 from web.pages.frame import person, show
 from web.roles import Role, role_of
 
@@ -64,7 +64,11 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     for row in rows:
         row["share"] = 100 * row["vram_gib_hours"] / most if most else 0
     priced = found.total.as_dict()["cost"] > 0
-    return show(request, "reports.html", context | {"rows": rows, "total": found.total.as_dict(), "priced": priced})
+    context |= {"rows": rows, "total": found.total.as_dict(), "priced": priced}
+    if group_by == "image":
+        images = {row["group"] for row in rows}
+        context["peaks"] = [each for each in peaks.peaks() if each.image in images]
+    return show(request, "reports.html", context)
 
 
 def _date(text: str | None, otherwise: date) -> tuple[date, bool]:
