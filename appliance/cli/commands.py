@@ -61,9 +61,9 @@ def _ask_secretly(what: str) -> str:
     raise Problem(f"no {what.lower()} was given", code="usage", hint="without a terminal, use --token-stdin")
 
 
-def logout() -> None:
+def logout(as_json: options.Json = False) -> None:
     """Forget the address and the token."""
-    accounts.forget()
+    show({"removed": str(accounts.forget())}, as_json, lambda done: "Logged out; removed {removed}".format(**done))
 
 
 def logs(

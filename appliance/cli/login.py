@@ -57,8 +57,10 @@ def store(login: Login, environ: Mapping[str, str] = os.environ) -> Path:
     return path
 
 
-def forget(environ: Mapping[str, str] = os.environ) -> None:
-    (folder(environ) / "login.json").unlink(missing_ok=True)
+def forget(environ: Mapping[str, str] = os.environ) -> Path:
+    path = folder(environ) / "login.json"
+    path.unlink(missing_ok=True)
+    return path
 
 
 def _stored(environ: Mapping[str, str]) -> Login | None:

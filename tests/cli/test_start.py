@@ -35,6 +35,17 @@ def test_help_lists_every_command():
         assert f"\n  {command} " in listed
 
 
+def test_every_command_answers_programs_too():
+    """Asked of the commands themselves, so that a new one cannot be forgotten."""
+    script = (
+        "import typer; from appliance.cli.main import app; commands = typer.main.get_command(app).commands;"
+        "print(len(commands), *(name for name, made in commands.items()"
+        " if not any('--json' in option.opts for option in made.params)))"
+    )
+    told = subprocess.check_output([sys.executable, "-c", script], env=environment(), text=True)
+    assert told.split() == ["15"]
+
+
 def test_shells_get_a_completion_script_and_the_commands():
     script = gpushare("--show-completion", "bash", environ={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
     assert "_GPUSHARE_COMPLETE=complete_bash" in script.stdout
