@@ -1,4 +1,7 @@
-"""A registry for one image, with a password: enough of the distribution API for `docker pull` from 127.0.0.1."""
+"""A registry for one image, with a password: enough of the distribution API for `docker pull` from 127.0.0.1.
+
+The image says "fetched" when it is run.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -29,11 +33,13 @@ def _image() -> dict[str, bytes]:
         entry = tarfile.TarInfo("random")
         entry.size = LAYER_BYTES
         tar.addfile(entry, io.BytesIO(os.urandom(LAYER_BYTES)))
+        if busybox := shutil.which("busybox"):
+            tar.add(busybox, "bin/echo")
     layer = buffer.getvalue()
     packed = gzip.compress(layer, 1)
     config = json.dumps({
         "architecture": "amd64", "os": "linux",
-        "config": {"Labels": {"com.nvidia.memory.limit": "3GiB"}},
+        "config": {"Labels": {"com.nvidia.memory.limit": "3GiB"}, "Cmd": ["/bin/echo", "fetched"]},
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
     }).encode()  # fmt: skip
     manifest = json.dumps({
@@ -47,12 +53,14 @@ def _image() -> dict[str, bytes]:
 
 
 class Registry:
-    """`host` is its name in image references. `asked` counts requests for the layer."""
+    """`host` is its name in image references. While `open` is not set, only the first half of a layer is sent."""
 
     def __init__(self, user: str, password: str) -> None:
         self._blobs = _image()
         self._expected = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self.manifests_sent = 0
+        self.open = threading.Event()
+        self.open.set()
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -78,13 +86,14 @@ class Registry:
             self.manifests_sent += request.command == "GET"
             return self._send(request, 200, manifest, MANIFEST, _digest(manifest))
         if kind == "blobs" and name in self._blobs:
-            return self._send(request, 200, self._blobs[name])
+            return self._send(request, 200, self._blobs[name], pause=self.open)
         return self._send(request, 404, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}')
 
     @staticmethod
     def _send(
-        request: BaseHTTPRequestHandler, status: int, body: bytes, kind: str = "application/json", digest: str = ""
-    ) -> None:
+        request: BaseHTTPRequestHandler, status: int, body: bytes, kind: str = "application/json", digest: str = "",
+        pause: threading.Event | None = None,
+    ) -> None:  # fmt: skip
         request.send_response(status)
         request.send_header("Content-Type", kind)
         request.send_header("Content-Length", str(len(body)))
@@ -94,8 +103,13 @@ class Registry:
         if status == 401:
             request.send_header("WWW-Authenticate", 'Basic realm="tests"')
         request.end_headers()
-        if request.command != "HEAD":
-            request.wfile.write(body)
+        if request.command == "HEAD":
+            return
+        half = len(body) // 2
+        request.wfile.write(body[:half])
+        if pause is not None:
+            pause.wait()
+        request.wfile.write(body[half:])
 
 
 @contextmanager

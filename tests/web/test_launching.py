@@ -64,7 +64,9 @@ def test_a_scheduler_that_takes_long_gives_202_and_where_to_look(client, gpu, mo
     assert answer.status_code == 202
     body = answer.json()
     assert answer["Location"] == body["url"]
+    Command.objects.update(message="Fetching local: 1.0 of 3.0 MiB")
     later = client.get(body["url"]).json()
+    assert later["message"].startswith("Fetching")
     assert (later["id"], later["done"], later["kind"]) == (body["command"], False, "launch")
 
 

@@ -20,7 +20,8 @@ def finished(command: Command) -> Command | Response:
     command = services.wait_for(command)
     if command.done_at is None:
         url = reverse("command-detail", args=[command.pk])
-        answer = {"command": command.pk, "url": url, "message": "The scheduler has not finished this yet."}
+        message = command.message or "The scheduler has not finished this yet."  # a launch tells what it fetches
+        answer = {"command": command.pk, "url": url, "message": message}
         return Response(PendingAnswer(answer).data, status.HTTP_202_ACCEPTED, headers={"Location": url})
     if command.outcome == Command.Outcome.REFUSED:
         raise Problem(command.code or "refused", command.message, command.status or 409, command.field)
