@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from .broker import Broker
-from .core import policies, safety
-from .core.admission import size
+from .core import policies
+from .core.reasons import why
 from .core.state import Request
 from .store import Store
 from .tenants import Tenant
@@ -83,8 +83,10 @@ class Report:
             if request.suspended:
                 calls.setdefault(request.container, []).append(request)
         ranks: dict[str, int] = {}
+        tried: set[Request] = set()
         for gpu in {request.gpu for request in state.waiting}:
             for rank, request in enumerate(policies.order(state, gpu)):
+                tried.add(request)
                 ranks[request.container] = min(rank, ranks.get(request.container, rank))
         # Whom the policy does not try now comes behind, in order of arrival.
         order = sorted(calls, key=lambda container: ranks.get(container, len(state.waiting)))
@@ -93,17 +95,8 @@ class Report:
                 container,
                 queue_position=position,
                 queue_bytes=sum(request.bytes for request in calls[container]),
-                queue_reason=self._reason(calls[container][0]),
+                queue_reason=why(state, call := calls[container][0], tried=call in tried),
             )
         for container in self._queued - calls.keys():
             self._store.container(container, queue_position=None, queue_bytes=0, queue_reason="")
         self._queued = set(calls)
-
-    def _reason(self, request: Request) -> str:
-        state = self.broker.state
-        if state.containers[request.container].paused:
-            return f"It is paused; it asks for {size(request.bytes)}."
-        free = max(0, safety.free(state, request.gpu))
-        if request.bytes > free:
-            return f"It needs {size(request.bytes)}; {size(free)} are free."
-        return f"It needs {size(request.bytes)} of {size(free)} free; others who hold memory must be able to end first."

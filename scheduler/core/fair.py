@@ -91,9 +91,14 @@ def _size(state: State, request: Request) -> int:
 def _starts(state: State, request: Request, sure: Sure) -> bool:
     """Whether a call may be tried while others wait: a newcomer only if its whole claim fits."""
     container = state.containers[request.container]
-    if safety.holds(container) or all(quota <= safety.free(state, gpu) for gpu, quota in container.quota.items()):
+    if safety.holds(container) or lacking(state, container) is None:
         return True
     return container.id not in sure  # waiting for the rest cannot help it
+
+
+def lacking(state: State, newcomer: Container) -> str | None:
+    """A GPU on which its whole quota is not free."""
+    return next((gpu for gpu, quota in newcomer.quota.items() if quota > safety.free(state, gpu)), None)
 
 
 def _worth(state: State, request: Request, size: int, holdings: dict[str, float]) -> float:

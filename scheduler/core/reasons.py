@@ -1,0 +1,27 @@
+"""Why does a call wait? One sentence for people, with the figures."""
+
+from __future__ import annotations
+
+from . import fair, safety
+from .admission import size
+from .state import Request, State
+
+
+def why(state: State, request: Request, *, tried: bool) -> str:
+    """What keeps a waiting call from its memory now. `tried`: the policy tries it (`policies.order`)."""
+    container, gpu, asked = state.containers[request.container], request.gpu, size(request.bytes)
+    if container.paused:
+        return f"It is paused; it asks for {asked}."
+    room = safety.free(state, gpu) + safety.held(container, gpu) - container.leased.get(gpu, 0)
+    if request.bytes > room:
+        return f"It needs {asked}; {size(max(0, room))} are free."
+    if tried:
+        left = size(room - request.bytes)
+        return (
+            f"It needs {asked} of {size(room)} free; with the {left} that this would leave, it and others could end up "
+            "waiting for each other for ever."
+        )
+    if state.policy == "fair" and (lacking := fair.lacking(state, container)):
+        whole, free = size(container.quota[lacking]), size(max(0, safety.free(state, lacking)))
+        return f"It starts once its whole quota of {whole} is free; {free} are. It asks for {asked} first."
+    return f"It needs {asked} of {size(room)} free; somebody who has waited longer, or was put first, goes first."

@@ -1,0 +1,52 @@
+"""Why somebody waits is told truly, whatever the reason is."""
+
+import pytest
+
+from scheduler.core import policies
+from scheduler.core.events import ContainerAdded, ContainerPaused, GpuSeen, SessionOpened
+from scheduler.core.reasons import why
+from tests.support.world import Process, World
+
+
+def told(policy: str, *asks: tuple[int, int], paused: bool = False) -> str:
+    """Why the last waits: on a GPU of 10, containers with these quotas each ask for so much, one after the other."""
+    world = World(policy)
+    world.do(GpuSeen(0, "g", 10))
+    for session, (quota, asked) in enumerate(asks):
+        world.do(ContainerAdded(0, str(session), {"g": quota}))
+        world.do(SessionOpened(0, session, str(session)))
+        world.processes[session] = Process(str(session))
+        world.need(session, 1, "g", asked, 0)
+    if paused:
+        world.do(ContainerPaused(0, str(len(asks) - 1)))
+    last = world.state.waiting[-1]
+    assert last.session == len(asks) - 1
+    return why(world.state, last, tried=last in policies.order(world.state, "g"))
+
+
+def test_too_little_is_free():
+    assert told("fair", (8, 8), (6, 6)) == "It needs 6 bytes; 2 bytes are free."
+
+
+def test_it_is_paused():
+    assert told("fair", (8, 8), (6, 6), paused=True) == "It is paused; it asks for 6 bytes."
+
+
+@pytest.mark.parametrize("policy", sorted(policies.POLICIES))
+def test_it_would_fit_and_not_be_safe(policy):
+    assert told(policy, (8, 4), (8, 4)) == (
+        "It needs 4 bytes of 6 bytes free; with the 2 bytes that this would leave, it and others could end up waiting "
+        "for each other for ever."
+    )
+
+
+def test_fair_starts_nobody_by_halves_while_others_wait():
+    assert told("fair", (8, 8), (10, 6), (8, 1)) == (
+        "It starts once its whole quota of 8 bytes is free; 2 bytes are. It asks for 1 bytes first."
+    )
+
+
+def test_it_is_not_its_turn():
+    assert told("fifo", (8, 8), (10, 6), (2, 1)) == (
+        "It needs 1 bytes of 2 bytes free; somebody who has waited longer, or was put first, goes first."
+    )
