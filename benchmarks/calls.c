@@ -1,7 +1,8 @@
 /* What benchmarks/threads.py and benchmarks/startup.py run: driver calls, timed from within.
  *
- *   calls pairs          reads "THREADS COUNT BYTES" lines; so many threads each allocate and free COUNT times, at
- *                        once; answers with the nanoseconds of one pair, all threads taken together
+ *   calls pairs          reads "THREADS COUNT BYTES ASYNC" lines; so many threads each allocate and free COUNT times,
+ *                        at once, from the stream-ordered pool if ASYNC is 1; answers with the nanoseconds of one
+ *                        pair, all threads taken together
  *   calls start COUNT    COUNT processes start at once, each takes a context and a first allocation and keeps them
  * until all have; one line each: milliseconds of cuInit and the context, and of the allocation */
 #define _GNU_SOURCE
@@ -18,6 +19,7 @@
 typedef unsigned long long CUdeviceptr;
 static int (*cuInit)(unsigned), (*cuDevicePrimaryCtxRetain)(void **, int), (*cuCtxSetCurrent)(void *);
 static int (*cuMemAlloc)(CUdeviceptr *, size_t), (*cuMemFree)(CUdeviceptr);
+static int (*cuMemAllocAsync)(CUdeviceptr *, size_t, void *), (*cuMemFreeAsync)(CUdeviceptr, void *);
 static void *context;
 
 static double now(void) {
@@ -43,6 +45,8 @@ static void load(void) {
     *(void **)&cuCtxSetCurrent = dlsym(driver, "cuCtxSetCurrent");
     *(void **)&cuMemAlloc = dlsym(driver, "cuMemAlloc_v2");
     *(void **)&cuMemFree = dlsym(driver, "cuMemFree_v2");
+    *(void **)&cuMemAllocAsync = dlsym(driver, "cuMemAllocAsync");
+    *(void **)&cuMemFreeAsync = dlsym(driver, "cuMemFreeAsync");
 }
 
 static void open_context(void) {
@@ -56,6 +60,7 @@ static void open_context(void) {
 static pthread_barrier_t begin;
 static unsigned long count;
 static size_t bytes;
+static int async;
 
 struct worker {
     pthread_t thread;
@@ -69,8 +74,8 @@ static void *work(void *given) {
     worker->begun = now();
     for (unsigned long i = 0; i < count; i++) {
         CUdeviceptr address;
-        must(cuMemAlloc(&address, bytes), "allocate");
-        must(cuMemFree(address), "free");
+        must(async ? cuMemAllocAsync(&address, bytes, NULL) : cuMemAlloc(&address, bytes), "allocate");
+        must(async ? cuMemFreeAsync(address, NULL) : cuMemFree(address), "free");
     }
     worker->ended = now();
     return NULL;
@@ -95,8 +100,9 @@ static void serve_pairs(void) {
     open_context();
     CUdeviceptr keep; /* a live block, so that small requests find one */
     must(cuMemAlloc(&keep, 512), "allocate");
+    must(cuMemAllocAsync(&keep, 512, NULL), "allocate"); /* and the pool has room */
     unsigned threads;
-    while (scanf("%u %lu %zu", &threads, &count, &bytes) == 3 && threads >= 1 && threads <= 256) {
+    while (scanf("%u %lu %zu %d", &threads, &count, &bytes, &async) == 4 && threads >= 1 && threads <= 256) {
         printf("%.1f\n", pairs(threads));
         fflush(stdout);
     }

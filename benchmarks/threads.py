@@ -23,27 +23,27 @@ from tests.support.grants import Grants
 
 THREADS = (1, 2, 4, 16, 64)
 PAIRS = 20_000  # of each turn, all threads together
-CASES = (("4 KiB in a live block", 4096), ("2 MiB", 2 * MIB))
+CASES = (("4 KiB in a live block", 4096, 0), ("4 KiB, stream-ordered", 4096, 1), ("2 MiB", 2 * MIB, 0))
 
 
 def start(card: Card, program: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     return card.popen([str(program), "pairs"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def turn(process: subprocess.Popen[str], threads: int, size: int) -> float:
+def turn(process: subprocess.Popen[str], threads: int, size: int, stream_ordered: int) -> float:
     """Nanoseconds of one allocation and its free."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(f"{threads} {PAIRS // threads} {size}\n")
+    process.stdin.write(f"{threads} {PAIRS // threads} {size} {stream_ordered}\n")
     process.stdin.flush()
     return float(process.stdout.readline())
 
 
 def compare(native: subprocess.Popen[str], shimmed: subprocess.Popen[str], rounds: int) -> None:
     print(f"{'':24}{'threads':>8}{'native':>10}{'shimmed':>10}{'added':>10}{'ratio':>8}   (ns a pair)")
-    for name, size in CASES:
+    for name, *what in CASES:
         for threads in THREADS:
-            turns = [(turn(native, threads, size), turn(shimmed, threads, size)) for _ in range(rounds)]
+            turns = [(turn(native, threads, *what), turn(shimmed, threads, *what)) for _ in range(rounds)]
             before, after = (statistics.median(column) for column in zip(*turns, strict=True))
             added = statistics.median(b - a for a, b in turns)
             ratio = statistics.median(b / a for a, b in turns)

@@ -25,7 +25,25 @@ static _Thread_local struct {
     struct place place;
 } last;
 
+/* The one place there is, as long as nothing has changed since this generation; 0: there are several. */
+static _Atomic uint64_t sole_generation;
+static _Atomic int sole_slot;
+static _Atomic bool own_contexts;
+static _Atomic int device_count;
+
 void devices_changed(void) { atomic_fetch_add(&devices_generation, 1); }
+
+void devices_own_context(void) {
+    atomic_store(&own_contexts, true);
+    devices_changed();
+}
+
+int devices_visible(void) {
+    int count = atomic_load_explicit(&device_count, memory_order_relaxed);
+    if (count || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return count;
+    atomic_store_explicit(&device_count, count, memory_order_relaxed);
+    return count;
+}
 
 static int find_slot(CUdevice device) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -74,7 +92,7 @@ CUresult devices_here(struct place *place) {
     CUresult result = REAL(cuCtxGetCurrent)(&current);
     if (result != CUDA_SUCCESS) return result;
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-    uint64_t generation = atomic_load_explicit(&devices_generation, memory_order_acquire);
+    uint64_t generation = atomic_load(&devices_generation);
     if (last.current != current || last.generation != generation) {
         struct place found;
         result = locate(current, &found);
@@ -82,8 +100,21 @@ CUresult devices_here(struct place *place) {
         last.place = found;
         last.current = current;
         last.generation = generation;
+        /* Read after the generation: who makes a context sets this first and changes the generation then. */
+        if (!atomic_load(&own_contexts) && devices_visible() == 1) {
+            atomic_store(&sole_slot, found.slot);
+            atomic_store(&sole_generation, generation);
+        }
     }
     *place = last.place;
+    return CUDA_SUCCESS;
+}
+
+CUresult devices_to_allocate(struct place *place) {
+    if (atomic_load_explicit(&sole_generation, memory_order_acquire) !=
+        atomic_load_explicit(&devices_generation, memory_order_acquire))
+        return devices_here(place);
+    *place = (struct place){.slot = atomic_load_explicit(&sole_slot, memory_order_relaxed)};
     return CUDA_SUCCESS;
 }
 
@@ -119,5 +150,6 @@ bool devices_primary_charged(CUdevice device) { return atomic_load(&devices[devi
 
 void devices_forget(void) {
     memset(devices, 0, sizeof devices);
+    atomic_store(&own_contexts, false);
     devices_changed();
 }

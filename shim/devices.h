@@ -24,6 +24,15 @@ int devices_slot(CUdevice device, CUresult *error);
  * cannot be charged. */
 CUresult devices_here(struct place *place);
 
+/* The same for a call that asks the driver next, which then says itself that there is no context. Costs two loads where
+ * the process sees one GPU and has made no context of its own: then there is but one place. */
+CUresult devices_to_allocate(struct place *place);
+
+/* The program has made a context of its own. */
+void devices_own_context(void);
+
+int devices_visible(void);
+
 /* Something that threads remember about contexts, streams or pools is no longer so. */
 void devices_changed(void);
 extern _Atomic uint64_t devices_generation;

@@ -77,6 +77,7 @@ static CUresult begin(struct making *making, CUdevice device) {
 static CUresult end(const struct making *making, CUresult result, CUcontext *context) {
     struct ledger_entry entry = {.kind = LEDGER_CONTEXT, .bytes = making->bytes, .slot = (uint8_t)making->slot};
     if (result == CUDA_SUCCESS) {
+        devices_own_context();
         entry.key = (uint64_t)(uintptr_t)*context;
         atomic_fetch_add(&client_page()->slot[making->slot].overhead, making->bytes);
         if (charge_note(entry)) return CUDA_SUCCESS;

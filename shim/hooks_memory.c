@@ -24,7 +24,7 @@ static CUresult settle(CUresult result, const struct place *place, uint64_t byte
 
 /* Where to allocate, with `bytes` taken from the lease there. */
 static CUresult prepare(struct place *place, uint64_t bytes) {
-    CUresult result = devices_here(place);
+    CUresult result = devices_to_allocate(place);
     return result == CUDA_SUCCESS ? charge_take(place->slot, bytes, WIRE_FOR_MEMORY) : result;
 }
 

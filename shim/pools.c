@@ -16,7 +16,6 @@ static struct pool *all; /* under `making` */
 static struct lock making;
 static _Atomic(struct pool *) current[DEVICES]; /* what cuDeviceGetMemPool says, until somebody changes it */
 static _Atomic(struct pool *) graphs[DEVICES];
-static _Atomic int device_count;
 
 static _Thread_local struct {
     uint64_t generation;
@@ -59,13 +58,6 @@ bool pools_add(CUmemoryPool handle, int slot) {
 static struct pool *known(CUmemoryPool handle) {
     struct ledger_entry entry;
     return ledger_get(LEDGER_POOL, (uint64_t)(uintptr_t)handle, &entry) ? (struct pool *)(uintptr_t)entry.owner : NULL;
-}
-
-static int devices_visible(void) {
-    int count = atomic_load_explicit(&device_count, memory_order_relaxed);
-    if (count || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return count;
-    atomic_store_explicit(&device_count, count, memory_order_relaxed);
-    return count;
 }
 
 /* A handle that the program did not get from cuMemPoolCreate: some device's default pool, or one that lies where the

@@ -25,11 +25,14 @@ struct pool {
     CUdevice device;
     int slot;                  /* NO_SLOT: on the host, or imported: not charged */
     _Atomic bool dead;         /* destroyed by the program; lives on until its allocations are freed */
-    _Atomic uint64_t live;     /* bytes of living allocations */
     _Atomic uint64_t reserved; /* what the driver was last seen to have reserved */
     struct lock lock;          /* the two below */
     uint64_t charged;          /* taken from the lease */
     uint64_t pending;          /* of that: for growth that is under way */
+    /* Apart from the rest, which threads only read: this each of them writes. */
+    uint8_t before_live[64];
+    _Atomic uint64_t live; /* bytes of living allocations */
+    uint8_t after_live[64];
 };
 
 /* The pool that the program's handle stands for; made known on the first use. NULL, and why in `*error`. */
