@@ -266,11 +266,11 @@ class Broker:
             self.tell(ContainerEnded(self.now(), tenant.id))
             self._changed(tenant.id)
 
-    def show(self, tenant: Tenant) -> None:
-        """Brings what the container's pages display up to date."""
+    def show(self, tenant: Tenant, *sessions: Session) -> None:
+        """Brings what the container's pages display up to date, or only those of these sessions."""
         places = tenant.places(self.contexts)
         used = {gpu: tenant.used(gpu) for gpu in tenant.quota}
-        for session in tenant.sessions.values():
+        for session in sessions or tenant.sessions.values():
             for place, lease in zip(places, session.leases.values(), strict=True):
                 lease.show(place, elsewhere=used[place.gpu] - lease.used)
 
@@ -285,7 +285,7 @@ class Broker:
             lease.set_pressure(gpu in self._pressed)
         leased = {gpu: lease.granted for gpu, lease in session.leases.items() if lease.granted}
         self.tell(SessionOpened(self.now(), session.id, tenant.id, leased))
-        self.show(tenant)
+        self.show(tenant, session)
 
     def close(self, session: Session) -> None:
         """The card no longer shows the process: its whole lease comes back."""
