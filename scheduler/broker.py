@@ -183,6 +183,14 @@ class Broker:
             policy=self.state.policy,
         )
 
+    def card_full(self, session: Session, gpu: str, size: int) -> None:
+        """Writes down that the card itself had no memory for `size` bytes inside the lease."""
+        self._journal.event(
+            "card_full", session.container, gpu=gpu, pid=session.pid, size=size,
+            used_after=self._note_use(self.tenants[session.container], gpu),
+            detail=f"The card had no memory inside a lease ({session.physical} times): something else is on it.",
+        )  # fmt: skip
+
     def _note_use(self, tenant: Tenant, gpu: str) -> int:
         tenant.told[gpu] = tenant.note_peak(gpu)
         return tenant.told[gpu]

@@ -141,6 +141,7 @@ class Sessions:
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
                 self._broker.tenants[session.container].name, session.pid, gpu, size, session.physical,
             )  # fmt: skip
+            self._broker.card_full(session, gpu, size)
 
     def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str) -> None:
         if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):

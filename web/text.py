@@ -38,6 +38,9 @@ EVENTS: dict[str, str | Promise] = {
     _KIND.UNPAUSED: _("unpaused"),
     _KIND.KILLED: _("killed"),
     _KIND.QUOTA: _("quota changed"),
+    _KIND.WARNED: _("warned"),
+    _KIND.IDLE: _("idle"),
+    _KIND.CARD_FULL: _("card full"),
 }
 
 _CATALOGUE: dict[str, str | Promise] = {

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
+from pathlib import Path
 
+import pytest
+
+from tests.support.card import ROOT
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, MIB, Host, query
-from web.models import Gpu, UsageSample
+from web.models import AllocationEvent, Gpu, UsageSample
 
 CONTEXT = 66 * MIB
 
@@ -91,6 +96,51 @@ async def test_what_the_card_shows_beyond_the_charge_is_charged_as_overhead_and_
     assert session.leases[gpu].charge(16 * MIB) == 0
     await eventually(lambda: tenant.used(gpu) == charged)
     assert session.leases[gpu].measured == 32 * MIB
+
+
+# Takes a lease, then waits for a file, then asks the card for what the lease allows.
+LEASED = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.support.cuda import *
+cuda = Cuda()
+cuda.alloc(64 * MIB)
+print("leased", flush=True)
+while not Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+try:
+    cuda.alloc(3 * GIB)
+except Failed as failed:
+    print("failed with", failed.code, flush=True)
+cuda.alloc(64 * MIB)
+print("goes on", flush=True)
+"""
+
+
+async def test_a_card_that_is_full_inside_a_lease_is_written_down(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    container = await host.launch(sys.executable, "-c", LEASED, str(ROOT), str(go), gpu_memory=4 * GIB)
+    await host.says(container, "leased")
+    # The scheduler must not see what takes the card, or it would take the headroom back and let the program wait.
+    monkeypatch.setattr(host.up.measure, "once", partial(asyncio.sleep, 0))
+    outside = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(3 * GIB), stdout=asyncio.subprocess.PIPE
+    )
+    assert outside.stdout is not None
+    assert await outside.stdout.readline() == b"holds\n"
+    go.touch()
+    await host.until(container, "exited")
+    outside.kill()
+    await outside.communicate()
+    assert "failed with 2\ngoes on" in host.log(container)
+    await host.up.store.flush()
+    event = await query(lambda: AllocationEvent.objects.get(container=container, kind="card_full"))
+    assert event.bytes == 3 * GIB
+    assert event.used_after < 3 * GIB
+    assert "had no memory inside a lease" in event.detail
 
 
 async def test_overhead_without_headroom_raises_the_lease_and_what_passes_the_quota_is_taken_back(host: Host) -> None:
