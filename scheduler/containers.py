@@ -62,6 +62,8 @@ class Containers:
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:
         """`progress` is told, from any thread, how far the fetching of the image is."""
+        if row.started_at is not None:
+            return  # a scheduler did this and died before it could say so; this one has taken the container over
         quota = row.gpu_memory or await self._quota_by_image(row, progress)
         tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
         if refused := self._broker.add(tenant, self._added(row, tenant)):

@@ -165,6 +165,7 @@ def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, termi
     appliance.launch("sleep", "60", name="newcomer")
     read_until(ours, b"newcomer")
     process.send_signal(signal.SIGINT)
+    read_until(ours, b"\x1b[?1049l")  # it leaves the screen as it was: a terminal that nobody reads would hold it up
     assert (process.wait(10), process.stderr.read()) == (0, "")
 
 

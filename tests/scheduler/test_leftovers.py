@@ -23,6 +23,17 @@ async def test_container_that_was_to_go_when_done_goes_at_the_next_look(host: Ho
     assert (await host.get(container)).removed_at is not None
 
 
+async def test_launch_that_a_scheduler_did_and_died_before_it_could_say_so_is_not_done_twice(host: Host) -> None:
+    container = await host.launch("workload", "--bytes", "512MiB", "--check", "1MiB", "--hold", "600")
+    await host.says(container, "holding")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert (await host.command("launch", container)).outcome == "done"
+    assert host.up.broker.tenants[str(container.pk)] is tenant
+    assert (await host.command("kill", container)).outcome == "done"
+    await host.returned(container)
+    assert [event.kind for event in await host.events(container, "started", "ended")] == ["started", "ended"]
+
+
 async def test_what_runs_though_its_launch_was_refused_is_ended(host: Host) -> None:
     container = await host.launch("sleep", "60")
     await host.stop()
