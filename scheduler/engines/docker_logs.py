@@ -50,30 +50,40 @@ class LogCopier:
 
     def _run(self) -> None:
         try:
-            with LogFile(self._path, self._limit) as log:
-                if not log.complete:
-                    self._copy(log)
-                self.complete = log.complete
+            # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
+            for copy in (self._follow, self._copy_rest):
+                with LogFile(self._path, self._limit) as log:
+                    if not log.complete:
+                        copy(log)
+                    self.complete = log.complete
         except (docker.errors.APIError, requests.exceptions.RequestException, OSError, ValueError) as error:
             # Started again by the next reconciliation if the container is still there.
             if not self._closing:
                 logger.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
         finally:
-            if self._stream is not None:
-                release(self._stream)
             self.done.set()
 
-    def _copy(self, log: LogFile) -> None:
-        since = max(0.0, log.stamp / 1e9 - 1e-3)  # a float cannot hold the stamp; the log passes by what it has
-        self._stream = self._api.logs(self._engine_id, stream=True, follow=True, timestamps=True, since=since or None)
-        if self._closing:  # `close` came before there was a stream to close
-            return
-        for message in _messages(self._stream):
-            if self._closing or not log.add(*message):
-                return
+    def _follow(self, log: LogFile) -> None:
+        self._copy(log, follow=True)
+
+    def _copy_rest(self, log: LogFile) -> None:
         if not self._closing and not _is_running(self._api, self._engine_id):
-            log.release()
-            log.finish()
+            self._copy(log, follow=False)
+            if not self._closing and not log.complete:
+                log.release()
+                log.finish()
+
+    def _copy(self, log: LogFile, *, follow: bool) -> None:
+        since = max(0.0, (log.stamp - OUT_OF_ORDER) / 1e9)  # the log passes by what it has
+        self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
+        try:
+            if self._closing:  # `close` came before there was a stream to close
+                return
+            for message in _messages(self._stream):
+                if self._closing or not log.add(*message):
+                    return
+        finally:
+            release(self._stream)
 
 
 class LogFile:

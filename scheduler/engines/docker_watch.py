@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
+LEFTOVERS = ("created", "dead")  # states that only a launch or a removal leaves that was cut short
 CONDITIONS = {"running": Condition.RUNNING, "paused": Condition.PAUSED}  # all else has ended
 
 
@@ -91,7 +92,7 @@ class Watch:
             id_, engine_id = each["Labels"][options.LABEL], each["Id"]
             if id_ in self.launching:
                 continue
-            if id_ in self.doomed or each["State"] in ("created", "dead"):
+            if id_ in self.doomed or each["State"] in LEFTOVERS:
                 await self._tidy(id_, engine_id)
                 continue
             self.copy_logs(engine_id, Path(each["Labels"][options.LABEL_LOG]))
@@ -121,9 +122,14 @@ class Watch:
     async def _tidy(self, id_: str, engine_id: str) -> None:
         """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
         dockerd did not survive (Docker calls it dead)."""
+        if id_ not in self.doomed:
+            # The list may be from before the start of a launch that is through by now.
+            found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
+                return
         logger.info("Removing what is left of container %s.", engine_id[:12])
-        force = id_ in self.doomed  # else only if it does not run after all
-        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True, force=force))
+        remove = partial(self._client.api.remove_container, engine_id, v=True, force=id_ in self.doomed)
+        await self._client.unless_gone(remove)
         self.doomed.discard(id_)
 
     def _list(self) -> list[dict[str, Any]]:

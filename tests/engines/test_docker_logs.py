@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,24 @@ async def test_long_output_ends_with_an_honest_mark(open_engine: Opener, a_launc
 async def test_lines_longer_than_dockers_messages_stay_whole(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     text = await output_of(docker_engine, a_launch("/bin/sh", "-c", "yes x | head -n 50000 | tr -d '\\n'; echo"))
     assert text == "x" * 50000 + "\n"
+
+
+@pytest.mark.docker
+async def test_last_messages_that_a_followed_stream_leaves_out_are_copied_too(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = docker_engine._client.api
+    logs = api.logs
+
+    def hasty(*arguments: Any, **options: Any) -> Any:
+        stream = logs(*arguments, **options)
+        if options["follow"]:
+            stream._stream = itertools.islice(stream._stream, 1)
+        return stream
+
+    monkeypatch.setattr(api, "logs", hasty)
+    launch = a_launch("/bin/sh", "-c", "echo one; echo two >&2; echo three")
+    assert sorted((await output_of(docker_engine, launch)).split()) == ["one", "three", "two"]
 
 
 def written(path: Path, *messages: tuple[int, bytes]) -> bytes:

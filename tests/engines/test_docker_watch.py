@@ -126,6 +126,16 @@ async def test_launch_cut_short_is_tidied_up(
     assert docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"}) == []
 
 
+async def test_list_from_before_its_start_takes_no_container_away(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    launch = a_launch("true")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await seen(docker_engine, launch.id, Condition.ENDED)
+    await docker_engine._watch._tidy(launch.id, engine_id)  # the list said that it was only created
+    assert docker_api.inspect_container(engine_id)["State"]["Status"] == "exited"
+
+
 async def test_same_launch_again_is_the_same_container(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     launch = a_launch("sleep", "60")
     first = await docker_engine.launch(launch)
