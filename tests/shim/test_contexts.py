@@ -111,3 +111,26 @@ def test_memory_taken_in_a_green_context_goes_with_the_primary_one(grants, progr
     assert grants.only_peer().used() == card.used() == CONTEXT + 4 * MIB
     cuda("cuDevicePrimaryCtxReset_v2", 0)
     assert grants.only_peer().used() == card.used()
+
+
+def test_a_context_of_ones_own_beside_the_only_place_so_far(grants, program, card):
+    """Until then nothing has to be asked about where an allocation goes; from then on it has."""
+    cuda = program(grants)
+    cuda.use()
+    cuda.new("cuMemAlloc_v2", 2 * MIB)
+    own = cuda.new("cuCtxCreate_v2", 0, 0)
+    cuda.new("cuMemAlloc_v2", 4 * MIB)
+    assert grants.only_peer().used() == 2 * CONTEXT + 6 * MIB
+    cuda("cuCtxDestroy_v2", own)
+    assert grants.only_peer().used() == CONTEXT + 2 * MIB
+    assert card.used() == CONTEXT + 2 * MIB
+
+
+def test_a_context_that_ended_and_came_again_is_charged_again(grants, program):
+    cuda = program(grants)
+    for _ in range(2):
+        cuda.use()
+        cuda.new("cuMemAlloc_v2", 2 * MIB)
+        assert grants.only_peer().used() == CONTEXT + 2 * MIB
+        cuda("cuDevicePrimaryCtxRelease_v2", 0)
+        assert grants.only_peer().used() == 0

@@ -106,6 +106,39 @@ def test_without_a_context_it_is_cudas_own_error(grants, program):
     assert cuda.result("cuMemGetInfo_v2", {"out": 0}, {"out": 0}) == INVALID_CONTEXT
 
 
+def test_without_a_context_on_a_thread_beside_one_that_has_it(grants, program):
+    cuda = program(grants)
+    cuda.use()
+    cuda.new("cuMemAlloc_v2", 2 * MIB)
+    result = cuda.run("""
+results = []
+def alone():
+    results.append(lib.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 20)))
+thread = threading.Thread(target=alone)
+thread.start(); thread.join()
+answer = results
+""")
+    assert result == [INVALID_CONTEXT]
+    assert grants.only_peer().used() == CONTEXT + 2 * MIB
+
+
+def test_no_driver_call_beside_its_own_inside_the_lease(grants_of, program):
+    cuda = program(grants_of(extra=16 * MIB))
+    cuda.use()
+    cuda.new("cuMemAlloc_v2", MIB)
+    before, after = cuda.run("""
+calls = lib.sim_all_calls
+calls.restype = ctypes.c_uint64
+address = ctypes.c_uint64()
+before = calls()
+for _ in range(100):
+    assert lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+    assert lib.cuMemFree_v2(address) == 0
+answer = before, calls()
+""")
+    assert after - before == 2 * 100
+
+
 def test_without_a_scheduler_there_is_no_memory_and_one_line(card, tmp_path):
     from tests.support.grants import BUILD
     from tests.support.program import Program

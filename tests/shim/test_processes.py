@@ -216,7 +216,7 @@ while True:
 
 @pytest.mark.parametrize("card", ["sim:1x5GiB"], indirect=True)
 def test_processes_killed_at_random_leave_nothing(grants_of, program, card):
-    """A short storm; tests/shim/storm.py is the long one, on the real scheduler."""
+    """A short storm; tests/scheduler/test_storm.py is the long one, on the real scheduler."""
     grants = grants_of(quota=4096 * MIB, extra=8 * MIB)
     chance = random.Random(1)
     programs = [program(grants) for _ in range(8)]

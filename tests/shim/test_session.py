@@ -11,6 +11,7 @@ from tests.support.card import CONTEXT, MIB
 from tests.support.eventually import until
 
 OUT_OF_MEMORY, NOT_PERMITTED = 2, 800
+MOST_ATTEMPTS = 38  # charge.c; about two seconds of pauses
 
 
 def test_allocations_inside_the_lease_go_on_without_a_scheduler(grants_of, program):
@@ -188,9 +189,8 @@ def test_the_card_is_out_of_memory_inside_the_lease(grants_of, program, card):
         pass
     cuda = program(grants := grants_of(quota=3000 * MIB, extra=3000 * MIB))
     cuda.use()
-    begin = time.monotonic()
     assert cuda.result("cuMemAlloc_v2", {"out": 0}, 1000 * MIB) == OUT_OF_MEMORY
-    assert 1 < time.monotonic() - begin < 6
+    assert cuda.run("answer = lib.sim_calls(b'cuMemAlloc_v2')") == 1 + MOST_ATTEMPTS
     peer = grants.only_peer()
     assert (peer.frames[-1].type, peer.frames[-1].bytes) == (Type.PHYSICAL, 1000 * MIB)
     assert peer.used() == CONTEXT

@@ -214,11 +214,11 @@ def _shared_card(home: Path, fresh: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def a_host(settings: Any, home: Path, policy: str = "fifo") -> AsyncIterator[Host]:
+async def a_host(settings: Any, home: Path, policy: str = "fifo", gpus: str = "sim:1x5GiB") -> AsyncIterator[Host]:
     """A running host with one simulated GPU of 5 GiB. `home` must be empty and outlive the test."""
     _shared_card(home, home.parent / "shared-card")
     settings.GPUSHARE_HOME = home
-    settings.GPUSHARE_GPUS = "sim:1x5GiB"
+    settings.GPUSHARE_GPUS = gpus
     settings.GPUSHARE_ENGINE = "process"
     settings.GPUSHARE_POLICY = policy
     host = Host(home)

@@ -80,7 +80,7 @@ class Run:
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [line[len(what) :].strip() for line in lines if line.split(" ")[0] == what]
 
-    def look(self, now: float, used: int, overhead: int, held: int) -> None:
+    def look(self, now: float, used: int, overhead: int, held: int, still: float = 0) -> None:
         """Takes a sample if it holds at a mark, and lets it go on once its charge is at rest."""
         reached = len(self.said("mark"))
         if (self.folder / f"go-{reached}").exists() or not reached:
@@ -90,14 +90,14 @@ class Run:
             self._since = now
         samples = self.marks[-1]
         samples.append(Sample(now - self._since, used, overhead, held))
-        if self.kind == "plain" or _at_rest(samples):
+        if self.kind == "plain" or _at_rest(samples, still):
             (self.folder / f"go-{reached}").touch()
 
 
-def _at_rest(samples: list[Sample]) -> bool:
+def _at_rest(samples: list[Sample], still: float) -> bool:
     last = samples[-1]
-    recent = [sample for sample in samples if sample.at >= last.at - STILL]
-    return last.at >= LONGEST or (last.at >= STILL and all(sample.used == last.used for sample in recent))
+    recent = [sample for sample in samples if sample.at >= last.at - still]
+    return last.at >= LONGEST or (last.at >= still and all(sample.used == last.used for sample in recent))
 
 
 class Workplace:
@@ -162,8 +162,8 @@ def play_plain(work: Workplace) -> list[Run]:
 class Engine:
     """The appliance with one engine, and all programs on it at once."""
 
-    def __init__(self, name: str, gpus: str, work: Workplace) -> None:
-        self.name, self._work = name, work
+    def __init__(self, name: str, gpus: str, work: Workplace, still: float) -> None:
+        self.name, self._work, self._still = name, work, still
         self.runs = work.runs(("fits", "tight"), name)
         if name == "docker":
             host_image.build()
@@ -207,7 +207,7 @@ class Engine:
                 continue
             claim = told[run.container]["gpus"][0]
             mine = sum(size for pid, size in held.items() if f"{run.folder} " in owners[pid])
-            run.look(time.monotonic(), claim["used"], claim["overhead"], mine)
+            run.look(time.monotonic(), claim["used"], claim["overhead"], mine, self._still)
             run.state = told[run.container]["state"]
             run.over = run.state not in RUNNING
 
@@ -290,6 +290,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=[STATIC, *FRAMEWORKS])
     parser.add_argument("--engine", action="append", choices=("process", "docker"))
     parser.add_argument("--gpus", default="nvidia")
+    parser.add_argument("--still", type=float, default=STILL, help="seconds without a change that count as rest")
     parser.add_argument("--out", type=Path, default=Path())
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
@@ -311,29 +312,26 @@ def main() -> int:
     good = len(native) == len(plain)
     for name in arguments.engine or ["process", "docker"]:
         try:
-            good = one_engine(name, arguments.gpus, work, native, told, arguments.out) and good
+            good = one_engine(Engine(name, arguments.gpus, work, arguments.still), native, told, arguments.out) and good
         except Exception:  # the other engine's table is worth having all the same
             traceback.print_exc()
             good = False
     return 0 if good else 1
 
 
-def one_engine(
-    name: str, gpus: str, work: Workplace, native: dict[str, list[str]], told: dict[str, Any], out: Path
-) -> bool:
+def one_engine(engine: Engine, native: dict[str, list[str]], told: dict[str, Any], out: Path) -> bool:
     """Whether all was right. What came about before an end by force is shown and kept."""
     begin = time.monotonic()
-    engine = Engine(name, gpus, work)
     left = -1
     try:
         engine.play()
         left = engine.left()
     finally:
         rows = [judge(run, native.get(run.name, [])) for run in engine.runs]
-        show(name, rows)
+        show(engine.name, rows)
         seconds = time.monotonic() - begin
-        print(f"{name}: charged on the card afterwards: {left} B; {seconds:.0f} s", flush=True)
-        told["engines"][name] = {"left": left, "seconds": seconds, "rows": rows}
+        print(f"{engine.name}: charged on the card afterwards: {left} B; {seconds:.0f} s", flush=True)
+        told["engines"][engine.name] = {"left": left, "seconds": seconds, "rows": rows}
         (out / "matrix.json").write_text(json.dumps(told, indent=1))
         engine.close()
     return left == 0 and all(row["right"] and row["within"] for row in rows)

@@ -1,0 +1,28 @@
+"""The matrix of real programs that runs on a GPU (tests/gpu/shim), here with the one that needs no GPU code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.card import MIB, ROOT
+
+
+@pytest.mark.timeout(120)
+def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp_path):
+    words = ["--gpus", "sim:1x16GiB", "--engine", "process", "--still", "0.5", "--out", str(tmp_path), "driver API"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.shim.matrix", *words],
+        cwd=ROOT, env=card.env(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "matrix.json").read_text())["engines"]["process"]
+    assert [(row["quota"], row["beyond"]) for row in told["rows"]] == [
+        ("fits", ""),
+        ("tight", "CUDA_ERROR_OUT_OF_MEMORY"),
+    ]
+    assert {row["at rest"]["used"] for row in told["rows"]} == {(1024 + 66) * MIB}
+    assert told["left"] == 0
