@@ -164,6 +164,7 @@ class Engine:
 
     def __init__(self, name: str, gpus: str, work: Workplace, still: float) -> None:
         self.name, self._work, self._still = name, work, still
+        self._smi = ""  # the container that runs it
         self.runs = work.runs(("fits", "tight"), name)
         if name == "docker":
             host_image.build()
@@ -179,24 +180,27 @@ class Engine:
     def play(self) -> None:
         deadline = time.monotonic() + LIMIT
         for run in self.runs:
-            self._launch(run)
+            run.container = self._launch(run.words(), run.folder.name, FITS if run.kind == "fits" else TIGHT)
+        self._look_with_nvidia_smi()
         while time.monotonic() < deadline and not all(run.over for run in self.runs):
             self._look()
             time.sleep(0.2)
         self._look()
         for run in self.runs:
-            run.log = "" if run.state == "exited" else self._log(run)
+            run.log = "" if run.state == "exited" else self._log(run.container)
+        if self._smi:
+            print(f"\nnvidia-smi in a container of {TIGHT >> 20} MiB: {self._log(self._smi).strip()}", flush=True)
 
-    def _launch(self, run: Run) -> None:
+    def _launch(self, words: list[str], name: str, quota: int) -> str:
         docker = {"image": host_image.IMAGE, "volumes": [*host_image.VOLUMES, f"{self._work.path}:{self._work.path}"]}
-        made = self._site.launch(
-            *run.words(),
-            name=run.folder.name,
-            gpu_memory=FITS if run.kind == "fits" else TIGHT,
-            env=self._work.environment(),
-            **(docker if self.name == "docker" else {}),
-        )
-        run.container = made["id"]
+        more = docker if self.name == "docker" else {}
+        return str(self._site.launch(*words, name=name, gpu_memory=quota, env=self._work.environment(), **more)["id"])
+
+    def _look_with_nvidia_smi(self) -> None:
+        """What a person sees in a container: the quota as the card."""
+        if tool := shutil.which("nvidia-smi"):
+            words = [tool, "--query-gpu=name,memory.total,memory.used,memory.free", "--format=csv,noheader"]
+            self._smi = self._launch(words, "nvidia-smi", TIGHT)
 
     def _look(self) -> None:
         told = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
@@ -223,8 +227,8 @@ class Engine:
                 return int(charged)
             time.sleep(0.2)
 
-    def _log(self, run: Run) -> str:
-        url = f"{self._site.url}/api/v1/containers/{run.container}/logs/"
+    def _log(self, container: str) -> str:
+        url = f"{self._site.url}/api/v1/containers/{container}/logs/"
         return httpx.get(url, headers={"Authorization": f"Token {self._site.token}"}, timeout=10).text[-1500:]
 
     def close(self) -> None:
