@@ -216,7 +216,7 @@ void virtual_array_gone(const void *array);
 void virtual_forget(void);
 void graphs_forget(void);
 
-/* What to hand out instead of a real function, or NULL if that one is not intercepted. */
+/* What to hand out instead of a real function of the driver, or NULL if that one is not intercepted. */
 void *wrapper_of(const void *real);
 
 #endif

@@ -82,7 +82,7 @@ int real_exists(enum hook hook) {
 
 void *wrapper_of(const void *real) {
     for (enum hook hook = 0; hook < HOOK_COUNT; hook++)
-        if (real_function(hook) == real && real_exists(hook)) return calls[hook].wrapper;
+        if (calls[hook].library == CUDA && real_function(hook) == real && real_exists(hook)) return calls[hook].wrapper;
     return NULL;
 }
 

@@ -92,6 +92,17 @@ def test_every_hook_is_reached_by_cu_get_proc_address():
     assert set(CUDA) <= reached
 
 
+def test_nvml_is_not_loaded_for_a_program_that_does_not_use_it(loaded):
+    """It would lengthen the start of every CUDA program by a few milliseconds."""
+    libraries = loaded("""
+proc("cuGetProcAddress_v2", "cuMemAlloc", 13000, 0, None)
+proc("cuGetProcAddress_v2", "cuInit", 13000, 0, None)
+answer = open("/proc/self/maps").read()
+""")
+    assert "libcuda.so.1" in libraries
+    assert "libnvidia-ml" not in libraries
+
+
 def test_names_that_are_not_in_the_table(loaded):
     answers = loaded("""
 answer = [
