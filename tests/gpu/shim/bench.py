@@ -137,6 +137,7 @@ def both_in_one(program: Path, env: dict[str, str]) -> dict[str, dict[str, Any]]
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=250)
+    parser.add_argument("--only", nargs="+", choices=SHARES, default=list(SHARES), help="these sections and no others")
     parser.add_argument("--out", type=Path, default=Path())
     arguments = parser.parse_args()
     begin = time.monotonic()
@@ -153,23 +154,28 @@ def main() -> None:
 
     def share(section: str) -> float:
         """Its part of the time that is left."""
-        left = sum(SHARES[name] for name in SHARES if name not in results)
+        left = sum(SHARES[name] for name in arguments.only if name not in results)
         return float(begin + arguments.seconds - time.monotonic()) * SHARES[section] / left
 
     try:
-        keep("inside one process", both_in_one(calls, env))
-        pairs = alternate(share("calls"), lambda env: numbers(run([str(calls)], env)), env)
-        keep("calls", table("calls of the runtime API", "ns", pairs))
-        keep("start", table("start of a process", "ms", alternate(share("start"), start_once(start), env)))
-        pairs = alternate(share("threads"), lambda env: numbers(run([str(calls), "threads"], env)), env)
-        keep("threads", table("threads", "pairs/s", pairs))
-        keep("scaling", table("scaling", "times", scaling(pairs)))
-        together = shared.env()
-        counting = {**together, "LD_PRELOAD": str(BUILD / "libgpushare-counted.so")}
-        counts, groups = training.rounds(share("training"), together, counting)
-        keep("training", show("training steps", "steps/s", {name: row(name, each) for name, each in groups.items()}))
-        print("intercepted calls in a training step (bar: none):", counts, flush=True)
-        keep("intercepted in a training step", counts)
+        if "calls" in arguments.only:
+            keep("inside one process", both_in_one(calls, env))
+            pairs = alternate(share("calls"), lambda env: numbers(run([str(calls)], env)), env)
+            keep("calls", table("calls of the runtime API", "ns", pairs))
+        if "start" in arguments.only:
+            keep("start", table("start of a process", "ms", alternate(share("start"), start_once(start), env)))
+        if "threads" in arguments.only:
+            pairs = alternate(share("threads"), lambda env: numbers(run([str(calls), "threads"], env)), env)
+            keep("threads", table("threads", "pairs/s", pairs))
+            keep("scaling", table("scaling", "times", scaling(pairs)))
+        if "training" in arguments.only:
+            together = shared.env()
+            counting = {**together, "LD_PRELOAD": str(BUILD / "libgpushare-counted.so")}
+            counts, groups = training.rounds(share("training"), together, counting)
+            rows = {name: row(name, each) for name, each in groups.items()}
+            keep("training", show("training steps", "steps/s", rows))
+            print("intercepted calls in a training step (bar: none):", counts, flush=True)
+            keep("intercepted in a training step", counts)
     finally:
         alone.close()
         shared.close()

@@ -125,6 +125,7 @@ class Workplace:
         toolkit = Path("/usr/local/cuda")
         return {
             "PATH": os.environ["PATH"],
+            "USER": "gpushare",  # PyTorch asks for a name, and an image need not have anybody's
             **{name: str(self.path / folder) for name, folder in caches.items()},
             **({"CUDA_PATH": str(toolkit.resolve())} if toolkit.exists() else {}),
         }

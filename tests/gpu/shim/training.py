@@ -14,8 +14,8 @@ import time
 
 from tests.gpu.shim import card
 
-COUPLES = 6
-TURN = 0.15  # seconds for one model
+COUPLES = 12
+TURN = 0.1  # seconds for one model
 START = 90  # seconds for all of them to be ready; none takes longer than the whole section
 
 Rates = dict[str, float]
