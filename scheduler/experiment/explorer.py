@@ -1,15 +1,15 @@
 """Every state that can come about, one after the other: a small host, explored to the end.
 
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
-happen is tried: every request, every free, the end of every process, and, if asked for, every pause, every change of
-quota and the passing of time. Headroom is not followed: what a process used of its lease without asking, in whatever
-order, shows only when headroom is taken back, so *every* amount from nothing to all of each lease is tried there.
-Containers that differ in name only are one state.
+happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
+every pause and every change of quota. Headroom is not followed: what a process used of its lease without asking, in
+whatever order, shows only when headroom is taken back, so *every* amount from nothing to all of each lease is tried
+there. Containers that differ in name only are one state.
 
 In every state that the arbiter settles on, all of `core/invariants.py` is checked, deadlock among it; as long as no
 pause has happened also that nobody passes quota or capacity and that everybody is completable.
 
-`manage.py explore` runs it; docs/safety.md has the counts.
+`manage.py explore` runs it; docs/deciding.md has the counts. What is too large for it is left to `splits.py`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def explore(host: Host, limit: int | None = None) -> int:
     frontier = deque([start])
     while frontier and (limit is None or len(came_from) < limit):
         key = frontier.popleft()
-        before = _state(host, key)
+        before = build(host, key)
         for event in _events(host, before):
             for after, step in _outcomes(host, before, event):
                 reached = _key(after)
@@ -137,7 +137,7 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             yield SessionEnded(NOW, session), SessionOpened(NOW, session, container.id)
         if host.pauses:
             yield ((ContainerResumed if container.paused else ContainerPaused)(NOW, container.id),)
-    if any(NOW - request.since < LONG for request in state.waiting):
+    if host.policy == "fair" and any(NOW - request.since < LONG for request in state.waiting):
         yield (Ticked(NOW + LONG),)
 
 
@@ -196,6 +196,8 @@ def _key(state: State) -> Key:
     calls: dict[str, tuple[int, int, int, bool]] = {}
     for place, request in enumerate(state.waiting):
         due = state.now - request.since >= LONG
+        if state.policy == "random":
+            place = 0  # it asks for no order
         calls[request.container] = (place, gpus.index(request.gpu), request.bytes, due)
     return tuple(
         sorted(
@@ -210,7 +212,8 @@ def _key(state: State) -> Key:
     )
 
 
-def _state(host: Host, key: Key) -> State:
+def build(host: Host, key: Key) -> State:
+    """The state that a key stands for, settled."""
     gpus = [f"g{index}" for index in range(host.gpus)]
     containers, sessions, calls = {}, {}, []
     for session, (quota, leased, paused, call) in enumerate(key):

@@ -1,15 +1,16 @@
-"""Every state of small hosts; the larger ones are `manage.py explore`, with the counts in docs/safety.md."""
+"""Every state and every split of small hosts; the larger ones are `manage.py explore`, counted in docs/deciding.md."""
 
 import pytest
 
 from scheduler.core.policies import POLICIES
 from scheduler.experiment import deadlock
-from scheduler.experiment.explorer import Host, explore, hosts
+from scheduler.experiment.explorer import Broken, Host, explore, hosts
+from scheduler.experiment.splits import Cards, check
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_no_state_of_a_small_host_is_broken(policy):
-    assert sum(explore(host) for host in hosts(policy, 3, 2, gpus=1, pauses=False, changes=False)) > 50
+    assert sum(explore(host) for host in hosts(policy, 3, 2, gpus=1, pauses=False, changes=False)) >= 50
 
 
 def test_pauses_and_changes_of_quota_break_nothing():
@@ -25,6 +26,23 @@ def test_the_explorer_finds_a_deadlock_where_there_is_one(monkeypatch):
     monkeypatch.setattr("scheduler.core.safety.harmless", lambda before, after, mover: True)
     with pytest.raises(AssertionError, match="may never end"):
         explore(Host(2, ((2,), (2,)), "fifo"))
+
+
+@pytest.mark.parametrize("cards", [Cards(4, 4), Cards(4, 2, pauses=True), Cards(2, 2, gpus=2, pauses=True)], ids=str)
+def test_no_step_from_any_split_breaks_what_is_certain(cards):
+    assert sum(check(cards, first)[1] for first in range(len(cards.parts()))) > 1000
+
+
+def test_the_splits_find_a_step_that_takes_certainty_away(monkeypatch):
+    monkeypatch.setattr("scheduler.core.safety.harmless", lambda before, after, mover: True)
+    with pytest.raises(Broken, match="may never end"):
+        check(Cards(2, 2), first=2)
+
+
+def test_the_splits_find_somebody_who_would_wait_for_ever(monkeypatch):
+    monkeypatch.setattr("scheduler.core.safety.harmless", lambda before, after, mover: False)
+    with pytest.raises(Broken, match="may wait for ever"):
+        check(Cards(2, 2), first=0)
 
 
 def test_the_papers_recent_use_taken_literally_ends_in_a_deadlock():

@@ -23,7 +23,7 @@ def mean(policy: str, what: str, workload: str = "paper") -> float:
 
 
 def test_fair_beats_the_papers_rules_on_the_papers_workload():
-    """The bars hold over 100 traces and N = 18 to 38 (docs/safety.md); these few are allowed two per cent more."""
+    """The bars hold over 100 traces and N = 18 to 38 (docs/deciding.md); these few are allowed two per cent more."""
     assert mean("fair", "finish") <= 0.98 * mean("paper-best-fit", "finish")
     assert mean("fair", "suspended") <= 0.38 * mean("paper-fifo", "suspended")
     assert mean("fair", "longest") <= 0.96 * mean("paper-fifo", "longest")

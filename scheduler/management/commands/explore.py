@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,6 +14,7 @@ from scheduler.core.policies import POLICIES
 from scheduler.experiment import deadlock
 from scheduler.experiment.explorer import Broken, explore, hosts
 from scheduler.experiment.literal import RULES
+from scheduler.experiment.splits import Cards, check
 
 
 class Command(BaseCommand):
@@ -27,8 +29,16 @@ class Command(BaseCommand):
         )
         parser.add_argument("--pauses", action="store_true", help="containers may be paused and resumed")
         parser.add_argument("--changes", action="store_true", help="quotas may change")
+        parser.add_argument(
+            "--splits",
+            action="store_true",
+            help="every split and every step from it, whatever the policy and the queue",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["splits"]:
+            self._splits(Cards(options["containers"], options["capacity"], options["gpus"], options["pauses"]))
+            return
         for policy in options["policy"] or POLICIES:
             if policy in RULES:
                 self._deadlock(policy, options["capacity"], options["containers"])
@@ -47,6 +57,19 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{policy}: {containers} containers, {gpus} GPU of {capacity} units{with_what}: {len(counts)} hosts, "
             f"{sum(counts)} states, none broken ({time.monotonic() - began:.0f} s)"
+        )
+
+    def _splits(self, cards: Cards) -> None:
+        began = time.monotonic()
+        try:
+            with ProcessPoolExecutor(os.cpu_count()) as pool:
+                counts = list(pool.map(check, repeat(cards), range(len(cards.parts()))))
+        except Broken as broken:
+            raise CommandError(f"This must not be.\n{broken}") from None
+        splits, steps = (sum(column) for column in zip(*counts, strict=True))
+        self.stdout.write(
+            f"{cards.containers} containers, {cards.gpus} GPU of {cards.capacity} units{', pauses' * cards.pauses}: "
+            f"{splits} splits, {steps} steps, none broken ({time.monotonic() - began:.0f} s)"
         )
 
     def _deadlock(self, policy: str, capacity: int, containers: int) -> None:
