@@ -210,6 +210,7 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
 }
 GPUSHARE_IDLE_MINUTES = float(os.environ.get("GPUSHARE_IDLE_MINUTES", "30"))  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = os.environ.get("GPUSHARE_IDLE_ACTION", "mark")  # mark | notify | pause
+GPUSHARE_BYPASS_ACTION = os.environ.get("GPUSHARE_BYPASS_ACTION", "show")  # show | kill: who got past the shim
 GPUSHARE_PRICE = float(os.environ.get("GPUSHARE_PRICE", "0"))  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
 GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches

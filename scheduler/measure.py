@@ -62,6 +62,7 @@ class Measure:
         self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
         self._owners: dict[tuple[int, int | None], str] = {}
         self.readings: Mapping[str, Reading] = {}
+        self.uncapped: dict[str, dict[int, int]] = {}  # container → pid → bytes on all cards
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -77,6 +78,7 @@ class Measure:
         for gpu, reading in self.readings.items():
             self._compare(gpu, reading, before)
             self._see_card(gpu, reading)
+        self.uncapped = {}
         for tenant in list(self._broker.tenants.values()):
             self._see_tenant(tenant)
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
@@ -130,6 +132,10 @@ class Measure:
                 processes = self._processes(tenant, gpu, reading)
                 unexplained = sum(max(0, each["real"] - each["used"]) for each in processes)
                 self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
+                for each in processes:
+                    if each["uncapped"]:
+                        held = self.uncapped.setdefault(tenant.id, {})
+                        held[each["pid"]] = held.get(each["pid"], 0) + each["real"]
 
     def _processes(self, tenant: Tenant, gpu: str, reading: Reading) -> list[dict[str, Any]]:
         sessions = {session.pid: session for session in tenant.sessions.values()}

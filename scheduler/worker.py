@@ -25,6 +25,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from .broker import Broker
+from .bypass import Bypass
 from .commands import Commands
 from .consumers import Hints
 from .containers import Containers
@@ -143,6 +144,7 @@ class Scheduler:
         self.limits = Limits(self.containers, self.broker, self.store)
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.containers, self.broker, self.store)
+        self.bypass = Bypass(self.containers, self.broker, self.store)
         self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
         self.leftovers = Leftovers(self.containers, self.store)
         for card in self.gpus.cards.values():
@@ -150,6 +152,7 @@ class Scheduler:
 
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.history.write(readings)
+        self.bypass.look(self.measure.uncapped)
         await self.idle.look(readings)
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pytest_django import Settings
 
 from tests.support.card import ROOT
 from tests.support.eventually import eventually
@@ -76,6 +77,24 @@ async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -
     assert [(each["used"], each["real"], each["uncapped"]) for each in processes] == [(0, GIB + CONTEXT, True)]
     assert (await host.claim(container)).unexplained == GIB + CONTEXT
     assert (await query(Gpu.objects.get)).foreign == GIB + CONTEXT
+
+
+async def test_container_that_got_past_the_shim_is_told_of_once_and_ended_if_configured(
+    host: Host, settings: Settings
+) -> None:
+    words = ["env", "-u", "LD_PRELOAD", sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB)]
+    container = await host.launch(*words, gpu_memory=2 * GIB)
+    await host.says(container, "holds")
+    for _ in range(200):
+        if told := await host.events(container, "bypass"):
+            break
+        await asyncio.sleep(0.05)
+    assert [event.bytes for event in told] == [GIB + CONTEXT]
+    assert (await host.get(container)).state == "running"
+    settings.GPUSHARE_BYPASS_ACTION = "kill"
+    ended = await host.until(container, "killed")
+    assert "past its quota's shim" in ended.reason
+    assert len(await host.events(container, "bypass")) == 1
 
 
 async def test_what_the_card_shows_beyond_the_charge_is_charged_as_overhead_and_given_back(host: Host) -> None:

@@ -265,6 +265,7 @@ class AllocationEvent(models.Model):
         WARNED = "warned"  # its time is nearly over
         IDLE = "idle"  # it holds VRAM and has not computed for a while
         CARD_FULL = "card_full"  # the card had no memory although the lease had
+        BYPASS = "bypass"  # a process of it holds VRAM past the shim, or forged its lease page
 
     at = models.DateTimeField(db_index=True)
     kind = models.CharField(max_length=16, choices=Kind)
