@@ -1,4 +1,4 @@
-"""What an ASGI server runs: pages and REST through Django, WebSockets through Channels."""
+"""What an ASGI server runs: static files, pages and REST through Django, WebSockets through Channels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[impor
 from channels.security.websocket import AllowedHostsOriginValidator  # type: ignore[import-untyped]  # noqa: E402
 from django.urls import path  # noqa: E402
 
+from appliance.static import StaticFiles  # noqa: E402
 from web.consumers import DashboardConsumer  # noqa: E402
 
 sockets = [path("ws/dashboard/", DashboardConsumer.as_asgi())]
 
 application = ProtocolTypeRouter(
     {
-        "http": http,
+        "http": StaticFiles(http),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets))),
     }
 )

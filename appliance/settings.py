@@ -6,6 +6,7 @@ Production: DATABASE_URL=postgres://… and REDIS_URL=redis://…, web and sched
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -37,6 +38,16 @@ def _words(name: str, default: str = "") -> list[str]:
     return [word for word in os.environ.get(name, default).replace(",", " ").split() if word]
 
 
+def _digest(*paths: Path) -> str:
+    """Of the content of these files and folders, in short."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else (path,):
+            if file.is_file():
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def _port_range(text: str) -> tuple[int, int]:
     lowest, _, highest = text.partition("-")
     return int(lowest), int(highest or lowest)
@@ -54,7 +65,6 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
-    "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "channels",
     "rest_framework",
@@ -68,7 +78,6 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "web.middleware.remember_origin",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -142,11 +151,8 @@ LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 
-STATIC_URL = "static/"
 STATICFILES_DIRS = [BASE_DIR / "static", *([vendor] if (vendor := BASE_DIR / ".build" / "vendor").is_dir() else [])]
-STATIC_ROOT = HOME / "static"
-STATIC_ROOT.mkdir(exist_ok=True)  # WhiteNoise warns about a folder that is not there
-WHITENOISE_USE_FINDERS = True
+STATIC_URL = f"static/{_digest(BASE_DIR / 'requirements' / 'run.txt', *STATICFILES_DIRS)}/"  # see appliance/static.py
 
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
