@@ -1,4 +1,5 @@
-"""Answers "would it fit now; if not, behind whom, and when at the latest" from what is so at this moment."""
+"""Answers "would it fit now; if not, behind whom, and when at the latest" from what is so at this moment; and, for a
+call that waits, who has to end."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from web.errors import Problem
 
 from . import placement
 from .broker import Broker
-from .core.forecast import forecast
-from .core.state import State
+from .core.forecast import forecast, next_after
+from .core.state import Request, State
 
 
 def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -27,6 +28,19 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     behind = list(dict.fromkeys((*found.behind, *found.holders)))
     earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
     return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": found.explanation}, found.explanation
+
+
+def turn_of(broker: Broker, request: Request) -> str:
+    """ "Next when train ends.", with the time by which its time limit ends it; empty if nobody's end alone is enough."""
+    ends = _ends(broker)
+    name = next_after(broker.state, request, ends)
+    tenant = broker.tenants.get(name) if name else None
+    if tenant is None:
+        return ""
+    if tenant.id not in ends:
+        return f"Next when {tenant.name} ends."
+    latest = timezone.now() + timedelta(seconds=ends[tenant.id] - broker.now())
+    return f"Next when {tenant.name} ends, at {latest:%H:%M} UTC at the latest."
 
 
 def _gpus(state: State, asked: int | list[str], quota: int) -> list[str]:

@@ -9,6 +9,7 @@ from .broker import Broker
 from .core import policies
 from .core.reasons import why
 from .core.state import Request
+from .foresight import turn_of
 from .store import Store
 from .tenants import Tenant
 
@@ -90,13 +91,21 @@ class Report:
                 ranks[request.container] = min(rank, ranks.get(request.container, rank))
         # Whom the policy does not try now comes behind, in order of arrival.
         order = sorted(calls, key=lambda container: ranks.get(container, len(state.waiting)))
+        led: set[str] = set()  # GPUs whose first in line has been told
         for position, container in enumerate(order, 1):
+            request = calls[container][0]
+            leads = request.gpu not in led
+            led.add(request.gpu)
             self._store.container(
                 container,
                 queue_position=position,
                 queue_bytes=sum(request.bytes for request in calls[container]),
-                queue_reason=why(state, call := calls[container][0], tried=call in tried),
+                queue_reason=self._reason(request, tried=request in tried, leads=leads),
             )
         for container in self._queued - calls.keys():
             self._store.container(container, queue_position=None, queue_bytes=0, queue_reason="")
         self._queued = set(calls)
+
+    def _reason(self, request: Request, *, tried: bool, leads: bool) -> str:
+        reason = why(self.broker.state, request, tried=tried)
+        return f"{reason} {turn_of(self.broker, request)}".rstrip() if leads else reason

@@ -8,7 +8,11 @@ from math import inf
 
 from . import admission, safety
 from .admission import size
-from .state import Container, State
+from .arbiter import handle
+from .events import ContainerEnded, Granted
+from .state import Container, Request, State
+
+TRIED = 4  # containers whose end is thought through for one call: each is a decision's worth of work
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,27 @@ def forecast(
     known = None if latest == inf else max(state.now, latest)
     explanation = _explain(state, short, behind, known)
     return Forecast(False, True, behind, tuple(holders), known, explanation)
+
+
+def next_after(state: State, request: Request, ends: Mapping[str, float]) -> str | None:
+    """A container whose end alone lets this call go on, by what the arbiter itself would then do; None if none does.
+
+    Of several it is the one that a time limit (`ends`, as above) ends first. Who is paused or waits does not end by
+    itself and is not named.
+    """
+    waiting = {request.container for request in state.waiting}
+    missing = request.bytes - safety.free(state, request.gpu)
+    able = [
+        name
+        for name in state.gpus[request.gpu].members
+        if name not in waiting and not state.containers[name].paused
+        if safety.held(state.containers[name], request.gpu) >= max(missing, 1)
+    ]
+    for name in sorted(able, key=lambda name: ends.get(name, inf))[:TRIED]:
+        _, effects = handle(state, ContainerEnded(state.now, name))
+        if any(isinstance(e, Granted) and (e.session, e.serial) == (request.session, request.serial) for e in effects):
+            return name
+    return None
 
 
 def _free(state: State, gpu: str, idle: int) -> int:

@@ -1,8 +1,8 @@
 """Would it fit now; if not, behind whom, and by when at the latest."""
 
 from scheduler.core.arbiter import handle
-from scheduler.core.events import ContainerAdded, GpuSeen, Needed, SessionOpened
-from scheduler.core.forecast import forecast
+from scheduler.core.events import ContainerAdded, ContainerPaused, GpuSeen, Needed, SessionOpened
+from scheduler.core.forecast import forecast, next_after
 from scheduler.core.state import State
 from tests.support.world import Process, World
 
@@ -57,3 +57,22 @@ def test_a_quota_that_can_never_be_is_told_with_the_numbers():
     assert not answer.possible
     assert "11 bytes" in answer.explanation
     assert "10 bytes" in answer.explanation
+
+
+def test_it_says_whose_end_lets_a_call_go_on():
+    state = world(A=6, B=4, C=5).state  # C waits for 5; A's 6 are enough, B's 4 are not
+    assert next_after(state, state.waiting[0], {}) == "A"
+
+
+def test_of_several_it_names_the_one_that_a_time_limit_ends_first():
+    state = world(A=5, B=5, C=5).state
+    assert next_after(state, state.waiting[0], {"B": 50.0}) == "B"
+    assert next_after(state, state.waiting[0], {"A": 40.0, "B": 50.0}) == "A"
+
+
+def test_it_names_nobody_who_is_paused_or_whose_end_is_not_enough():
+    made = world(A=5, B=5, C=6)
+    assert next_after(made.state, made.state.waiting[0], {}) is None
+    made = world(A=6, B=4, C=5)
+    made.do(ContainerPaused(0, "A"))
+    assert next_after(made.state, made.state.waiting[0], {}) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -114,6 +115,7 @@ async def test_a_suspended_container_waits_in_the_queue_and_is_told_why(host: Ho
     row = await _first_in_queue(rest)
     assert (row["name"], row["position"], row["since"] is not None) == ("waiter", 1, True)
     assert row["bytes"] > 0
+    assert row["reason"].endswith("Next when holder ends.")
     assert (await rest("PUT", "queue/", {"containers": [waiter["id"]]}))[0] == 200
     assert (await rest("POST", f"containers/{holder['id']}/kill/"))[0] == 200
     await host.until(container, "exited")
@@ -159,6 +161,9 @@ async def test_a_time_limit_bounds_the_wait(host: Host, rest: Rest) -> None:
     await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
     found = (await rest("GET", "forecast/?gpu_memory=3GiB"))[1]
     assert 0 < found["earliest"] <= 50, found
+    await rest.launch("waiter", "--bytes", "3GiB", "--check", "1MiB", gpu_memory="4GiB")
+    waits = (await _first_in_queue(rest))["reason"]
+    assert re.search(r"Next when holder ends, at \d\d:\d\d UTC at the latest\.$", waits), waits
 
 
 async def test_a_quota_from_the_images_label_is_held_to_the_owners_allowance(
