@@ -38,7 +38,7 @@ EVENTS: dict[str, str | Promise] = {
     _KIND.UNPAUSED: _("unpaused"),
     _KIND.KILLED: _("killed"),
     _KIND.QUOTA: _("quota changed"),
-    _KIND.WARNED: _("warned"),
+    _KIND.WARNED: _("time nearly over"),
     _KIND.IDLE: _("idle"),
     _KIND.CARD_FULL: _("card full"),
 }
@@ -70,6 +70,8 @@ _CATALOGUE: dict[str, str | Promise] = {
     "bar_foreign": _("{size} foreign"),
     "bar_free": _("all free"),
     "waiting": _("number {place} in the queue for {time}: {reason}"),
+    "ended_at": _("· ended {time}{code}"),
+    "exit_code": _(", exit code {code}"),
     "no_output": _("No output."),
     "held": _("VRAM held"),
     "busy": _("GPU busy"),

@@ -61,7 +61,7 @@ async function one(button) {
 }
 
 async function many(button) {
-  const ids = [...document.querySelectorAll('#rows input[name="id"]:checked')].map((box) => box.value);
+  const ids = [...document.querySelectorAll('#rows input[name="id"]:checked')].filter((box) => box.checkVisibility({ visibilityProperty: true })).map((box) => box.value);
   const action = button.dataset.bulk;
   const values = {};
   if (DESTROYS.has(action)) {

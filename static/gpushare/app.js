@@ -1,5 +1,5 @@
 // On every page: the connection, the banners, ages, answers to actions.
-import { duration, now, t } from "./format.js";
+import { duration, now, stamp, t } from "./format.js";
 import { live } from "./live.js";
 import "./actions.js";
 import "./table.js";
@@ -40,10 +40,20 @@ function showAges() {
   }
 }
 
+/** Times come in UTC and are shown where the reader is, as the charts are. */
+function showTimes() {
+  for (const element of document.querySelectorAll("time[data-at]")) {
+    element.title = element.textContent;
+    element.textContent = stamp(Number(element.dataset.at));
+    delete element.dataset.at;
+  }
+}
+
 live.addEventListener("connection", showConnection);
 live.addEventListener("change", () => { showBanners(); showConnection(); });
 setInterval(showAges, 1000);
-document.addEventListener("htmx:afterSwap", showAges);
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { showAges(); showTimes(); });
 showAges();
+showTimes();
 // Only once every script of the page listens: the first snapshot comes at once, and comes once.
 document.addEventListener("DOMContentLoaded", () => live.start(document.body.dataset.live));

@@ -1,6 +1,6 @@
 // The page of one container: figures as they change, the chart of what it holds, its output as it comes.
 import { chart, colour, sizeAxis, timeAxis } from "./charts.js";
-import { duration, mark, now, size, t } from "./format.js";
+import { duration, mark, now, size, stamp, t } from "./format.js";
 import { live } from "./live.js";
 
 const article = document.getElementById("container");
@@ -10,11 +10,16 @@ const put = (element, text) => { if (element && element.textContent !== text) el
 
 // ---- figures ----
 function show(container) {
+  if (article.dataset.state !== container.state) renew();
   article.dataset.state = container.state;
   put(field("state"), t(`state_${container.state}`));
   put(field("reason"), container.reason);
   field("reason").hidden = !container.reason;
   showWaiting(container);
+  if (container.finished_at) {
+    const code = container.exit_code === null ? "" : t("exit_code", { code: container.exit_code });
+    put(field("ended"), t("ended_at", { time: stamp(container.finished_at), code }));
+  }
   for (const [uuid, claim] of Object.entries(container.gpus)) {
     const row = article.querySelector(`tr[data-gpu="${CSS.escape(uuid)}"]`);
     if (!row) { location.reload(); return; } // placed on a GPU just now
@@ -27,6 +32,12 @@ function showWaiting(container) {
   put(field("waiting"), since ? t("waiting", {
     place: container.queue_position ?? "?", time: duration(now() - since), reason: container.queue_reason,
   }) : "");
+}
+
+let renewing = null;
+/** Life, processes and events are written by the server: asked for again when the state has changed. */
+function renew() {
+  renewing ??= setTimeout(() => { renewing = null; htmx.trigger("#renew", "renew"); }, 600);
 }
 
 live.addEventListener("change", ({ detail: { changes } }) => {
@@ -42,8 +53,8 @@ const place = document.getElementById("held");
 const quota = () => Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.quota, 0) || held.quota || 1;
 const plot = chart(place, 180, () => ({
   legend: { show: false }, cursor: { y: false },
-  scales: { x: { range: (_, low, high) => (high > low ? [low, high] : [now() - 60, now()]) }, y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] } },
-  axes: [timeAxis(), sizeAxis()],
+  scales: { x: { range: () => (columns[0].at(-1) > columns[0][0] ? [columns[0][0], columns[0].at(-1)] : [now() - 60, now()]) }, y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] } },
+  axes: [timeAxis(), sizeAxis(quota)],
   series: [{}, { stroke: colour(hue), fill: colour(hue, 0.35), width: 1.5, points: { show: false } },
     { stroke: colour("--faint"), width: 1, dash: [4, 3], points: { show: false } }],
   hooks: { draw: [({ ctx, bbox, valToPos }) => {
@@ -64,9 +75,13 @@ setInterval(() => {
 }, 1000);
 
 // ---- its life ----
-const parts = [...article.querySelectorAll(".life .stretch")];
-const whole = parts.reduce((sum, part) => sum + Number(part.dataset.seconds), 0) || 1;
-for (const part of parts) part.style.width = `${(100 * part.dataset.seconds) / whole}%`;
+function showLife() {
+  const parts = [...article.querySelectorAll(".life .stretch")];
+  const whole = parts.reduce((sum, part) => sum + Number(part.dataset.seconds), 0) || 1;
+  for (const part of parts) part.style.width = `${(100 * part.dataset.seconds) / whole}%`;
+}
+showLife();
+document.addEventListener("htmx:oobAfterSwap", showLife);
 
 // ---- output ----
 const log = document.getElementById("log");

@@ -26,6 +26,12 @@ export function duration(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
 }
 
+/** Seconds since the epoch → "2026-11-21 16:34:28", where the reader is. */
+export function stamp(seconds) {
+  const at = new Date(seconds * 1000);
+  return new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19).replace("T", " ");
+}
+
 const clock = { skew: 0 }; // server's clock − ours, seconds: what ages are counted against
 export const now = () => Date.now() / 1000 + clock.skew;
 export function setClock(serverNow) { clock.skew = serverNow - Date.now() / 1000; }

@@ -4,6 +4,7 @@ import { make, mark, size, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { pageOf } from "./waiting.js";
 
+const THUMB = 16; // pixels; style.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
 document.getElementById("gpu")?.addEventListener("change", (event) => event.target.form.submit());
 
@@ -27,6 +28,9 @@ async function begin() {
       const x = Math.round(valToPos(day.times[cursor], "x", true));
       ctx.fillStyle = colour("--text");
       ctx.fillRect(x - 1, bbox.top, 2, bbox.height);
+      // The slider's thumb stands under the line that it moves.
+      slider.style.marginLeft = `${bbox.left / devicePixelRatio - THUMB / 2}px`;
+      slider.style.width = `${bbox.width / devicePixelRatio + THUMB}px`;
     }] },
   }), [day.times, ...layers]);
 

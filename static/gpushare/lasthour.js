@@ -1,5 +1,5 @@
 // The last hour of one GPU beneath its bar: VRAM held, and how busy the GPU was.
-import { chart, colour, sizeAxis, timeAxis } from "./charts.js";
+import { chart, colour, partAxis, sizeAxis, timeAxis } from "./charts.js";
 import { now, t } from "./format.js";
 import { live } from "./live.js";
 
@@ -14,7 +14,7 @@ export async function lastHour(place, uuid, total) {
   const plot = chart(place, 110, () => ({
     legend: { show: false }, cursor: { show: false },
     scales: { x: { range: () => [now() - HOUR, now()] }, y: { range: [0, total] }, busy: { range: [0, 100] } },
-    axes: [timeAxis(), sizeAxis()],
+    axes: [timeAxis(), sizeAxis(), partAxis("busy")],
     series: [{},
       { stroke: colour("--accent"), fill: colour("--accent", 0.25), width: 1.5, points: { show: false } },
       { scale: "busy", stroke: colour("--faint"), width: 1, points: { show: false }, spanGaps: true }],

@@ -80,8 +80,10 @@ if (rows) {
 
   // ---- selection ----
   const bulk = document.getElementById("bulk");
+  const ENDED = ["exited", "failed", "killed"]; // nothing can be done to them: style.css hides their boxes
+  const boxesOfTheLiving = () => [...rows.querySelectorAll('input[name="id"]')].filter((box) => !ENDED.includes(box.closest("tr").dataset.state));
   function showPicked() {
-    const boxes = [...rows.querySelectorAll('input[name="id"]')];
+    const boxes = boxesOfTheLiving();
     const checked = boxes.filter((box) => box.checked);
     bulk.hidden = checked.length === 0;
     put(document.getElementById("bulk-count"), t("selected", { count: checked.length }));
@@ -93,7 +95,7 @@ if (rows) {
   }
   rows.addEventListener("change", (event) => {
     if (event.target.id === "pick-all") {
-      for (const box of rows.querySelectorAll('input[name="id"]')) box.checked = event.target.checked;
+      for (const box of boxesOfTheLiving()) box.checked = event.target.checked;
     }
     picked.clear();
     for (const box of rows.querySelectorAll('input[name="id"]:checked')) picked.add(box.value);

@@ -25,9 +25,9 @@ def a_busy_card() -> tuple[Gpu, dict[str, Container]]:
         "b": rows.container("notebook", bob, card, quota=2, used=1.6, peak=1.9, image="jupyter/datascience"),
         "c": rows.container("evaluate", ann, card, quota=2, used=0.6, image="pytorch/pytorch:2.4",
                             suspended_since=rows.ago(75), queue_position=1,
-                            queue_reason="needs 1.4 GiB, 0.7 GiB free; next when train-7 ends"),
+                            queue_reason="It needs 1.4 GiB; 717 MiB are free. Next when train-7 ends."),
         "d": rows.container("sweep-12", bob, card, quota=1.5, suspended_since=rows.ago(12), queue_position=2,
-                            image="pytorch/pytorch:2.4", queue_reason="needs 1.5 GiB; waits behind evaluate"),
+                            image="pytorch/pytorch:2.4", queue_reason="It needs 1.5 GiB; 717 MiB are free."),
         "e": rows.container("idle-shell", bob, card, quota=0.5, used=0.1, paused_at=rows.ago(500)),
     }  # fmt: skip
     for number, container in enumerate(made.values()):
@@ -53,13 +53,13 @@ def a_life(container: Container, card: Gpu) -> None:
     story = [
         (900, Kind.STARTED, 0, None, 0, ""),
         (895, Kind.ACCEPTED, 0.6, 0.6, 0, ""),
-        (700, Kind.SUSPENDED, 1.4, 0.6, 0, "needs 1.4 GiB, 0.7 GiB free"),
+        (700, Kind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free."),
         (520, Kind.RESUMED, 1.4, 2.0, 180, ""),
         (400, Kind.REJECTED, 1.0, 2.0, 0, "would pass the quota of 2 GiB"),
         (300, Kind.PAUSED, 0, None, 0, "by admin: lunch"),
         (200, Kind.UNPAUSED, 0, None, 0, ""),
         (150, Kind.FREED, 1.4, 0.6, 0, ""),
-        (75, Kind.SUSPENDED, 1.4, 0.6, 0, "needs 1.4 GiB, 0.7 GiB free; next when train-7 ends"),
+        (75, Kind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free. Next when train-7 ends."),
     ]
     audit.append(
         events=[
@@ -72,7 +72,8 @@ def a_life(container: Container, card: Gpu) -> None:
     )  # fmt: skip
     UsageSample.objects.bulk_create(
         UsageSample(at=rows.ago(age), gpu=card, container=container, used=int(held * GIB), peak=int(held * GIB),
-                    granted=int(held * GIB * 1.1), utilisation=55, suspended=float(520 < age < 700 or age < 75))
+                    granted=int(min(2.0, held * 1.2) * GIB), utilisation=55,
+                    suspended=float(520 < age < 700 or age < 75))
         for age in range(895, 0, -1)
         for held in [2.0 if 150 < age <= 520 else 0.6]
     )  # fmt: skip

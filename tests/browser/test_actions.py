@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from django.utils import timezone
 from playwright.sync_api import expect
 
 from tests.support import rows
-from tests.support.answers import Refusal, answering
+from tests.support.answers import Refusal, answering, obey
 from tests.support.site import person
 from web.models import Command, Container
-
-
-def obey(command: Command) -> str:
-    """Does to the rows what the scheduler does after the engine has."""
-    container = command.container
-    assert container is not None
-    match command.kind:
-        case Command.Kind.PAUSE:
-            container.paused_at = timezone.now()
-        case Command.Kind.RESUME:
-            container.paused_at = None
-        case Command.Kind.KILL:
-            container.kill_requested_at = container.finished_at = timezone.now()
-            container.claims.update(used=0, granted=0)
-    container.save()
-    return f"{container.name}: {command.kind} done."
 
 
 def row(page, container: Container):
@@ -121,3 +104,31 @@ def test_a_forbidden_request_made_by_hand_is_refused(site, open_as):
     )
     expect(page.locator(".toast.bad")).to_contain_text("belongs to ann")
     assert not Command.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "path", "form"),
+    [
+        ("viewer", "/launch/", {"image": "local"}),
+        ("user", "/containers/{id}/change/", {"gpu_memory": "2GiB"}),
+        ("user", "/containers/{id}/remove/", {}),
+        ("user", "/containers/{id}/warn/", {}),
+        ("user", "/containers/act/", {"action": "kill", "id": "{id}"}),
+        ("user", "/queue/reorder/", {"id": "{id}"}),
+        ("operator", "/queue/policy/", {"policy": "fifo"}),
+    ],
+)
+def test_no_form_made_by_hand_does_what_its_role_may_not(site, open_as, role, path, form):
+    made = rows.container(
+        "theirs", person("ann"), rows.gpu(), **({"finished_at": rows.ago(9)} if "remove" in path else {})
+    )
+    page = open_as("me", role=role)
+    token = page.evaluate("JSON.parse(document.body.getAttribute('hx-headers'))['X-CSRFToken']")
+    answer = page.request.post(
+        path.format(id=made.pk),
+        form={name: value.format(id=made.pk) for name, value in form.items()},
+        headers={"X-CSRFToken": token, "Referer": site.url},
+    )
+    assert "toast bad" in answer.text() or answer.status == 403
+    assert not Command.objects.exists()
+    assert page.request.post(path.format(id=made.pk), form=form).status == 403  # nor without the token

@@ -1,4 +1,4 @@
-"""Every page: what it shows, at both widths, in both themes, and what axe says about it."""
+"""Every page as every role: at both widths, in both themes, and what axe says about it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,93 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.browser import scenes
+from tests.browser.conftest import SIZES
+from tests.support import rows
 from tests.support.site import person
+from web import audit
 
-PAGES = ("overview", "container", "launch", "queue", "history", "reports", "fairness", "sign-in")
+PAGES = ("overview", "container", "launch", "queue", "history", "reports", "fairness")
+ROLES = ("viewer", "user", "operator", "admin")
 
 
 def address(name: str, made) -> str:
-    return {
-        "overview": "/",
-        "container": f"/containers/{made['c'].pk}/",
-        "launch": f"/launch/?from={made['a'].pk}",
-        "sign-in": "/login/",
-    }.get(name, f"/{name}/")
+    match name:
+        case "overview":
+            return "/"
+        case "container":
+            return f"/containers/{made['c'].pk}/"
+        case "launch" if made:
+            return f"/launch/?from={made['a'].pk}"
+    return f"/{name}/"
 
 
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_at_both_widths_and_in_both_themes(site, open_as, shot, name):
+def test_every_page_as_every_role_at_both_widths_and_in_both_themes(site, open_as, shot, name, role):
     card, made = scenes.a_busy_card()
     scenes.an_hour_of(card)
     scenes.a_life(made["c"], card)
     scenes.a_day(card, [person("ann"), person("bob"), person("carla")], 9)
     _write_log(site, made["c"])
-    for size in ("wide", "phone"):
+    page = open_as("me", address(name, made), role=role)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    if name == "history":
+        expect(page.locator("#replay")).to_have_attribute("data-ready", "true")
+    if name in ("overview", "container"):
+        expect(page.locator(".chart canvas").first).to_be_visible()
+    if name == "container" and role in ("operator", "admin"):
+        expect(page.locator("#log")).to_contain_text("epoch 39")
+    _look_at(page, shot, f"{name}-{role}")
+
+
+@pytest.mark.parametrize("name", ["sign-in", "not-there", "cookies"])
+def test_every_page_that_needs_no_session(site, open_as, shot, name):
+    page = open_as("", "/nowhere/" if name == "not-there" else "/login/")
+    if name == "cookies":
+        page.context.clear_cookies()
+        page.get_by_label("Name").fill("ann")
+        page.get_by_label("Password").fill("something")
+        page.get_by_role("button", name="Sign in").click()
+    _look_at(page, shot, name)
+
+
+@pytest.mark.parametrize("name", ["overview", "queue", "history", "reports", "fairness", "launch"])
+def test_every_page_of_an_appliance_that_nobody_has_used(site, open_as, shot, name):
+    rows.node()
+    page = open_as("me", address(name, None), role="admin")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    expect(page.locator("main .empty:visible").first).not_to_be_empty()
+    _look_at(page, shot, f"{name}-unused")
+
+
+def test_what_stands_above_a_page(site, open_as, shot):
+    """Every banner, dialog and answer, over a page."""
+    _, made = scenes.a_busy_card()
+    rows.node(engine_error="Cannot connect to the Docker daemon at unix:///var/run/docker.sock", seen_at=rows.ago(60))
+    audit.record("admin", "warn", made["b"].pk, name="notebook", owner="bob")
+    page = open_as("bob", role="operator")
+    expect(page.locator("#banner-engine")).to_be_visible()
+    expect(page.locator("#banner-simulated")).to_contain_text("Simulated card")
+    expect(page.locator(".card .simulated")).to_be_visible()
+    page.evaluate("""async () => {
+      const app = document.querySelector('script[src*="app.js"]').src;
+      const { toast } = await import(app.replace("app.js", "actions.js"));
+      toast("good", "train-7: It is paused."); toast("bad", "The engine is away: " + "no such file ".repeat(9));
+      toast("warn", "The scheduler has not answered yet. It will do this as soon as it can.");
+    }""")
+    page.get_by_label("Select all shown").check()
+    _look_at(page, shot, "banners")
+    page.locator("#bulk").get_by_role("button", name="Kill").click()
+    _look_at(page, shot, "dialog")
+
+
+def _look_at(page, shot, name):
+    """A picture of it, and axe's opinion, at both widths and in both themes."""
+    for size, viewport in SIZES.items():
+        page.set_viewport_size(viewport)
         for theme in ("light", "dark"):
-            page = open_as("" if name == "sign-in" else "admin", address(name, made), size=size, theme=theme)
-            if name != "sign-in":
-                expect(page.locator("#connection")).to_have_attribute("data-state", "live")
-            if name == "history":
-                expect(page.locator("#replay")).to_have_attribute("data-ready", "true")
-            if name in ("overview", "container"):
-                expect(page.locator(".chart canvas").first).to_be_visible()
-            if name == "container":
-                expect(page.locator("#log")).to_contain_text("epoch 39")
+            page.emulate_media(color_scheme=theme)
+            page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             shot(page, f"{name}-{size}-{theme}")
             too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert too_wide <= 0, f"{name} at {size} is {too_wide} pixels too wide"

@@ -18,6 +18,29 @@ class Refusal(Exception):
     pass
 
 
+def obey(command: Command) -> str:
+    """Does to the rows what the scheduler does after the engine has."""
+    container = command.container
+    if container is None:
+        return f"{command.kind} done."
+    match command.kind:
+        case Command.Kind.PAUSE:
+            container.paused_at = timezone.now()
+        case Command.Kind.RESUME:
+            container.paused_at = None
+        case Command.Kind.KILL:
+            container.kill_requested_at = container.finished_at = timezone.now()
+            container.claims.update(used=0, granted=0)
+        case Command.Kind.REMOVE:
+            container.removed_at = timezone.now()
+        case Command.Kind.CHANGE:
+            container.priority = command.arguments.get("priority", container.priority)
+            if quota := command.arguments.get("gpu_memory"):
+                container.claims.update(quota=quota)
+    container.save()
+    return f"{container.name}: {command.kind} done."
+
+
 @contextmanager
 def answering(answer: Answer) -> Iterator[list[str]]:
     """While inside, commands are taken in order and answered. Yields the kinds taken so far."""

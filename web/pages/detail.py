@@ -38,7 +38,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "may_act": steers,
         "may_read": steers,  # output and environment may hold secrets
         "settings": _settings(found, steers),
-        "ended": found.finished_at is not None,
+        "ended": seconds(found.finished_at),
         "created": seconds(found.created_at),
         "since": seconds(found.suspended_since) if found.state == "suspended" else None,
     }

@@ -1,0 +1,156 @@
+"""The launch form: what it suggests, what it draws, and what it sends."""
+
+from __future__ import annotations
+
+import re
+
+from django.utils import timezone
+from playwright.sync_api import expect
+
+from tests.support import rows
+from tests.support.answers import answering
+from tests.support.site import person
+from web.models import Allowance, Command, Container
+
+
+def start(command: Command) -> str:
+    """As the scheduler: a launch is started, a question answered."""
+    if command.kind == Command.Kind.FORECAST:
+        command.result = {"fits": False, "message": "1 waits already; it fits in 90 s at the latest."}
+        command.save(update_fields=["result"])
+        return ""
+    Container.objects.filter(pk=command.container_id).update(started_at=timezone.now())
+    return "It is started."
+
+
+def quota(page):
+    return page.get_by_label("Quota on each GPU")
+
+
+def verdict(page, index=0):
+    return page.locator(".preview").nth(index).locator(".verdict")
+
+
+def test_a_quota_is_suggested_from_what_earlier_runs_took(site, open_as, shot):
+    card, ann = rows.gpu(), person("ann")
+    for number in range(3):
+        rows.container(f"run-{number}", ann, card, quota=4, peak=2 - number / 10, image="pytorch/pytorch:2.4",
+                       finished_at=rows.ago(60), exit_code=0)  # fmt: skip
+    page = open_as("ann", "/launch/")
+    expect(page.locator("#suggestion")).to_be_hidden()
+    page.get_by_label("Image").fill("pytorch/pytorch:2.4")
+    expect(page.locator("#suggestion")).to_contain_text("3 runs of it took up to 2 GiB.")
+    shot(page, "launch-suggestion", whole=False)
+    page.locator("#suggestion").get_by_role("button").click()
+    expect(quota(page)).to_have_value(re.compile(r"^2\.1\d*GiB$|^2176MiB$"))
+    page.get_by_label("Image").fill("never/run")
+    expect(page.locator("#suggestion")).to_be_hidden()
+
+
+def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
+    full = rows.gpu(0)
+    rows.gpu(1)
+    ann = person("ann")
+    holder = rows.container("holder", ann, full, quota=4, used=4)
+    page = open_as("ann", "/launch/")
+    quota(page).fill("2GiB")
+    expect(verdict(page, 0)).to_have_text("would wait: 1 GiB free")
+    expect(verdict(page, 1)).to_have_text("fits: 5 GiB free")
+    expect(page.locator(".preview").nth(0).locator(".bar .new.short")).to_have_count(1)
+    expect(page.locator(".preview").nth(1).locator(".bar .new:not(.short)")).to_have_count(1)
+    for number in range(2):
+        rows.container(f"waits-{number}", ann, full, quota=3, suspended_since=rows.ago(3))
+    expect(verdict(page, 0)).to_have_text("would wait behind 2; 1 GiB free")
+    quota(page).fill("6GiB")
+    expect(verdict(page, 0)).to_have_text("never: it can give 5 GiB at the most")
+    quota(page).fill("plenty")
+    expect(verdict(page, 0)).to_have_text("")
+    quota(page).fill("512m")
+    Container.objects.exclude(pk=holder.pk).update(finished_at=rows.ago(0), exit_code=0)
+    expect(verdict(page, 0)).to_have_text("fits: 1 GiB free")
+
+
+def test_the_schedulers_own_forecast_is_told(site, open_as):
+    rows.gpu()
+    page = open_as("ann", "/login/", role="user")
+    with answering(start):
+        page.goto("/launch/")
+        quota(page).fill("2GiB")
+        expect(page.locator("#forecast")).to_have_text("1 waits already; it fits in 90 s at the latest.")
+    assert not Command.objects.exists()  # a question leaves no trace
+
+
+def test_everything_that_was_filled_in_is_launched(site, open_as):
+    rows.gpu(0)
+    rows.gpu(1)
+    page = open_as("ann", "/launch/", role="user")
+    page.get_by_label("Image").fill("local")
+    page.get_by_role("textbox", name="Command").fill("python train.py --name 'two words'")
+    quota(page).fill("1.5GiB")
+    page.get_by_label("Name", exact=True).fill("train-7")
+    page.get_by_label("Fail: the program gets").check()
+    page.get_by_label("Environment").fill("MODE=fast\nEMPTY=\nTWO=a=b")
+    page.get_by_text("Limits, volumes, ports, time").click()
+    page.get_by_label("End it after (seconds)").fill("3600")
+    page.get_by_label("Longest single wait").fill("60")
+    page.get_by_label("Priority").fill("0")
+    page.get_by_label("Remove it when it has ended").check()
+    page.locator(".preview").nth(1).click()
+    with answering(start):
+        page.get_by_role("button", name="Launch", exact=True).click()
+        expect(page.get_by_role("heading", name="train-7")).to_be_visible()
+    made = Container.objects.get()
+    assert made.command == ["python", "train.py", "--name", "two words"]
+    assert made.gpu_memory == 1.5 * rows.GIB
+    assert made.gpu_uuids == ["GPU-sim-1"]
+    assert made.environment == {"MODE": "fast", "EMPTY": "", "TWO": "a=b"}
+    assert (made.ttl_seconds, made.max_wait_seconds, made.on_shortage) == (3600, 60, "fail")
+    assert made.remove_when_done
+
+
+def test_what_is_wrong_is_told_beside_its_field_and_nothing_typed_is_lost(site, open_as, shot):
+    rows.gpu()
+    page = open_as("ann", "/launch/", role="user")
+    page.get_by_label("Image").fill("local")
+    page.get_by_role("textbox", name="Command").fill("sleep 'for ever")
+    quota(page).fill("much")
+    page.get_by_label("Name", exact=True).fill("no spaces, please")
+    page.get_by_text("Limits, volumes, ports, time").click()
+    page.get_by_label("End it after (seconds)").fill("soon")
+    for field, words, right in (
+        ("command", "is not closed", "sleep 60"),
+        ("ttl_seconds", "a number", "60"),
+        ("gpu_memory", "size", "99GiB"),
+        ("name", "letters", "fine"),
+        ("gpu_memory", "5 GiB", "1GiB"),
+    ):
+        page.get_by_role("button", name="Launch", exact=True).click()
+        expect(page.locator(f"#h-{field}")).to_contain_text(words)
+        expect(page.locator(f"#h-{field}")).to_have_attribute("role", "alert")
+        expect(page.locator(f"#f-{field}")).to_have_attribute("aria-invalid", "true")
+        shot(page, "launch-error")
+        page.locator(f"#f-{field}").fill(right)
+    assert not Container.objects.exists()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("fine")
+
+
+def test_only_allowed_images_are_offered_and_launched(site, open_as):
+    rows.gpu()
+    Allowance.objects.create(user=person("ann"), images=["pytorch/*", "local"], gpu_memory=2 * rows.GIB)
+    page = open_as("ann", "/launch/")
+    expect(page.get_by_text("You may launch: pytorch/*, local")).to_be_visible()
+    assert page.locator("#images option").evaluate_all("all => all.map(one => one.value)") == ["local"]
+    page.get_by_label("Image").fill("somebody/else")
+    page.get_by_role("button", name="Launch", exact=True).click()
+    expect(page.locator("#h-image")).to_contain_text("pytorch/*")
+    page.get_by_label("Image").fill("local")
+    quota(page).fill("3GiB")
+    page.get_by_role("button", name="Launch", exact=True).click()
+    expect(page.locator("#h-gpu_memory")).to_contain_text("2 GiB")
+
+
+def test_a_viewer_is_told_instead_of_shown_a_form(site, open_as):
+    rows.gpu()
+    page = open_as("me", "/launch/", role="viewer")
+    expect(page.locator("main")).to_contain_text("Your role looks on")
+    expect(page.get_by_role("button", name="Launch")).to_have_count(0)

@@ -1,0 +1,84 @@
+"""The queue's own page: another order tried by hand before it is asked for, and the policy."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support import rows
+from tests.support.answers import answering, obey
+from tests.support.site import person
+from web.models import Command, Container
+
+
+@pytest.fixture
+def waiting(site):
+    card, ann = rows.gpu(), person("ann")
+    rows.container("holder", ann, card, quota=5, used=5)
+    return [
+        rows.container(name, ann, card, suspended_since=rows.ago(90 - 30 * place), queue_position=place,
+                       queue_reason=f"It needs {place} GiB; 0 bytes are free.")
+        for place, name in enumerate(("early", "middle", "late"), 1)
+    ]  # fmt: skip
+
+
+def names(page):
+    return page.locator("#queue .name")
+
+
+def test_rows_are_dragged_and_the_effect_is_shown_first(waiting, open_as, shot):
+    page = open_as("boss", "/queue/", role="operator")
+    expect(names(page)).to_have_text(["early", "middle", "late"])
+    page.locator("#queue li", has_text="late").drag_to(page.locator("#queue li", has_text="early"))
+    expect(names(page)).to_have_text(["late", "early", "middle"])
+    expect(page.locator("#order-preview")).to_have_text("late: from 3 to 1, tried before early, middle")
+    shot(page, "queue-preview")
+    assert not Command.objects.exists()
+    page.get_by_role("button", name="Discard").click()
+    expect(names(page)).to_have_text(["early", "middle", "late"])
+    expect(page.locator("#order-preview")).to_be_hidden()
+
+
+def test_buttons_move_a_row_and_the_whole_order_is_sent(waiting, open_as):
+    page = open_as("boss", "/queue/", role="operator")
+    page.locator("#queue li", has_text="late").get_by_role("button", name="Move up").click()
+    expect(names(page)).to_have_text(["early", "late", "middle"])
+    with answering(obey):
+        page.get_by_role("button", name="Apply this order").click()
+        expect(page.locator(".toast.good")).to_contain_text("reorder done")
+    early, middle, late = (str(container.pk) for container in waiting)
+    assert Command.objects.get().arguments == {"containers": [early, late, middle]}
+
+
+def test_who_is_served_while_an_order_is_tried_leaves_it(waiting, open_as):
+    page = open_as("boss", "/queue/", role="operator")
+    page.locator("#queue li", has_text="late").focus()
+    page.keyboard.press("Alt+ArrowUp")
+    expect(names(page)).to_have_text(["early", "late", "middle"])
+    Container.objects.filter(pk=waiting[0].pk).update(suspended_since=None, queue_position=None, queue_reason="")
+    expect(names(page)).to_have_text(["late", "middle"])
+    expect(page.locator("#order-preview")).to_contain_text("late: from 2 to 1")
+
+
+@pytest.mark.parametrize("role", ["viewer", "user", "operator", "admin"])
+def test_only_operators_order_and_only_admins_set_the_policy(waiting, open_as, role):
+    page = open_as("me", "/queue/", role=role)
+    expect(names(page)).to_have_count(3)
+    orders, sets = role in ("operator", "admin"), role == "admin"
+    expect(page.get_by_role("button", name="Move up")).to_have_count(3 if orders else 0)
+    expect(page.get_by_role("button", name="Set the policy")).to_have_count(1 if sets else 0)
+    expect(page.get_by_label("fair")).to_be_checked()
+    if not sets:
+        expect(page.get_by_label("fifo")).to_be_disabled()
+
+
+def test_the_policy_is_set_and_set_back(waiting, open_as):
+    page = open_as("boss", "/queue/", role="admin")
+    with answering(obey):
+        page.get_by_label("best-fit").check()
+        page.get_by_role("button", name="Set the policy").click()
+        expect(page.locator(".toast.good")).to_contain_text("policy done")
+        page.locator(".toast").get_by_role("button", name="Undo").click()
+        expect(page.locator(".toast.good")).to_have_count(1)
+    asked = [command.arguments for command in Command.objects.order_by("created_at")]
+    assert asked == [{"policy": "best-fit"}, {"policy": "fair"}]
