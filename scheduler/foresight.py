@@ -31,7 +31,7 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def turn_of(broker: Broker, request: Request) -> str:
-    """ "Next when train ends.", with the time by which its time limit ends it; empty if nobody's end alone is enough."""
+    """Says "Next when train ends.", and by when at the latest if that is known; nothing if no single end is enough."""
     ends = _ends(broker)
     name = next_after(broker.state, request, ends)
     tenant = broker.tenants.get(name) if name else None
