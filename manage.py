@@ -4,6 +4,12 @@ import sys
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
+    try:
+        settings.INSTALLED_APPS  # noqa: B018 - reads the environment
+    except ImproperlyConfigured as error:
+        sys.exit(f"gpushare: {error}")
     execute_from_command_line(sys.argv)

@@ -17,7 +17,7 @@ import uvicorn
 from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 
-from scheduler.worker import Scheduler
+from scheduler.worker import CANNOT_START, Scheduler
 from web.bootstrap import ensure_admin
 
 
@@ -107,5 +107,7 @@ class Appliance:
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         self._listener.close()
         for result in results:
+            if isinstance(result, CANNOT_START):
+                raise CommandError(str(result))
             if isinstance(result, BaseException):
                 raise result

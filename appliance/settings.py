@@ -13,8 +13,8 @@ from pathlib import Path
 
 import dj_database_url
 
-from appliance import directory
-from web.sizes import parse_size
+from appliance import directory, environment
+from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = Path(os.environ.get("GPUSHARE_HOME", BASE_DIR / "var")).resolve()
@@ -34,10 +34,6 @@ def _secret_key() -> str:
     return path.read_text()
 
 
-def _words(name: str, default: str = "") -> list[str]:
-    return [word for word in os.environ.get(name, default).replace(",", " ").split() if word]
-
-
 def _digest(*paths: Path) -> str:
     """Of the content of these files and folders, in short."""
     digest = hashlib.sha256()
@@ -48,16 +44,12 @@ def _digest(*paths: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _port_range(text: str) -> tuple[int, int]:
-    lowest, _, highest = text.partition("-")
-    return int(lowest), int(highest or lowest)
-
-
 SECRET_KEY = _secret_key()
-SECRET_KEY_FALLBACKS = _words("GPUSHARE_OLD_SECRET_KEYS")  # of before a change of key; still verify sessions and audit
+# Of before a change of key: they still verify sessions and audit.
+SECRET_KEY_FALLBACKS = environment.words("GPUSHARE_OLD_SECRET_KEYS")
 DEBUG = os.environ.get("GPUSHARE_DEBUG") == "1"
-ALLOWED_HOSTS = _words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1 [::1]")
-CSRF_TRUSTED_ORIGINS = _words("GPUSHARE_TRUSTED_ORIGINS")
+ALLOWED_HOSTS = environment.words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1 [::1]")
+CSRF_TRUSTED_ORIGINS = environment.words("GPUSHARE_TRUSTED_ORIGINS")
 
 INSTALLED_APPS = [
     "django.contrib.admin",
@@ -202,35 +194,39 @@ LOGGING = {
 # ---- the appliance's own ---------------------------------------------------------------------------------------
 
 HOST = os.environ.get("HOST", "127.0.0.1")
-PORT = int(os.environ.get("PORT", "8000"))
+PORT = environment.whole("PORT", 8000)
 GPUSHARE_HOME = HOME
 GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
-GPUSHARE_ENGINE = os.environ.get("GPUSHARE_ENGINE", "auto")  # auto | docker | process
-GPUSHARE_POLICY = os.environ.get("GPUSHARE_POLICY", "fair")
+GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
+GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", "fair", *sorted(POLICIES.keys() - {"fair"}))
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
 DEMO_EXIT = os.environ.get("DEMO_EXIT") == "1"  # `make demo` ends after its last step
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever
-    1: int(os.environ.get("GPUSHARE_KEEP_SECONDS", 3600)),
-    60: int(os.environ.get("GPUSHARE_KEEP_MINUTES", 7 * 86400)),
+    1: environment.whole("GPUSHARE_KEEP_SECONDS", 3600),
+    60: environment.whole("GPUSHARE_KEEP_MINUTES", 7 * 86400),
 }
-GPUSHARE_IDLE_MINUTES = float(os.environ.get("GPUSHARE_IDLE_MINUTES", "30"))  # holding without computing; 0: never
-GPUSHARE_IDLE_ACTION = os.environ.get("GPUSHARE_IDLE_ACTION", "mark")  # mark | notify | pause
-GPUSHARE_BYPASS_ACTION = os.environ.get("GPUSHARE_BYPASS_ACTION", "show")  # show | kill: who got past the shim
-GPUSHARE_PRICE = float(os.environ.get("GPUSHARE_PRICE", "0"))  # of one GiB of VRAM for an hour, in your currency
-GPUSHARE_DEFAULT_ROLE = os.environ.get("GPUSHARE_DEFAULT_ROLE", "user")  # of people in no role's group
-GPUSHARE_VOLUME_ROOTS = _words("GPUSHARE_VOLUME_ROOTS")  # host folders that may be mounted; {user} is who launches
-GPUSHARE_PORTS = _port_range(os.environ.get("GPUSHARE_PORTS", "20000-29999"))  # host ports that may be published
+GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 30)  # holding without computing; 0: never
+GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
+GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
+GPUSHARE_PRICE = environment.number("GPUSHARE_PRICE", 0)  # of one GiB of VRAM for an hour, in your currency
+GPUSHARE_DEFAULT_ROLE = environment.one_of(
+    "GPUSHARE_DEFAULT_ROLE", "user", "viewer", "operator", "admin"
+)  # of people in no role's group
+GPUSHARE_VOLUME_ROOTS = environment.words(
+    "GPUSHARE_VOLUME_ROOTS"
+)  # host folders that may be mounted; {user} is who launches
+GPUSHARE_PORTS = environment.port_range("GPUSHARE_PORTS", "20000-29999")  # host ports that may be published
 
 # ---- the Docker engine: what its containers get ----------------------------------------------------------------
 
 GPUSHARE_DOCKER_HOST = (
     os.environ.get("GPUSHARE_DOCKER_HOST") or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 )
-GPUSHARE_GPU_ACCESS = os.environ.get("GPUSHARE_GPU_ACCESS", "auto")  # auto | runtime | cdi | raw
+GPUSHARE_GPU_ACCESS = environment.one_of("GPUSHARE_GPU_ACCESS", "auto", "runtime", "cdi", "raw")
 GPUSHARE_REGISTRY_CONFIG = os.environ.get("GPUSHARE_REGISTRY_CONFIG", "")  # a Docker config.json with credentials
 # For containers that ask for nothing themselves; empty: nine tenths of the host's memory, all of its cores.
-GPUSHARE_CONTAINER_MEMORY = parse_size(os.environ.get("GPUSHARE_CONTAINER_MEMORY") or 0) or None
-GPUSHARE_CONTAINER_CPUS = float(os.environ.get("GPUSHARE_CONTAINER_CPUS") or 0) or None
-GPUSHARE_CONTAINER_PIDS = int(os.environ.get("GPUSHARE_CONTAINER_PIDS") or 4096)
-GPUSHARE_LOG_BYTES = parse_size(os.environ.get("GPUSHARE_LOG_BYTES") or "100MiB")  # kept of one container's output
+GPUSHARE_CONTAINER_MEMORY = environment.size("GPUSHARE_CONTAINER_MEMORY", "0") or None
+GPUSHARE_CONTAINER_CPUS = environment.number("GPUSHARE_CONTAINER_CPUS", 0) or None
+GPUSHARE_CONTAINER_PIDS = environment.whole("GPUSHARE_CONTAINER_PIDS", 4096)
+GPUSHARE_LOG_BYTES = environment.size("GPUSHARE_LOG_BYTES", "100MiB")  # kept of one container's output

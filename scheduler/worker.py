@@ -31,10 +31,10 @@ from .consumers import Hints
 from .containers import Containers
 from .core.events import GpuSeen, Ticked
 from .core.state import State
-from .engines.base import Engine, EngineAway
+from .engines.base import Engine, EngineAway, EngineError
 from .engines.choose import choose
 from .engines.outfit import Simulation
-from .gpus import Gpus, Reading
+from .gpus import Gpus, NoGpus, Reading
 from .history import History
 from .housekeeping import Housekeeping
 from .idle import Idle
@@ -61,13 +61,16 @@ class AlreadyRunning(Exception):
     """Another scheduler works in this GPUSHARE_HOME."""
 
 
+CANNOT_START = (NoGpus, AlreadyRunning, EngineError)  # each with a sentence for whoever started it
+
+
 class Scheduler:
     def __init__(self) -> None:
         self.home: Path = settings.GPUSHARE_HOME
         self.started = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs until `stop` is set. Raises NoGpus, AlreadyRunning or EngineError if it cannot start."""
+        """Runs until `stop` is set. Raises one of CANNOT_START if it cannot start."""
         async with AsyncExitStack() as stack:
             stack.enter_context(only_one(self.home))
             stopping = asyncio.create_task(stop.wait())

@@ -8,9 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from scheduler.engines.base import EngineError
-from scheduler.gpus import NoGpus
-from scheduler.worker import AlreadyRunning, Scheduler
+from scheduler.worker import CANNOT_START, Scheduler
 from web.bootstrap import ensure_admin
 
 
@@ -21,7 +19,7 @@ class Command(BaseCommand):
         ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
         try:
             asyncio.run(_run())
-        except (NoGpus, AlreadyRunning, EngineError) as error:
+        except CANNOT_START as error:
             raise CommandError(str(error)) from None
 
 

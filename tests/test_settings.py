@@ -1,0 +1,53 @@
+"""Settings from the environment: every one is documented, and one that makes no sense is a sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_every_setting_is_documented():
+    documented = set(re.findall(r"`([A-Z_]+)`", (ROOT / "docs/settings.md").read_text()))
+    source = (ROOT / "appliance/settings.py").read_text()
+    used = set(re.findall(r'"(GPUSHARE_[A-Z_]+|HOST|PORT|DATABASE_URL|REDIS_URL|DEMO_EXIT)"', source))
+    assert documented - {"DOCKER_HOST", "INFO"} == used | {"DATABASE_URL"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("PORT", "eighty", "PORT is 'eighty', which is not a whole number"),
+        ("GPUSHARE_GPUS", "two", "GPUSHARE_GPUS=two is none of: auto, nvidia"),
+        ("GPUSHARE_GPUS", "nvidia", "NVML"),
+        ("GPUSHARE_ENGINE", "podman", "GPUSHARE_ENGINE is 'podman'. It may be auto, docker or process."),
+        ("GPUSHARE_POLICY", "best", "GPUSHARE_POLICY is 'best'. It may be fair, "),
+        ("GPUSHARE_DEFAULT_ROLE", "root", "It may be user, viewer, operator or admin."),
+        ("GPUSHARE_IDLE_ACTION", "kill", "It may be mark, notify or pause."),
+        ("GPUSHARE_BYPASS_ACTION", "pause", "It may be show or kill."),
+        ("GPUSHARE_GPU_ACCESS", "all", "It may be auto, runtime, cdi or raw."),
+        ("GPUSHARE_PORTS", "30000-20000", "It is a range of ports"),
+        ("GPUSHARE_LOG_BYTES", "much", '"much" is not a size'),
+        ("GPUSHARE_IDLE_MINUTES", "nan", "not a number of at least 0"),
+        ("GPUSHARE_KEEP_SECONDS", "-1", "not a whole number of at least 0"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sentence: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "up"],
+        cwd=ROOT,
+        env={**os.environ, "GPUSHARE_HOME": str(tmp_path), "PORT": "0", "GPUSHARE_ENGINE": "process", name: value},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
