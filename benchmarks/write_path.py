@@ -10,6 +10,7 @@ load: a decision is made in that loop. The bar: 2,000 a second for a minute, wit
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import statistics
 import subprocess
@@ -64,7 +65,10 @@ def _prepare() -> list[str]:
 
 async def _write(rate: int, seconds: int, containers: list[str]) -> None:
     from scheduler.store import Store
+    from scheduler.worker import LOOP_WAITS
 
+    sys.setswitchinterval(LOOP_WAITS)  # as the scheduler does,
+    gc.freeze()  # and its command
     store = Store("bench")
     store._gpus = {"GPU-0": 1}
     refused: list[BaseException] = []
