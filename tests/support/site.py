@@ -93,6 +93,7 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
     run = {"cwd": ROOT, "env": env}
     subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], check=True, **run)
     with socket.create_server(("127.0.0.1", 0)) as listener, open(home / "server.log", "wb") as log:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the appliance does
         fd = listener.fileno()
         command = [sys.executable, "-m", "uvicorn", "appliance.asgi:application", "--fd", str(fd), "--lifespan", "off"]
         process = subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=log, **run)
