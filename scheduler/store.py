@@ -11,6 +11,7 @@ hint, and losing it costs nothing but time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from .gpus import Card
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PAUSE = 0.05  # seconds between two flushes
+PAUSE = 0.05  # seconds between two flushes, unless somebody waits for an answer
 RETRY = 1.0
 BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
@@ -55,6 +56,7 @@ class Store:
         self._events: list[AllocationEvent] = []
         self._samples: list[UsageSample] = []
         self._dirty = asyncio.Event()
+        self._awaited = asyncio.Event()
         self._flushing = asyncio.Lock()
 
     # ---- what is so now ----
@@ -74,6 +76,8 @@ class Store:
 
     def command(self, id_: Any, **fields: Any) -> None:
         self._put(Command, id_, fields)
+        if "done_at" in fields:
+            self._awaited.set()
 
     def _put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
         row = (model, pk)
@@ -131,12 +135,13 @@ class Store:
     # ---- writing ----
 
     async def run(self) -> None:
-        """Writes what there is to write, at most every `PAUSE` seconds, until cancelled."""
+        """Writes what there is to write, outcomes at once, all else at most every `PAUSE` seconds, until cancelled."""
         while True:
             await self._dirty.wait()
             try:
                 await self.flush()
-                await asyncio.sleep(PAUSE)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._awaited.wait(), PAUSE)
             except DatabaseError as error:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
@@ -153,6 +158,7 @@ class Store:
 
     async def _flush(self) -> None:
         self._dirty.clear()
+        self._awaited.clear()
         rows, self._rows = self._rows, {}
         events, self._events = self._events[:BATCH], self._events[BATCH:]
         samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]

@@ -67,4 +67,4 @@ def wait_for(command: Command, timeout: float = 5.0) -> Command:
         if command.done_at is not None or left <= 0:
             return command
         time.sleep(min(pause, left))
-        pause = min(pause * 2, 0.1)
+        pause = min(pause * 2, 0.02)
