@@ -75,7 +75,7 @@ typedef struct {
     int type, id;
 } CUmemLocation;
 
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
 typedef struct {
     int type, requestedHandleTypes;

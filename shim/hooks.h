@@ -56,7 +56,9 @@
     X(CUDA, cuMemPoolImportFromShareableHandle,                                                                        \
       (CUmemoryPool * handle, void *shared, int type, unsigned long long flags))                                       \
     X(CUDA, cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle))                                                \
-    X(CUDA, cuMemSetMemPool, (CUmemLocation * location, int type, CUmemoryPool handle))
+    X(CUDA, cuMemSetMemPool, (CUmemLocation * location, int type, CUmemoryPool handle))                                \
+    X(CUDA, cuMemGetMemPool, (CUmemoryPool * handle, CUmemLocation * location, int type))                              \
+    X(CUDA, cuMemGetDefaultMemPool, (CUmemoryPool * handle, CUmemLocation * location, int type))
 
 /* hooks_virtual.c */
 #define HOOKS_VIRTUAL(X)                                                                                               \

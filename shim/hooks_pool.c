@@ -72,17 +72,47 @@ int cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 /* ---- the pools themselves ---- */
 
+/* Which slot pays for a pool: NO_SLOT, none, for one on the host. Managed memory moves to the GPU that uses it,
+ * whatever place its pool prefers. */
+static CUresult slot_of(const CUmemLocation *location, int type, int *slot) {
+    struct place place = {.device = 0};
+    CUresult error;
+    *slot = NO_SLOT;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        place.device = location->id;
+    else if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        devices_here(&place); /* a thread without a context: the first one */
+    else
+        return CUDA_SUCCESS;
+    *slot = devices_slot(place.device, &error);
+    return *slot == NO_SLOT ? error : CUDA_SUCCESS;
+}
+
 int cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties) {
     int slot = NO_SLOT;
-    CUresult result;
-    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        slot = devices_slot(properties->location.id, &result);
-        if (slot == NO_SLOT) return result;
-    }
+    CUresult result = properties ? slot_of(&properties->location, properties->allocType, &slot) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
     result = REAL(cuMemPoolCreate)(handle, properties);
     if (result != CUDA_SUCCESS || pools_add(*handle, slot)) return result;
     REAL(cuMemPoolDestroy)(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Pools that the driver has made: where they are is only to be known from the question. */
+static CUresult note(CUresult result, const CUmemoryPool *handle, const CUmemLocation *location, int type) {
+    int slot;
+    if (result != CUDA_SUCCESS || pools_known(*handle)) return result;
+    result = slot_of(location, type, &slot);
+    if (result != CUDA_SUCCESS) return result;
+    return pools_add(*handle, slot) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+int cuMemGetMemPool(CUmemoryPool *handle, CUmemLocation *location, int type) {
+    return note(REAL(cuMemGetMemPool)(handle, location, type), handle, location, type);
+}
+
+int cuMemGetDefaultMemPool(CUmemoryPool *handle, CUmemLocation *location, int type) {
+    return note(REAL(cuMemGetDefaultMemPool)(handle, location, type), handle, location, type);
 }
 
 int cuMemPoolDestroy(CUmemoryPool handle) {

@@ -60,8 +60,10 @@ static struct pool *known(CUmemoryPool handle) {
     return ledger_get(LEDGER_POOL, (uint64_t)(uintptr_t)handle, &entry) ? (struct pool *)(uintptr_t)entry.owner : NULL;
 }
 
-/* A handle that the program did not get from cuMemPoolCreate: some device's default pool, or one that lies where the
- * calling thread is. */
+bool pools_known(CUmemoryPool handle) { return known(handle) != NULL; }
+
+/* A handle that the program got neither from cuMemPoolCreate nor by asking for a location's: some device's default
+ * pool, or one that lies where the calling thread is. */
 static struct pool *adopt(CUmemoryPool handle, CUresult *error) {
     CUdevice home = -1;
     for (CUdevice device = 0; device < devices_visible() && home < 0; device++) {

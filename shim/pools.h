@@ -46,6 +46,7 @@ struct pool *pools_of_graphs(CUdevice device, CUresult *error);
 
 /* Makes a pool known; slot NO_SLOT: not to be charged. False: no host memory. */
 bool pools_add(CUmemoryPool handle, int slot);
+bool pools_known(CUmemoryPool handle);
 
 /* The program has destroyed it. */
 void pools_drop(CUmemoryPool handle);

@@ -41,8 +41,8 @@ struct location {
     int type; /* LOCATION_DEVICE, … */
     int id;
 };
-enum { LOCATION_DEVICE = 1 };
-enum { TYPE_PINNED = 1 };
+enum { LOCATION_DEVICE = 1, LOCATION_HOST = 2 };
+enum { TYPE_PINNED = 1, TYPE_MANAGED = 2 };
 enum { HANDLE_NONE = 0, HANDLE_POSIX_FD = 1 };
 
 enum {

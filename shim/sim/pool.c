@@ -51,6 +51,12 @@ struct pool *pool_default(CUdevice device) {
     return default_pool[device];
 }
 
+struct pool *pool_default_of_host(void) {
+    static struct pool *only;
+    if (only == NULL && (only = pool_new(0)) != NULL) only->host = true;
+    return only;
+}
+
 CUmemoryPool pool_current(CUdevice device) {
     pthread_mutex_lock(&pool_lock);
     struct pool *pool = pool_of_device[device] != NULL ? pool_of_device[device] : pool_default(device);
@@ -75,7 +81,11 @@ static struct segment *segment_new(struct pool *pool, uint64_t bytes) {
     struct segment *segment = calloc(1, sizeof *segment);
     struct extent *all = calloc(1, sizeof *all);
     if (segment == NULL || all == NULL || (pool->most != 0 && pool->reserved + bytes > pool->most)) goto failed;
-    if (heap_take(sim_gpu(pool->device), segment, bytes, BLOCK_POOL, &segment->base) != CUDA_SUCCESS) goto failed;
+    if (pool->host)
+        segment->base = (CUdeviceptr)(uintptr_t)malloc(bytes);
+    else if (heap_take(sim_gpu(pool->device), segment, bytes, BLOCK_POOL, &segment->base) != CUDA_SUCCESS)
+        goto failed;
+    if (segment->base == 0) goto failed;
     all->bytes = bytes;
     segment->pool = pool;
     segment->bytes = bytes;
@@ -99,7 +109,10 @@ static void segment_end(struct segment *segment) {
         break;
     }
     pool->reserved -= segment->bytes;
-    heap_give(segment->base);
+    if (pool->host)
+        free((void *)(uintptr_t)segment->base);
+    else
+        heap_give(segment->base);
     for (struct extent *extent = segment->extents, *next; extent != NULL; extent = next) {
         next = extent->next;
         free(extent);
@@ -130,7 +143,7 @@ void pool_settle(void) {
 void pool_forget(CUdevice device) {
     pthread_mutex_lock(&pool_lock);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->device != device) continue;
+        if (pool->device != device || pool->host) continue;
         while (pool->segments != NULL) segment_end(pool->segments);
         pool->used = 0;
     }
@@ -201,13 +214,22 @@ CUresult pool_take(CUmemoryPool pool, uint64_t bytes, CUdeviceptr *address) {
     return result;
 }
 
+static struct segment *segment_of_host(CUdeviceptr address) {
+    for (struct pool *pool = pools; pool != NULL; pool = pool->next)
+        for (struct segment *one = pool->host ? pool->segments : NULL; one != NULL; one = one->next)
+            if (address - one->base < one->bytes) return one;
+    return NULL;
+}
+
 /* The extent in use that `address` lies in. */
 static struct extent *extent_find(CUdeviceptr address, struct segment **segment, struct extent **before) {
     struct place place;
-    if (!heap_find(address, &place) || place.kind != BLOCK_POOL) return NULL;
-    *segment = (struct segment *)place.owner;
+    bool on_card = heap_find(address, &place);
+    if (on_card && place.kind != BLOCK_POOL) return NULL;
+    *segment = on_card ? (struct segment *)place.owner : segment_of_host(address);
+    if (*segment == NULL) return NULL;
     *before = NULL;
-    uint64_t offset = address - place.base;
+    uint64_t offset = address - (*segment)->base;
     for (struct extent *extent = (*segment)->extents; extent != NULL; *before = extent, extent = extent->next)
         if (offset < extent->offset + extent->bytes) return extent->asked != 0 ? extent : NULL;
     return NULL;

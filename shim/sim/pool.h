@@ -16,6 +16,7 @@ enum pool_attribute {
 
 struct pool {
     CUdevice device;
+    bool host;      /* takes nothing from a card */
     bool destroyed; /* goes away with its last allocation */
     int handle_types;
     int file; /* an imported pool: the exporter's memory file; else −1 */
@@ -33,6 +34,7 @@ struct pool *pool_new(CUdevice device);
 /* True for a pool that exists and has not been destroyed. */
 bool pool_known(const struct pool *pool);
 struct pool *pool_default(CUdevice device);
+struct pool *pool_default_of_host(void);
 /* Gives back free segments while more than `keep` bytes stay reserved. */
 void pool_trim(struct pool *pool, uint64_t keep);
 /* Ends a destroyed pool once nothing is allocated from it. */

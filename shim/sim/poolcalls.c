@@ -12,10 +12,13 @@ struct properties { /* CUmemPoolProps */
 };
 _Static_assert(sizeof(struct properties) == 88, "CUDA's layout");
 
+/* Managed memory lies on the first device where no device is named; pinned memory on the host: a device of −1. */
 static CUresult device_of(const struct location *location, int type, CUdevice *device) {
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    if (location == NULL || type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (location == NULL || (type != TYPE_PINNED && type != TYPE_MANAGED)) return CUDA_ERROR_INVALID_VALUE;
+    *device = type == TYPE_MANAGED ? 0 : -1;
+    if (location->type == LOCATION_HOST || (location->type == 0 && type == TYPE_MANAGED)) return CUDA_SUCCESS;
     if (location->type != LOCATION_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     *device = location->id;
     return sim_valid(*device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -29,10 +32,11 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct properties *pro
     if (result != CUDA_SUCCESS) return result;
     if (properties->handle_types & ~HANDLE_POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&pool_lock);
-    struct pool *made = pool_new(device);
+    struct pool *made = pool_new(device < 0 ? 0 : device);
     if (made == NULL) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
+        made->host = device < 0;
         made->handle_types = properties->handle_types;
         made->most = properties->most;
         *pool = made;
@@ -46,7 +50,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&pool_lock);
-    if (!pool_known(pool) || pool == pool_default(pool->device)) {
+    if (!pool_known(pool) || pool == pool_default(pool->device) || pool == pool_default_of_host()) {
         result = CUDA_ERROR_INVALID_VALUE;
     } else {
         if (pool_of_device[pool->device] == pool) pool_of_device[pool->device] = NULL;
@@ -164,7 +168,7 @@ static CUresult set_current(CUdevice device, CUmemoryPool pool) {
     if (result != CUDA_SUCCESS) return result;
     if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&pool_lock);
-    if (!pool_known(pool) || pool->device != device)
+    if (!pool_known(pool) || pool->device != device || pool->host)
         result = CUDA_ERROR_INVALID_VALUE;
     else
         pool_of_device[device] = pool;
@@ -187,10 +191,19 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     return set_current(device, pool);
 }
 
+static CUresult get_hosts(CUmemoryPool *pool) {
+    if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&pool_lock);
+    *pool = pool_default_of_host();
+    pthread_mutex_unlock(&pool_lock);
+    return *pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, const struct location *location, int type) {
     ENTERED();
     CUdevice device;
     CUresult result = device_of(location, type, &device);
+    if (result == CUDA_SUCCESS && device < 0) return get_hosts(pool);
     return result == CUDA_SUCCESS ? get_default(pool, device) : result;
 }
 
@@ -198,6 +211,7 @@ EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, const struct location *locat
     ENTERED();
     CUdevice device;
     CUresult result = device_of(location, type, &device);
+    if (result == CUDA_SUCCESS && device < 0) return get_hosts(pool);
     return result == CUDA_SUCCESS ? get_current(pool, device) : result;
 }
 
@@ -205,6 +219,7 @@ EXPORT CUresult cuMemSetMemPool(const struct location *location, int type, CUmem
     ENTERED();
     CUdevice device;
     CUresult result = device_of(location, type, &device);
+    if (result == CUDA_SUCCESS && device < 0) return CUDA_ERROR_NOT_SUPPORTED;
     return result == CUDA_SUCCESS ? set_current(device, pool) : result;
 }
 

@@ -159,6 +159,28 @@ def test_an_imported_pool_is_its_exporters(cuda, program, grants, charged):
 
 
 def test_a_pool_on_the_host_is_not_charged(cuda, charged):
-    if cuda.result("cuMemPoolCreate", {"out": 0}, layouts.pool(kind=layouts.HOST)) != 0:
-        pytest.skip("the simulated card has no pools on the host")
+    pool = cuda.new("cuMemPoolCreate", layouts.pool(kind=layouts.HOST))
+    address = cuda.new("cuMemAllocFromPoolAsync", 50 * MIB, pool, 0)
     assert charged(cuda) == 0
+    cuda("cuMemFreeAsync", address, 0)
+    cuda("cuMemPoolDestroy", pool)
+    assert charged(cuda) == 0
+
+
+@pytest.mark.parametrize("ask", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
+def test_the_hosts_default_pool_is_not_charged(cuda, charged, ask):
+    pool = cuda.new(ask, layouts.location(kind=layouts.HOST), layouts.PINNED)
+    address = cuda.new("cuMemAllocFromPoolAsync", 50 * MIB, pool, 0)
+    assert charged(cuda) == 0
+    cuda("cuMemFreeAsync", address, 0)
+    assert cuda.result(ask, None, layouts.location(), layouts.PINNED) == INVALID_VALUE
+    assert cuda.result(ask, {"out": 0}, None, layouts.PINNED) == INVALID_VALUE
+
+
+@pytest.mark.parametrize("kind", [layouts.NOWHERE, layouts.DEVICE, layouts.HOST])
+def test_a_pool_of_managed_memory_is_charged_wherever_it_prefers_to_lie(cuda, charged, kind):
+    """It moves to the GPU that uses it: a pool that names no GPU would be a way around the quota."""
+    pool = cuda.new("cuMemPoolCreate", layouts.pool(kind=kind, type_=layouts.MANAGED))
+    cuda.new("cuMemAllocFromPoolAsync", 50 * MIB, pool, 0)
+    assert charged(cuda) == 64 * MIB
+    assert cuda.result("cuMemAllocFromPoolAsync", {"out": 0}, 1000 * MIB, pool, 0) == OUT_OF_MEMORY

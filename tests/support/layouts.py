@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-DEVICE, HOST = 1, 2  # CU_MEM_LOCATION_TYPE_…
+NOWHERE, DEVICE, HOST = 0, 1, 2  # CU_MEM_LOCATION_TYPE_…
+PINNED, MANAGED = 1, 2  # CU_MEM_ALLOCATION_TYPE_…
 RELEASE_THRESHOLD, RESERVED = 4, 5  # CU_MEMPOOL_ATTR_…
 SPARSE, DEFERRED = 0x40, 0x80  # CUDA_ARRAY3D_…
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
@@ -19,9 +20,9 @@ def allocation(device: int = 0, kind: int = DEVICE, handle_type: int = 0) -> dic
     return _bytes(struct.pack("iiiiP8x", 1, handle_type, kind, device, 0))
 
 
-def pool(device: int = 0, kind: int = DEVICE, handle_type: int = 0) -> dict[str, str]:
-    """CUmemPoolProps of pinned memory."""
-    return _bytes(struct.pack("iiiiPNH54x", 1, handle_type, kind, device, 0, 0, 0))
+def pool(device: int = 0, kind: int = DEVICE, handle_type: int = 0, type_: int = PINNED) -> dict[str, str]:
+    """CUmemPoolProps."""
+    return _bytes(struct.pack("iiiiPNH54x", type_, handle_type, kind, device, 0, 0, 0))
 
 
 def location(device: int = 0, kind: int = DEVICE) -> dict[str, str]:
