@@ -37,7 +37,8 @@ static int self = -1; /* this process's entry */
 static uint32_t self_id;
 static uint64_t self_state;
 
-static pthread_once_t open_once = PTHREAD_ONCE_INIT;
+static _Atomic(struct card *) opened;
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t join_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static unsigned phase(uint64_t state) { return state & 3; }
@@ -118,12 +119,30 @@ static void open_card(void) {
     card_fd = fd;
     card = found;
     at_home = pid_namespace() == card->home_namespace;
-    pthread_atfork(NULL, NULL, in_child);
+    static bool told;
+    if (!told) told = pthread_atfork(NULL, NULL, in_child) == 0;
 }
 
 struct card *card_open(void) {
-    pthread_once(&open_once, open_card);
+    struct card *found = atomic_load_explicit(&opened, memory_order_acquire);
+    if (found != NULL) return found;
+    pthread_mutex_lock(&open_lock);
+    if (card == NULL) open_card();
+    atomic_store_explicit(&opened, card, memory_order_release);
+    pthread_mutex_unlock(&open_lock);
     return card;
+}
+
+void card_close(void) {
+    pthread_mutex_lock(&open_lock);
+    if (card != NULL) {
+        atomic_store(&opened, NULL);
+        munmap(card, (size_t)file_size(card));
+        close(card_fd);
+        card = NULL;
+        card_fd = -1;
+    }
+    pthread_mutex_unlock(&open_lock);
 }
 
 void card_uuid_text(const uint8_t *uuid, char *text) {

@@ -56,8 +56,11 @@ struct card {
 /* Makes a new card file with `gpus` GPUs of `bytes` each. 0, or an errno. */
 int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_delay_us);
 
-/* The card that $GPUSHARE_SIM names; NULL if there is none. Opened once per process. */
+/* The card that $GPUSHARE_SIM names; NULL if there is none. It stays open until `card_close`. */
 struct card *card_open(void);
+
+/* For a process that only looks: nothing of the card may be in use any more, and none of it is its own. */
+void card_close(void);
 
 void card_uuid_text(const uint8_t *uuid, char *text);
 

@@ -45,11 +45,14 @@ static nvmlReturn_t put(char *text, unsigned room, const char *value) {
 
 /* ---- the library and the system ---- */
 
+static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+
 EXPORT nvmlReturn_t nvmlInit_v2(void) {
+    pthread_mutex_lock(&users_lock);
     card = card_open();
-    if (card == NULL) return NVML_ERROR_DRIVER_NOT_LOADED;
-    atomic_fetch_add(&users, 1);
-    return NVML_SUCCESS;
+    if (card != NULL) atomic_fetch_add(&users, 1);
+    pthread_mutex_unlock(&users_lock);
+    return card == NULL ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_SUCCESS;
 }
 EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
@@ -59,7 +62,9 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
 
 EXPORT nvmlReturn_t nvmlShutdown(void) {
     CHECK(true);
-    atomic_fetch_sub(&users, 1);
+    pthread_mutex_lock(&users_lock);
+    if (atomic_fetch_sub(&users, 1) == 1) card_close(); /* the next user may name another card */
+    pthread_mutex_unlock(&users_lock);
     return NVML_SUCCESS;
 }
 

@@ -7,13 +7,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import shim.sim
-from tests.support.card import BUILD, CONTEXT, MIB, Card, read_until
+from tests.support.card import BUILD, CONTEXT, MIB, ROOT, Card, read_until
 from tests.support.eventually import until
 
 HOLDER = """
@@ -323,6 +324,28 @@ def test_impossible_cards_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(FileExistsError):
         shim.sim.create("sim:5g", tmp_path / "taken", BUILD)
+
+
+def test_one_process_looks_at_one_card_after_another(tmp_path: Path) -> None:
+    for name in ("sim:1x1GiB", "sim:2x2GiB"):
+        shim.sim.create(name, tmp_path / name, BUILD)
+    script = """if True:
+        import os, sys, shim.sim
+        from pathlib import Path
+        shim.sim.load_nvml(Path(sys.argv[1]))
+        import pynvml
+        for card in ("none", "sim:1x1GiB", "sim:2x2GiB"):
+            os.environ["GPUSHARE_SIM"] = os.path.join(sys.argv[2], card)
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError_DriverNotLoaded:
+                print("not loaded")
+            else:
+                print(pynvml.nvmlDeviceGetCount())
+                pynvml.nvmlShutdown()
+    """
+    words = [sys.executable, "-c", script, str(BUILD), str(tmp_path)]
+    assert subprocess.check_output(words, text=True, cwd=ROOT).split("\n") == ["not loaded", "1", "2", ""]
 
 
 def test_descriptions() -> None:

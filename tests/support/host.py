@@ -202,21 +202,9 @@ class Host:
         await self.stop()
 
 
-_card: Path | None = None
-
-
-def _shared_card(home: Path, fresh: Path) -> None:
-    """Gives this home the card that every host of this test process has: a process can open only one."""
-    global _card
-    _card = _card or fresh
-    _card.mkdir(exist_ok=True)
-    (home / "card").symlink_to(_card)
-
-
 @contextlib.asynccontextmanager
 async def a_host(settings: Any, home: Path, policy: str = "fifo", gpus: str = "sim:1x5GiB") -> AsyncIterator[Host]:
     """A running host with one simulated GPU of 5 GiB. `home` must be empty and outlive the test."""
-    _shared_card(home, home.parent / "shared-card")
     settings.GPUSHARE_HOME = home
     settings.GPUSHARE_GPUS = gpus
     settings.GPUSHARE_ENGINE = "process"
