@@ -97,9 +97,10 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {
-    "default": dj_database_url.config(default=f"sqlite:///{HOME / 'gpushare.sqlite3'}", conn_health_checks=True)
-}
+_DATABASE = HOME / "gpushare.sqlite3"
+DATABASES = {"default": dj_database_url.config(default=f"sqlite:///{_DATABASE}", conn_health_checks=True)}
+if DATABASES["default"]["NAME"] == str(_DATABASE):
+    _DATABASE.touch(mode=0o600)  # it holds people's passwords (hashed) and their containers' environment
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE takes the write lock at the start of a transaction, so that it can wait for it: a transaction that
     # upgrades half-way fails at once with "database is locked" instead. Tests use a file too: in memory, SQLite's

@@ -98,8 +98,6 @@ class Containers:
 
     def _place(self, row: Container, quota: int) -> list[str]:
         asked: list[str] = row.gpu_uuids or placement.choose(self._broker.state, row.gpu_count, quota)
-        if len(asked) < row.gpu_count:
-            raise Problem("over_capacity", "No GPU can ever give that much memory.", 400, "gpu_memory")
         return sorted(asked, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
 
     def _added(self, row: Container, tenant: Tenant, *, running: bool = False) -> ContainerAdded:

@@ -14,13 +14,14 @@ from web.errors import Problem
 from . import placement
 from .broker import Broker
 from .core.forecast import forecast, next_after
-from .core.state import Request, State
+from .core.state import Request
 
 
 def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer as JSON (`earliest` in seconds from now), and the sentence for people. Raises Problem."""
     state, quota = broker.state, int(arguments["gpu_memory"])
-    gpus = _gpus(state, arguments.get("gpus", 1), quota)
+    asked: int | list[str] = arguments.get("gpus", 1)
+    gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
     found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), {gpu: _idle(broker, gpu) for gpu in gpus})
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
@@ -41,16 +42,6 @@ def turn_of(broker: Broker, request: Request) -> str:
         return f"Next when {tenant.name} ends."
     latest = timezone.now() + timedelta(seconds=ends[tenant.id] - broker.now())
     return f"Next when {tenant.name} ends, at {latest:%H:%M} UTC at the latest."
-
-
-def _gpus(state: State, asked: int | list[str], quota: int) -> list[str]:
-    if isinstance(asked, int):
-        gpus, count = placement.choose(state, asked, quota), asked
-    else:
-        gpus, count = [gpu for gpu in asked if gpu in state.gpus], len(asked)
-    if len(gpus) < count:
-        raise Problem("over_capacity", "There are not so many GPUs that could ever give that much.", 400, "gpu_memory")
-    return gpus
 
 
 def _ends(broker: Broker) -> dict[str, float]:

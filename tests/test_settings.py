@@ -51,3 +51,12 @@ def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sent
     assert ended.returncode == 1
     assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_what_is_secret_is_its_owners(tmp_path: Path) -> None:
+    """Other people have accounts on a lab's host, too."""
+    environment = {**os.environ, "GPUSHARE_HOME": str(tmp_path)}
+    environment.pop("DATABASE_URL", None)
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"gpushare.sqlite3": 0o600, "secret-key": 0o600}
