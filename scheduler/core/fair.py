@@ -37,10 +37,6 @@ PATIENCE = 600.0
 # So many steps of priority double the worth of a call, and halve its patience.
 DOUBLING = 25
 
-# A large call that has waited this long (seconds), and that only so small a part of the card keeps out, is let in
-# first if those who could pass it would fill no more than this part of what is free.
-GLANCE, REMNANT, CROWD = 8.0, 0.25, 0.4
-
 
 class Sure:
     """The containers that can end while the paused stay paused. Worked out when first asked for."""
@@ -67,8 +63,6 @@ def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
     starting: Sequence[Request] = [r for r in able if len(waiting) == 1 or _starts(state, r, sure)]
     if head := _head(state, gpu):
         starting = beside(state, head, starting, sure)
-    elif large := next((r for r in waiting if state.now - r.since >= GLANCE and not _starts(state, r, sure)), None):
-        starting = _let_in(state, large, starting, room)
     if len(starting) < 2:
         return starting
     holdings = _holdings(state, gpu)
@@ -165,22 +159,3 @@ def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:
         if taken > beside:
             return False
     return True
-
-
-def _let_in(state: State, large: Request, starting: Sequence[Request], room: int) -> Sequence[Request]:
-    """Holds back the few that would fill little, when a newcomer that does not fit yet is about to get in.
-
-    Otherwise small calls take each hole as it opens, and a large one starts only when they have all gone.
-    """
-    gpu = large.gpu
-    head, capacity = state.containers[large.container], state.gpus[gpu].capacity
-    beside = capacity - head.quota[gpu]
-    holdings = [safety.held(state.containers[name], gpu) for name in state.gpus[gpu].members if name != head.id]
-    if sum(held for held in holdings if held > beside) > REMNANT * capacity:
-        return starting
-    allowed = [
-        r for r in starting
-        if safety.holds(container := state.containers[r.container]) or _leaves_room(state, head, container)
-    ]  # fmt: skip
-    crowd = sum(_size(state, r) for r in starting if r not in allowed)
-    return allowed if crowd <= CROWD * room else starting

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import exp
 
 # How many combinations are looked at before the best so far is taken. More finds little; it bounds a decision's time.
 EFFORT = 256
 
-# How much empty memory spoils a choice: the value is reduced by this times the part of the card that it leaves empty.
-EMPTINESS = 1.35
+# How much empty memory spoils a choice: a card left empty altogether would be worth e^-EMPTINESS of a full one.
+EMPTINESS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Item:
 def best(items: Sequence[Item], room: int, capacity: int) -> list[Item]:
     """The items that fit `room` together and are worth most; all of `items` fit it alone.
 
-    Items of one size are taken by value. What is compared is Σ value × (1 − EMPTINESS × left / capacity), over the
+    Items of one size are taken by value. What is compared is Σ value × e^(−EMPTINESS × left / capacity), over the
     greedy choice by value per byte and the combinations found largest first, as many as EFFORT allows.
     """
     ranked = sorted(items, key=lambda item: item.value / item.size, reverse=True)
@@ -35,7 +36,7 @@ def best(items: Sequence[Item], room: int, capacity: int) -> list[Item]:
 
     def worth(choice: list[Item]) -> float:
         left = room - sum(item.size for item in choice)
-        return sum(item.value for item in choice) * (1 - EMPTINESS * left / capacity)
+        return sum(item.value for item in choice) * exp(-EMPTINESS * left / capacity)
 
     choice = _greedy(ranked, room)
     most = worth(choice)
