@@ -2,7 +2,8 @@
 
 The card's per-process figure is the truth. What it shows beyond the charge is overhead (a context larger than
 measured, modules, libraries) and is charged; what it no longer shows is given back. A reading is not taken at the
-same instant as the page, so only a difference seen several times in a row counts, at its smallest.
+same instant as the page, so only a difference seen several times in a row counts, at its smallest; after one that is
+not charged yet, the next looks come sooner.
 
 What no session accounts for is foreign and comes off the capacity. A process inside a container of ours that has no
 session is uncapped: it got past the shim.
@@ -11,11 +12,14 @@ session is uncapped: it got past the shim.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import pynvml
 
 from .broker import Broker
 from .core.events import GpuSeen, Ticked
@@ -26,6 +30,7 @@ from .tenants import Session, Tenant, start_time
 log = logging.getLogger(__name__)
 
 PERIOD = 1.0  # seconds
+AGAIN = 0.25  # seconds, while a difference has been seen and not often enough
 TIMES = 3  # a difference must be seen so often in a row
 
 Owns = Callable[[str, int], bool]
@@ -37,6 +42,11 @@ class Difference:
     """What the card has shown beyond what was charged, lately."""
 
     seen: deque[int] = field(default_factory=lambda: deque(maxlen=TIMES))
+
+    @property
+    def open(self) -> bool:
+        """More was held than is charged, and that has not been seen often enough."""
+        return bool(self.seen) and self.seen[-1] > 0
 
     def add(self, size: int) -> int:
         """The part that all of the last readings agree on: more than 0, less than 0, or 0."""
@@ -70,13 +80,25 @@ class Measure:
         while True:
             await self.once()
             due = max(due + PERIOD, loop.time())
+            while loop.time() + AGAIN < due and (gpus := {gpu for (_, gpu), d in self._differences.items() if d.open}):
+                await asyncio.sleep(AGAIN)
+                await self._look_again(gpus)
             await asyncio.sleep(due - loop.time())
 
+    async def _look_again(self, gpus: set[str]) -> None:
+        for gpu in gpus:
+            before = self._used()
+            with contextlib.suppress(pynvml.NVMLError):  # the next whole look says so
+                self._compare(gpu, await self._gpus.processes(gpu), before)
+
+    def _used(self) -> dict[tuple[int, str], int]:
+        return {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
+
     async def once(self) -> None:
-        before = {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
+        before = self._used()
         self.readings = await self._gpus.read()
         for gpu, reading in self.readings.items():
-            self._compare(gpu, reading, before)
+            self._compare(gpu, reading.processes, before)
             self._see_card(gpu, reading)
         self.uncapped = {}
         for tenant in list(self._broker.tenants.values()):
@@ -89,10 +111,10 @@ class Measure:
         self._broker.age_order()
         await self._measured(self.readings)
 
-    def _compare(self, gpu: str, reading: Reading, before: Mapping[tuple[int, str], int]) -> None:
+    def _compare(self, gpu: str, held: Mapping[int, int], before: Mapping[tuple[int, str], int]) -> None:
         for session in list(self._broker.sessions.values()):
             lease = session.leases.get(gpu)
-            if lease is None or session.ended or session.pid not in reading.processes:
+            if lease is None or session.ended or session.pid not in held:
                 continue
             if lease.check():
                 log.warning("container %s, process %d forged its lease page", session.container, session.pid)
@@ -100,7 +122,7 @@ class Measure:
             if before.get((session.id, gpu)) != used:
                 continue  # it moved while the card was read
             difference = self._differences.setdefault((session.id, gpu), Difference())
-            if agreed := difference.add(reading.processes[session.pid] - used):
+            if agreed := difference.add(held[session.pid] - used):
                 self._broker.overhead(session, gpu, agreed)
 
     def _see_card(self, gpu: str, reading: Reading) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
+from scheduler import measure
 from tests.support.card import ROOT
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, MIB, Host, query
@@ -160,6 +161,16 @@ async def test_a_card_that_is_full_inside_a_lease_is_written_down(
     assert event.bytes == 3 * GIB
     assert event.used_after < 3 * GIB
     assert "had no memory inside a lease" in event.detail
+
+
+async def test_what_is_not_charged_is_looked_at_again_soon(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = await host.launch("workload", "--bytes", "256MiB", "--check", "1MiB", "--hold", "600", gpu_memory=GIB)
+    await host.says(container, "holding")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    charged = tenant.used(_gpu(host))
+    monkeypatch.setattr(measure, "PERIOD", 3600.0)  # after the next look there would be no other
+    next(iter(tenant.sessions.values())).leases[_gpu(host)].free(32 * MIB)
+    await eventually(lambda: tenant.used(_gpu(host)) == charged)
 
 
 async def test_overhead_without_headroom_raises_the_lease_and_what_passes_the_quota_is_taken_back(host: Host) -> None:
