@@ -89,7 +89,7 @@ bool charge_again(int slot, uint64_t bytes, unsigned attempt) {
     return true;
 }
 
-bool charge_note(struct ledger_entry entry) {
+bool charge_note(const struct ledger_entry *entry) {
     struct ledger_entry replaced;
     if (!ledger_put(entry, &replaced)) return false;
     /* The driver gave out an address that we still had: it was freed in a way that we do not see. */

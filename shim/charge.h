@@ -33,7 +33,7 @@ bool charge_pressure(int slot);
 
 /* The card had no memory although the lease had, for the `attempt`th time in a row (from 0): waits a moment and
  * returns true if the driver should be asked again; false, having told the scheduler, if enough has been tried. */
-bool charge_again(int slot, uint64_t bytes, unsigned attempt);
+__attribute__((cold, noinline)) bool charge_again(int slot, uint64_t bytes, unsigned attempt);
 
 /* Calls the driver, again if the card is out of memory for a moment: CUresult, like the call. */
 #define CHARGED_CALL(slot, bytes, call)                                                                                \
@@ -46,7 +46,7 @@ bool charge_again(int slot, uint64_t bytes, unsigned attempt);
     })
 
 /* Notes what is held. False: no host memory for that; the caller gives the allocation back. */
-bool charge_note(struct ledger_entry entry);
+bool charge_note(const struct ledger_entry *entry);
 
 /* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
 void charge_freed(const struct ledger_entry *entry);

@@ -22,7 +22,7 @@ int devices_slot(CUdevice device, CUresult *error);
 
 /* Where the calling thread allocates. CUDA_SUCCESS; or the driver's error if it has no context; or ours if the context
  * cannot be charged. */
-CUresult devices_here(struct place *place);
+__attribute__((noinline)) CUresult devices_here(struct place *place);
 
 /* The same for a call that asks the driver next, which then says itself that there is no context. Costs two loads where
  * the process sees one GPU and has made no context of its own: then there is but one place. */

@@ -198,7 +198,7 @@ USED(DECLARE)
 extern _Atomic(void *) real_address[CALL_COUNT];
 
 /* Finds a real function; one that the driver does not have becomes one that says so. resolve.c */
-void *real_find(enum hook hook);
+__attribute__((cold, noinline)) void *real_find(enum hook hook);
 
 /* True if the installed driver has the call. */
 int real_exists(enum hook hook);

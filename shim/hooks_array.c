@@ -74,7 +74,7 @@ static CUresult end(CUresult result, const struct place *place, uint64_t charge,
                                  .slot = (uint8_t)place->slot,
                                  .owner = (uint64_t)(uintptr_t)place->context};
     if (result == CUDA_SUCCESS) {
-        if (charge_note(entry)) return CUDA_SUCCESS;
+        if (charge_note(&entry)) return CUDA_SUCCESS;
         if (mipmap)
             REAL(cuMipmappedArrayDestroy)(array);
         else
@@ -135,7 +135,7 @@ int cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTO
     CUresult result = call;                                                                                            \
     if (known && result == CUDA_SUCCESS && !entry.bytes) virtual_array_gone(array);                                    \
     if (known && result == CUDA_SUCCESS) charge_give(entry.slot, entry.bytes);                                         \
-    if (known && result != CUDA_SUCCESS) charge_note(entry);                                                           \
+    if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                          \
     return result
 
 int cuArrayDestroy(CUarray array) { DESTROY(REAL(cuArrayDestroy)(array)); }

@@ -80,7 +80,7 @@ static CUresult end(const struct making *making, CUresult result, CUcontext *con
         devices_own_context();
         entry.key = (uint64_t)(uintptr_t)*context;
         atomic_fetch_add(&client_page()->slot[making->slot].overhead, making->bytes);
-        if (charge_note(entry)) return CUDA_SUCCESS;
+        if (charge_note(&entry)) return CUDA_SUCCESS;
         atomic_fetch_sub(&client_page()->slot[making->slot].overhead, making->bytes);
         REAL(cuCtxDestroy_v2)(*context);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -122,7 +122,7 @@ static void gone(CUcontext context, const struct ledger_entry *entry) {
         bool known = ledger_take(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry);                                \
         CUresult result = REAL(name)(context);                                                                         \
         if (known && result == CUDA_SUCCESS) gone(context, &entry);                                                    \
-        if (known && result != CUDA_SUCCESS) charge_note(entry);                                                       \
+        if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                      \
         return result;                                                                                                 \
     }
 DESTROY(cuCtxDestroy)

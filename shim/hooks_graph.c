@@ -174,7 +174,7 @@ static CUresult note_exec(CUgraphExec exec, const uint64_t need[DEVICES]) {
         struct ledger_entry entry = {.kind = LEDGER_EXEC, .key = exec_key(exec, device), .bytes = need[device]};
         if (!need[device]) continue;
         atomic_fetch_add(&allocating, 1);
-        if (charge_note(entry)) continue;
+        if (charge_note(&entry)) continue;
         atomic_fetch_sub(&allocating, 1);
         forget_exec(exec);
         REAL(cuGraphExecDestroy)(exec);

@@ -16,7 +16,7 @@ static CUresult settle(CUresult result, const struct place *place, uint64_t byte
                                  .bytes = bytes,
                                  .slot = (uint8_t)place->slot,
                                  .owner = (uint64_t)(uintptr_t)place->context};
-    if (charge_note(entry)) return CUDA_SUCCESS;
+    if (charge_note(&entry)) return CUDA_SUCCESS;
     REAL(cuMemFree_v2)(address);
     charge_give(place->slot, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -96,7 +96,7 @@ int cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int w
     struct ledger_entry entry;                                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
     CUresult result = call;                                                                                            \
-    if (known && result != CUDA_SUCCESS) charge_note(entry);                                                           \
+    if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                          \
     if (known && result == CUDA_SUCCESS) charge_freed(&entry);                                                         \
     return result
 

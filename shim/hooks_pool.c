@@ -16,7 +16,7 @@ static CUresult settle(CUresult result, struct pool *pool, const struct growth *
                                  .slot = (uint8_t)pool->slot,
                                  .pooled = true,
                                  .owner = (uint64_t)(uintptr_t)pool};
-    if (charged && charge_note(entry)) return CUDA_SUCCESS;
+    if (charged && charge_note(&entry)) return CUDA_SUCCESS;
     REAL(cuMemFreeAsync)(*address, stream);
     REAL(cuMemPoolTrimTo)(pool->handle, 0);
     pool_freed(pool, growth->live);
@@ -61,7 +61,7 @@ int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
     CUresult result = call;                                                                                            \
     if (known && result == CUDA_SUCCESS) charge_freed(&entry);                                                         \
-    if (known && result != CUDA_SUCCESS) charge_note(entry);                                                           \
+    if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                          \
     return result
 
 int cuMemFreeAsync(CUdeviceptr address, CUstream stream) { FREE(stream, REAL(cuMemFreeAsync)(address, stream)); }

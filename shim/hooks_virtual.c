@@ -39,11 +39,11 @@ static bool add_handle(CUmemGenericAllocationHandle handle, struct physical *phy
     lock_take(&counting);
     bool taken = ledger_take(LEDGER_HANDLE, handle, &before);
     bool again = taken && physical_of(&before) == physical;
-    bool noted = ledger_put((struct ledger_entry){.kind = LEDGER_HANDLE,
-                                                  .key = handle,
-                                                  .bytes = again ? before.bytes + 1 : 1,
-                                                  .slot = (uint8_t)physical->slot,
-                                                  .owner = (uint64_t)(uintptr_t)physical},
+    bool noted = ledger_put(&(struct ledger_entry){.kind = LEDGER_HANDLE,
+                                                   .key = handle,
+                                                   .bytes = again ? before.bytes + 1 : 1,
+                                                   .slot = (uint8_t)physical->slot,
+                                                   .owner = (uint64_t)(uintptr_t)physical},
                             &replaced);
     lock_drop(&counting);
     while (taken && !again && before.bytes--) drop(physical_of(&before));
@@ -57,7 +57,7 @@ static struct physical *remove_handle(CUmemGenericAllocationHandle handle) {
     lock_take(&counting);
     if (ledger_take(LEDGER_HANDLE, handle, &entry)) {
         physical = physical_of(&entry);
-        if (--entry.bytes) ledger_put(entry, &replaced);
+        if (--entry.bytes) ledger_put(&entry, &replaced);
     }
     lock_drop(&counting);
     return physical;
@@ -151,7 +151,7 @@ int cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAlloc
                                            .bytes = bytes,
                                            .slot = (uint8_t)physical->slot,
                                            .owner = (uint64_t)(uintptr_t)physical};
-    if (result == CUDA_SUCCESS && !ledger_put(entry, &replaced)) {
+    if (result == CUDA_SUCCESS && !ledger_put(&entry, &replaced)) {
         REAL(cuMemUnmap)(address, bytes);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -181,7 +181,7 @@ int cuMemUnmap(CUdeviceptr address, size_t bytes) {
         if (result == CUDA_SUCCESS)
             drop(physical_of(&taken[count]));
         else
-            ledger_put(taken[count], &replaced);
+            ledger_put(&taken[count], &replaced);
     }
     if (taken != few) free(taken);
     return result;
@@ -219,7 +219,7 @@ static CUresult map_tiles(CUarrayMapInfo *tiles, unsigned int count, CUstream st
         if (result != CUDA_SUCCESS) {
             if (mapped[at]) drop(mapped[at]);
         } else if (mapped[at]) {
-            if (ledger_put(entry, &before) && before.kind) drop(physical_of(&before));
+            if (ledger_put(&entry, &before) && before.kind) drop(physical_of(&before));
         } else if (ledger_take(LEDGER_TILE, entry.key, &before)) {
             drop(physical_of(&before));
         }

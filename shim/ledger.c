@@ -64,17 +64,19 @@ static void empty(struct shard *shard, uint32_t hole) {
     shard->used--;
 }
 
-bool ledger_put(struct ledger_entry entry, struct ledger_entry *replaced) {
-    uint64_t hash = mix(entry.kind, entry.key);
+bool ledger_put(const struct ledger_entry *entry, struct ledger_entry *replaced) {
+    uint64_t hash = mix(entry->kind, entry->key);
     struct shard *shard = shard_of(hash);
     latch_take(&shard->latch);
     bool room = make_room(shard);
     replaced->kind = 0;
     if (room) {
-        struct ledger_entry *place = &shard->places[find(shard, entry.kind, entry.key, hash)];
-        *replaced = *place;
-        if (!place->kind) shard->used++;
-        *place = entry;
+        struct ledger_entry *place = &shard->places[find(shard, entry->kind, entry->key, hash)];
+        if (place->kind)
+            *replaced = *place;
+        else
+            shard->used++;
+        *place = *entry;
     }
     latch_drop(&shard->latch);
     return room;

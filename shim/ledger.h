@@ -31,9 +31,11 @@ struct ledger_entry {
     bool pooled;
 };
 
-/* Adds an entry. An entry that was there under the same key is handed back in `replaced` (kind 0: there was none):
- * what it stood for is gone, or the driver would not have given out its address again. False: no host memory. */
-bool ledger_put(struct ledger_entry entry, struct ledger_entry *replaced);
+/* Adds an entry (by its address: copied before the ledger's atomic, it would be read back from stores that are still
+ * under way, and wait for them). An entry that was there under the same key is handed back in `replaced` (kind 0: there
+ * was none): what it stood for is gone, or the driver would not have given out its address again. False: no host
+ * memory. */
+bool ledger_put(const struct ledger_entry *entry, struct ledger_entry *replaced);
 
 /* Takes an entry out. False: there is none. */
 bool ledger_take(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry);

@@ -52,7 +52,7 @@ bool pools_add(CUmemoryPool handle, int slot) {
     struct pool *pool = make(handle, 0, slot);
     struct ledger_entry entry = {
         .kind = LEDGER_POOL, .key = (uint64_t)(uintptr_t)handle, .owner = (uint64_t)(uintptr_t)pool};
-    return pool && charge_note(entry);
+    return pool && charge_note(&entry);
 }
 
 static struct pool *known(CUmemoryPool handle) {

@@ -18,6 +18,8 @@ static struct ledger_entry entry_of(unsigned index, uint64_t bytes) {
     return (struct ledger_entry){.kind = LEDGER_POINTER, .key = key_of(index), .bytes = bytes, .slot = index % 16};
 }
 
+static bool put(struct ledger_entry entry, struct ledger_entry *replaced) { return ledger_put(&entry, replaced); }
+
 static void test_against_a_model(void) {
     unsigned chance = 1;
     for (int step = 0; step < 400000; step++) {
@@ -26,7 +28,7 @@ static void test_against_a_model(void) {
         switch (next(&chance) / 7 % 3) {
             case 0: {
                 struct ledger_entry added = entry_of(index, next(&chance));
-                CHECK(ledger_put(added, &entry));
+                CHECK(put(added, &entry));
                 CHECK(entry.kind == expected->kind && (!entry.kind || entry.bytes == expected->bytes));
                 *expected = added;
                 break;
@@ -73,7 +75,7 @@ static void *own_keys(void *number) {
     struct ledger_entry entry;
     for (unsigned turn = 0; turn < 20000; turn++) {
         unsigned index = (unsigned)(size_t)number + THREADS * (turn % 500);
-        CHECK(ledger_put(entry_of(index, turn), &entry) && !entry.kind);
+        CHECK(put(entry_of(index, turn), &entry) && !entry.kind);
         CHECK(ledger_get(LEDGER_POINTER, key_of(index), &entry) && entry.bytes == turn);
         CHECK(ledger_take(LEDGER_POINTER, key_of(index), &entry) && entry.bytes == turn);
         CHECK(!ledger_take(LEDGER_POINTER, key_of(index), &entry));
@@ -93,12 +95,12 @@ int main(void) {
     /* A child begins with nothing; it does not free either, as another thread of its parent may have been in there. */
     struct ledger_entry entry;
     int status;
-    CHECK(ledger_put(entry_of(1, 1), &entry));
+    CHECK(put(entry_of(1, 1), &entry));
     pid_t child = fork();
     if (child == 0) {
         ledger_forget();
         CHECK(!ledger_get(LEDGER_POINTER, key_of(1), &entry));
-        CHECK(ledger_put(entry_of(1, 1), &entry) && !entry.kind);
+        CHECK(put(entry_of(1, 1), &entry) && !entry.kind);
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
