@@ -59,7 +59,8 @@ class Client:
         try:
             await self.blocking(function, *arguments)
         except docker.errors.APIError as error:
-            if error.status_code not in (304, 404, 409):
+            # Docker has no code of its own for what ended by its signal before it could be unpaused.
+            if error.status_code not in (304, 404, 409) and "is not paused" not in str(error.explanation):
                 raise explain(error, address=self.address) from error
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             raise explain(error, address=self.address) from error
