@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from . import admission, changes, policies, safety
@@ -135,7 +136,6 @@ def _container_added(turn: Turn, event: ContainerAdded) -> None:
         turn.effects.append(refused)
     elif event.running:
         turn.admit(wanted)
-        turn.disturbed = True
     else:
         turn.ask(wanted)
 
@@ -259,7 +259,7 @@ def _needed(turn: Turn, event: Needed) -> None:
         )
         return
     now = turn.state.now
-    since = now if event.since is None else min(event.since, now)
+    since = now if event.since is None or not isfinite(event.since) else min(event.since, now)
     turn.wait(Request(event.session, event.serial, name, event.gpu, event.bytes, since))
 
 

@@ -216,8 +216,8 @@ class Turn:
 
     def admit(self, wanted: Container) -> None:
         self.state = changes.put_container(self.state, wanted)
-        if any(quota > self.state.gpus[gpu].capacity for gpu, quota in wanted.quota.items()):
-            self.state = replace(self.state, calm=False)  # foreign memory has to go before it can end
+        if wanted.paused or any(quota > self.state.gpus[gpu].capacity for gpu, quota in wanted.quota.items()):
+            self.state = replace(self.state, calm=False)  # it cannot end before it is resumed, or foreign memory goes
         self.touched.update(wanted.quota)
         self.effects.append(Admitted(wanted.id))
 
