@@ -4,7 +4,7 @@ import { size } from "./format.js";
 const style = () => getComputedStyle(document.documentElement);
 const probe = document.createElement("canvas").getContext("2d");
 
-/** What a custom property of the style sheet is now, as a colour that a canvas understands. */
+/** What a custom property of the style sheet is now, as a colour that a canvas understands. Costs a look at the style. */
 export function colour(name, alpha = 1) {
   const element = document.createElement("span");
   element.style.color = `var(${name})`;
@@ -22,7 +22,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 const sizes = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const chart = [...charts].find(({ place }) => place === target);
-    if (chart?.plot && target.clientWidth) chart.plot.setSize({ width: target.clientWidth, height: chart.height });
+    if (chart?.plot && target.clientWidth && target.clientWidth !== chart.plot.width) chart.plot.setSize({ width: target.clientWidth, height: chart.height });
   }
 });
 

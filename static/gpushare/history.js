@@ -14,20 +14,18 @@ async function begin() {
   const sums = stacked(day.containers.map(({ values }) => values));
   const layers = [...sums].reverse(); // drawn from the highest sum down, so that each covers what lies beneath it
   const edge = layers.length > 40 ? 0 : 0.5; // many thin layers would be all edges
-  const colours = day.containers.map(({ colour: number }) => `--c${mark(number)}`).reverse();
+  const marks = day.containers.map(({ colour: number }) => mark(number)).reverse();
   const slider = document.getElementById("slider");
   slider.max = String(day.times.length - 1);
   slider.value = slider.max;
   let cursor = day.times.length - 1;
-  const plot = chart(document.getElementById("day"), 260, () => ({
+  const line = make("i", { class: "now-line" }); // over the chart: 200 layers are not drawn anew for each step of it
+  const plot = chart(document.getElementById("day"), 260, (panel = colour("--panel"), shades = [...Array(10).keys()].map((number) => colour(`--c${number}`))) => ({
     legend: { show: false }, cursor: { show: false },
     scales: { y: { range: [0, day.total] } },
     axes: [timeAxis(), sizeAxis()],
-    series: [{}, ...layers.map((_, index) => ({ fill: colour(colours[index]), stroke: colour("--panel"), width: edge, points: { show: false } }))],
-    hooks: { draw: [({ ctx, bbox, valToPos }) => {
-      const x = Math.round(valToPos(day.times[cursor], "x", true));
-      ctx.fillStyle = colour("--text");
-      ctx.fillRect(x - 1, bbox.top, 2, bbox.height);
+    series: [{}, ...layers.map((_, index) => ({ fill: shades[marks[index]], stroke: panel, width: edge, points: { show: false } }))],
+    hooks: { ready: [({ over }) => over.append(line)], draw: [({ bbox }) => {
       // The slider's thumb stands under the line that it moves.
       slider.style.marginLeft = `${bbox.left / devicePixelRatio - THUMB / 2}px`;
       slider.style.width = `${bbox.width / devicePixelRatio + THUMB}px`;
@@ -55,7 +53,7 @@ async function begin() {
       put(item.children[1], c.name);
       put(item.children[2], [size(c.used), c.owner, c.suspended ? t("state_suspended").toLowerCase() : ""].filter(Boolean).join(" · "));
     });
-    plot.plot.redraw(false, false);
+    line.style.left = `${(100 * index) / Math.max(1, day.times.length - 1)}%`;
   }
 
   let asked = 0, timer = null;

@@ -8,6 +8,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
 from web import history
@@ -23,6 +24,7 @@ def replay(request: HttpRequest) -> HttpResponse:
     return show(request, "history.html", {"gpus": gpus, "chosen": chosen})
 
 
+@gzip_page
 @login_required
 @require_GET
 def day(request: HttpRequest, uuid: str) -> JsonResponse:
