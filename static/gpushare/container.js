@@ -60,6 +60,7 @@ const plot = chart(place, 180, () => ({
   hooks: { draw: [({ ctx, bbox, valToPos }) => {
     const y = valToPos(quota(), "y", true);
     ctx.strokeStyle = colour("--bad");
+    ctx.setLineDash([]);
     ctx.beginPath(); ctx.moveTo(bbox.left, y); ctx.lineTo(bbox.left + bbox.width, y); ctx.stroke();
   }] },
 }), columns);
