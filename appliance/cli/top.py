@@ -15,8 +15,8 @@ from rich.text import Text
 from .client import Client, Json
 from .errors import Problem
 from .output import show
+from .rows import CONTAINER_HEADS, QUEUE_HEADS, container_row, queue_row
 from .text import printable, size
-from .views import CONTAINER_HEADS, QUEUE_HEADS, container_row, queue_row
 
 Seen = dict[str, list[Json]]
 

@@ -1,0 +1,57 @@
+"""What a line about a container, a waiting one or a card says: the same in a list and on the screen of `top`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from .client import Json
+from .text import age, clock, ordinal, size
+
+CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", ">GPUS", ">USED", ">QUOTA", ">PEAK", "AGE")
+
+
+def container_row(container: Json, now: datetime) -> tuple[str, ...]:
+    held = container["gpus"]
+    return (
+        container["id"][:8],
+        container["name"],
+        container["owner"],
+        container["image"],
+        state_words(container, now),
+        str(len(held)),
+        size(sum(gpu["used"] for gpu in held)),
+        size(sum(gpu["quota"] for gpu in held)),
+        size(sum(gpu["peak"] for gpu in held)),
+        age(container["created_at"], now),
+    )
+
+
+def state_words(container: Json, now: datetime) -> str:
+    """The state, and what one would ask next: how long and at which place, or with which exit code."""
+    state = container["state"]
+    if state == "suspended":
+        place = f", {ordinal(container['queue_position'])}" if container["queue_position"] else ""
+        return f"suspended {age(container['suspended_since'], now)}{place}"
+    if state == "running" and container["idle_since"]:
+        return f"running, idle {age(container['idle_since'], now)}"
+    if container["exit_code"] is not None and state != "exited":
+        return f"{state} ({container['exit_code']})"
+    return str(state)
+
+
+QUEUE_HEADS = (">#", "NAME", "OWNER", ">NEEDS", "SINCE", "WHY")
+
+
+def queue_row(entry: Json, now: datetime) -> tuple[str, ...]:
+    since = entry["since"]
+    when = f"{clock(since, now)} ({age(since, now)})"
+    return (str(entry["position"] or "-"), entry["name"], entry["owner"], size(entry["bytes"]), when, entry["reason"])
+
+
+GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">REAL", ">FOREIGN", ">LOAD")
+
+
+def gpu_row(card: Json) -> tuple[str, ...]:
+    load = "-" if card["utilisation"] is None else f"{card['utilisation']} %"
+    figures = (size(card[figure]) for figure in ("capacity", "charged", "real", "foreign"))
+    return (str(card["index"]), card["name"], card["uuid"], *figures, load)
