@@ -40,6 +40,7 @@ EVENTS: dict[str, str | Promise] = {
     _KIND.QUOTA: _("quota changed"),
     _KIND.WARNED: _("time nearly over"),
     _KIND.IDLE: _("idle"),
+    _KIND.BYPASS: _("past the shim"),
     _KIND.CARD_FULL: _("card full"),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
@@ -139,18 +138,13 @@ class AllocationReport(APIView):
         if query["format"] == "json":
             return Response(ReportAnswer(found.as_dict()).data)
         name = f"gpushare-{query['group_by']}-{start:%Y%m%d}-{end:%Y%m%d}.csv"
-        lines = _each(reports.csv_lines(found))
+        lines = reports.csv_stream(found)
         return StreamingHttpResponse(
             lines, content_type="text/csv", headers={"Content-Disposition": f'attachment; filename="{name}"'}
         )
 
 
 _MONTH = timedelta(days=30)
-
-
-async def _each(lines: Iterator[str]) -> Any:
-    for line in lines:
-        yield line
 
 
 class PeakQuery(PageQuery):

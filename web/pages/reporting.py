@@ -55,7 +55,7 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     owner = "" if everybody else person(request).get_username()
     found = reports.report(start, max(start, end), group_by, owner)
     if request.GET.get("format") == "csv":
-        response = StreamingHttpResponse(reports.csv_lines(found), content_type="text/csv; charset=utf-8")
+        response = StreamingHttpResponse(reports.csv_stream(found), content_type="text/csv; charset=utf-8")
         name = f"gpushare-{group_by}-{first}-{last}.csv"
         response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
         return response
