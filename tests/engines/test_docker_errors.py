@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -148,6 +151,44 @@ class TestRealDocker:
 
 
 @pytest.fixture
+def bridged() -> Iterator[Dockerd]:
+    """A Docker engine whose containers have a network, and so can publish ports. The bridge is this test's own."""
+    if why_not := have_dockerd():
+        pytest.skip(why_not)
+    bridge = f"gps{os.getpid()}"
+    make = f"ip link add {bridge} type bridge && ip address add 172.31.254.1/24 dev {bridge} && ip link set {bridge} up"
+    if subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
+        pytest.skip("a bridge cannot be made here")
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge)
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.stop()
+        subprocess.run(["ip", "link", "delete", bridge], check=True)
+        shutil.rmtree(engine.folder, ignore_errors=True)
+
+
+@pytest.mark.docker
+async def test_port_that_somebody_else_has(bridged: Dockerd, open_engine: Opener, a_launch: Launcher) -> None:
+    client = docker.APIClient(bridged.address, version="auto")
+    await asyncio.to_thread(build_image, client, IMAGE)
+    async with open_engine(address=bridged.address) as engine:
+        with socket.create_server(("", 0)) as taken:
+            ports = [f"{taken.getsockname()[1]}:80/tcp"]
+            with pytest.raises(EngineError, match=r"One of the host's ports .* is taken") as caught:
+                await engine.launch(a_launch("sleep", "60", ports=ports))
+            assert (caught.value.code, caught.value.status, caught.value.field) == ("port_taken", 409, "ports")
+        assert client.containers(all=True) == []
+        first = await engine.launch(a_launch("sleep", "60", ports=ports))  # retrying is safe
+        with pytest.raises(EngineError, match="is taken"):
+            await engine.launch(a_launch("sleep", "60", ports=ports))
+        await engine.kill(first.engine_id)
+        await engine.remove(first.engine_id)
+    client.close()
+
+
+@pytest.fixture
 def small_disk() -> Iterator[Dockerd]:
     """A Docker engine whose whole disk is 24 MiB."""
     if why_not := have_dockerd():
@@ -166,6 +207,7 @@ def small_disk() -> Iterator[Dockerd]:
     finally:
         engine.stop()
         subprocess.run(["umount", folder / "data"], check=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fill(path: Path) -> None:

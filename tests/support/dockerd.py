@@ -27,8 +27,8 @@ LINKS = ("sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "
 class Dockerd:
     """`address` is its DOCKER_HOST. After `stop` or `kill`, `start` brings it back with what it holds."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, bridge: str = "none") -> None:
+        self.folder, self._bridge = folder, bridge
         self.address = f"unix://{folder}/docker.sock"
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class Dockerd:
             self._process = subprocess.Popen(
                 ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
                  "-H", self.address, "--pidfile", f"{self.folder}/pid",
-                 "--iptables=false", "--bridge=none", "--ip-forward=false", "--shutdown-timeout=2"],
+                 "--iptables=false", f"--bridge={self._bridge}", "--ip-forward=false", "--shutdown-timeout=2"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + 60
