@@ -18,8 +18,9 @@ Only one container changes in a step. If that one is completable afterwards, the
 what is free and who else holds what are the same as if the step had never been, so everybody's old order still works.
 That is the short way out which makes a decision cheap: a container with a small claim is found early.
 
-A state in which everybody is completable and nobody is paused is *calm* (`State.calm`). Harmless steps keep it so; then
-nobody else needs to be looked at than the container that moves. Only what no decision can prevent ends it.
+A state in which everybody is completable, nobody is paused and no GPU has more held than it has is *calm*
+(`State.calm`). Harmless steps keep it so; then nobody else needs to be looked at than the container that moves. Only
+what no decision can prevent ends it.
 
 Cost: O(n log n) in the containers of one GPU. GPUs that share a container are looked at together; each has its queue by
 claim, and a container ends when it has come up in all of its queues, so vectors need no repeated passes.
@@ -133,7 +134,9 @@ def harmless(before: State, after: State, mover: str) -> bool:
 
 
 def calm(state: State) -> bool:
-    """Whether nobody is paused and everybody can end: what harmless steps keep so, and only disturbances end."""
+    """What harmless steps keep so, and only disturbances end (see above)."""
     if any(container.paused for container in state.containers.values()):
         return False
+    if any(free(state, gpu) < 0 for gpu in state.gpus):
+        return False  # who has all of its quota can end, but not once it has given some back to what is lacking
     return len(completable(state, list(state.gpus))) == len(state.containers)

@@ -98,8 +98,8 @@ class State:
     """Everything a decision rests on.
 
     `waiting` is in order of arrival, those that an admin has placed first. `pressed` are the GPUs whose pressure flag
-    is up; `spanning` are the containers with several GPUs. `calm`: nobody is paused and everybody can get its whole
-    quota and end in some order (`safety.py`).
+    is up; `spanning` are the containers with several GPUs. `calm`: nobody is paused, no GPU has more held
+    than it has, and everybody can get its whole quota and end in some order (`safety.py`).
     """
 
     gpus: Mapping[str, Gpu] = field(default_factory=dict)

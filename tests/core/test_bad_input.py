@@ -156,3 +156,19 @@ def test_a_page_that_shows_more_than_the_quota_is_clamped():
     state, _ = handle(State(), GpuSeen(0, "g", 10), ContainerAdded(0, "A", {"g": 4}, running=True))
     state, _ = handle(state, SessionOpened(0, 1, "A", leased={"g": 9, "nosuch": 3}))
     assert state.containers["A"].leased == {"g": 4}
+
+
+def test_memory_given_back_to_a_card_that_foreign_memory_has_shrunk(world):
+    """Who has all of its quota can end; with a part given back to what is lacking it cannot."""
+    del world.processes[2]
+    world.do(ContainerEnded(2, "B"))
+    world.need(1, 2, "g", 2, 2)
+    world.do(GpuSeen(3, "g", 1, most=10))
+    world.processes[1].used["g"] -= 1
+    world.do(Returned(3, "g", {1: 1}))
+    assert not world.state.calm
+
+
+def test_a_container_that_starts_paused_cannot_end(world):
+    world.do(ContainerAdded(3, "C", {"g": 1}, paused=True))
+    assert not world.state.calm
