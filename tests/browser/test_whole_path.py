@@ -91,6 +91,7 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     expect(page.locator(".card .chart canvas")).to_be_visible(timeout=SOON)
     shot(page, "guide-1-after-the-demo", whole=False)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=SOON)  # its scripts have run
     page.get_by_label("Start from").select_option(index=1)
     command = page.get_by_role("textbox", name="Command")
     expect(command).to_have_value("workload --check 16MiB --hold 0")

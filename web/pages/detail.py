@@ -93,7 +93,10 @@ def _events(found: Container, before: int | None = None) -> dict[str, Any]:
     more = len(shown) > EVENTS_PER_PAGE
     shown = shown[:EVENTS_PER_PAGE]
     return {
-        "rows": [{"event": event, "label": EVENTS[event.kind], "at": seconds(event.at)} for event in shown],
+        "rows": [
+            {"event": event, "label": EVENTS.get(event.kind, event.get_kind_display()), "at": seconds(event.at)}
+            for event in shown
+        ],
         "more": shown[-1].pk if more else None,
     }
 
