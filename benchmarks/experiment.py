@@ -98,7 +98,8 @@ def card(live: Live) -> tuple[int, int]:
 
     with live.scheduler("fifo"):
         gpu = Gpu.objects.filter(present=True).earliest("index")
-        return gpu.capacity, gpu.context
+        # It is a card for the experiment alone: what is foreign now is the context that was just measured.
+        return gpu.capacity + gpu.foreign, gpu.context
 
 
 def main(words: Sequence[str] | None = None) -> None:
