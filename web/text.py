@@ -42,7 +42,6 @@ EVENTS: dict[str, str | Promise] = {
     _KIND.IDLE: _("idle"),
     _KIND.BYPASS: _("past the shim"),
     _KIND.CARD_FULL: _("card full"),
-    _KIND.BYPASS: _("went past the shim"),
 }
 
 _CATALOGUE: dict[str, str | Promise] = {

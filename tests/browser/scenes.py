@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.contrib.auth.models import User
 from django.utils import timezone
@@ -82,10 +82,11 @@ def a_life(container: Container, card: Gpu) -> None:
                             processes=[{"pid": 4711, "used": held, "real": held, "uncapped": False}])  # fmt: skip
 
 
-def a_day(card: Gpu, owners: list[User], containers: int, end: datetime | None = None) -> list[Container]:
-    """A day of a full card, one sample a minute for each of so many containers; most live for hours."""
+def a_day(card: Gpu, owners: list[User], containers: int, every: int = 1) -> list[Container]:
+    """A day of a full card, one sample in so many minutes for each of so many containers; most live for hours."""
     dice = random.Random(3)
-    end = (end or timezone.now()).replace(second=0, microsecond=0)
+    now = timezone.now()
+    end = now.replace(minute=now.minute // every * every, second=0, microsecond=0)
     share = card.total / max(4, containers) * 1.6
     made, samples = [], []
     for number in range(containers):
@@ -100,7 +101,7 @@ def a_day(card: Gpu, owners: list[User], containers: int, end: datetime | None =
         )  # fmt: skip
         made.append(container)
         held = share * dice.uniform(0.3, 0.9)
-        for minute in range(first, stop):
+        for minute in range(first, stop, every):
             held = min(share, max(share * 0.1, held * dice.uniform(0.97, 1.03)))
             samples.append(UsageSample(at=end - timedelta(minutes=1440 - minute), span=60, gpu=card,
                                        container=container, used=int(held), peak=int(held), granted=int(held),

@@ -136,7 +136,7 @@ def test_an_idle_holder_is_listed_and_its_owner_warned(site, open_as, shot):
 
 def test_a_days_history_of_200_containers_is_drawn_and_walked_through(site, open_as, shot):
     card = rows.gpu(total=80 * rows.GIB)
-    scenes.a_day(card, [person("ann"), person("bob")], 200)
+    scenes.a_day(card, [person("ann"), person("bob")], 200, every=5)
     page = open_as("ann", "/history/")
     page.locator("#replay[data-ready]").wait_for()
     shot(page, "history-200")

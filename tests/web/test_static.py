@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 from django.conf import settings
+from django.contrib.staticfiles import finders
 
 from appliance.asgi import application
 
@@ -67,3 +70,8 @@ def test_another_content_means_another_address(tmp_path):
     assert before == _digest(tmp_path)
     (tmp_path / "a.js").write_text("2")
     assert before != _digest(tmp_path)
+
+
+def test_the_favicon_is_there(client):
+    page = client.get("/nowhere/").content.decode()
+    assert finders.find(re.search(r'<link rel="icon" href="/static/\w+/([^"]+)"', page)[1])
