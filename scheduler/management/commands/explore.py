@@ -36,6 +36,8 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if not 1 <= options["containers"] <= 8 or options["capacity"] < 1:
+            raise CommandError("There are from 1 to 8 containers, and at least 1 unit on each GPU.")
         if options["splits"]:
             self._splits(Cards(options["containers"], options["capacity"], options["gpus"], options["pauses"]))
             return
