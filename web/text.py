@@ -57,6 +57,7 @@ _CATALOGUE: dict[str, str | Promise] = {
     "kill_text": _("Its processes end at once and what they have not saved is lost. This cannot be undone."),
     "kill_yes": _("Kill"),
     "kill_many_title": _("Kill {count} containers?"),
+    "kill_many_text": _("Their processes end at once and what they have not saved is lost. This cannot be undone."),
     "kill_many_yes": _("Kill {count}"),
     "remove_title": _("Remove {name}?"),
     "remove_text": _("The engine forgets it and its logs. Its history stays in the reports."),

@@ -65,7 +65,7 @@ async function many(button) {
   const action = button.dataset.bulk;
   const values = {};
   if (DESTROYS.has(action)) {
-    const note = await ask({ title: t("kill_many_title", { count: ids.length }), text: t("kill_text"), yes: t("kill_many_yes", { count: ids.length }), danger: true });
+    const note = await ask({ title: t("kill_many_title", { count: ids.length }), text: t("kill_many_text"), yes: t("kill_many_yes", { count: ids.length }), danger: true });
     if (note === null) return;
     values.note = note;
   }

@@ -118,6 +118,7 @@ def test_many_are_resumed_and_many_killed_after_asking(site, open_as):
         expect(page.locator("#bulk-count")).to_have_text("2 selected")
         page.locator("#bulk").get_by_role("button", name="Kill").click()
         expect(page.get_by_role("dialog")).to_contain_text("Kill 2 containers?")
+        expect(page.get_by_role("dialog")).to_contain_text("Their processes end at once")
         page.get_by_label("Reason").fill("the node goes down")
         page.get_by_role("dialog").get_by_role("button", name="Kill 2").click()
         expect(row(page, "job-0")).to_have_attribute("data-state", "killed")
