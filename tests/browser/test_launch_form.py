@@ -16,7 +16,7 @@ from web.models import Allowance, Command, Container
 def start(command: Command) -> str:
     """As the scheduler: a launch is started, a question answered."""
     if command.kind == Command.Kind.FORECAST:
-        command.result = {"fits": False, "message": "1 waits already; it fits in 90 s at the latest."}
+        command.result = {"fits": False, "message": "GPU GPU-sim-0 lacks 1 GiB; it fits in 90 s at the latest."}
         command.save(update_fields=["result"])
         return ""
     Container.objects.filter(pk=command.container_id).update(started_at=timezone.now())
@@ -76,7 +76,7 @@ def test_the_schedulers_own_forecast_is_told(site, open_as):
     with answering(start):
         page.goto("/launch/")
         quota(page).fill("2GiB")
-        expect(page.locator("#forecast")).to_have_text("1 waits already; it fits in 90 s at the latest.")
+        expect(page.locator("#forecast")).to_have_text("GPU 0 lacks 1 GiB; it fits in 90 s at the latest.")
     assert not Command.objects.exists()  # a question leaves no trace
 
 

@@ -106,7 +106,14 @@ def forecast(request: HttpRequest) -> JsonResponse:
     except Problem as problem:
         return JsonResponse({"text": problem.message, "bad": True})
     Command.objects.filter(pk=command.pk).delete()  # a question leaves no trace
-    return JsonResponse({"text": (command.result or {}).get("message", "")})
+    return JsonResponse({"text": _for_people((command.result or {}).get("message") or command.message)})
+
+
+def _for_people(text: str) -> str:
+    """The scheduler names GPUs by UUID; the page by their number."""
+    for uuid, index in Gpu.objects.values_list("uuid", "index"):
+        text = text.replace(uuid, str(index))
+    return text
 
 
 @login_required
