@@ -52,13 +52,13 @@ export const timeAxis = () => ({ ...axis(), grid: { show: false }, space: 70, si
     : at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(step < 60 && { second: "2-digit" }), hour12: false });
 }) });
 export const partAxis = (scale) => ({ ...axis(), scale, side: 1, size: 44, grid: { show: false }, splits: () => [0, 50, 100], values: (_, ticks) => ticks.map((tick) => `${tick} %`) });
-/** `whole()`: what the highest label says; the top of the scale if it is left out. */
-export const sizeAxis = (whole = null) => ({ ...axis(), size: 62, space: 26, splits: (_, __, low, high) => sizeTicks(whole?.() ?? high), values: (_, ticks) => ticks.map(size) });
+/** `whole()`: what the highest label says; the top of the scale if it is left out. `most`: parts that there is room for. */
+export const sizeAxis = (whole = null, most = 5) => ({ ...axis(), size: 62, space: 26, splits: (_, __, low, high) => sizeTicks(whole?.() ?? high, most), values: (_, ticks) => ticks.map(size) });
 
-/** The whole, and at most four ticks beneath it: steps that part it evenly if there are such, else round ones. */
-function sizeTicks(whole) {
+/** The whole, and ticks beneath it in at most so many parts: steps that part it evenly if there are such, else round ones. */
+function sizeTicks(whole, most) {
   const unit = whole >= 2 * 2 ** 30 ? 2 ** 30 : whole >= 2 ** 30 ? 2 ** 28 : 2 ** 20;
-  const steps = [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 50, 100, 200, 500, 1000].map((n) => n * unit).filter((step) => whole / step <= 5);
+  const steps = [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 50, 100, 200, 500, 1000].map((n) => n * unit).filter((step) => whole / step <= most);
   const step = steps.find((each) => whole % each === 0) ?? steps[0] ?? whole;
   const ticks = [];
   for (let tick = 0; tick < whole - step * 0.6; tick += step) ticks.push(tick); // nearer, two labels would touch

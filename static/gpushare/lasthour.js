@@ -14,7 +14,7 @@ export async function lastHour(place, uuid, total) {
   const plot = chart(place, 110, () => ({
     legend: { show: false }, cursor: { show: false },
     scales: { x: { range: () => [now() - HOUR, now()] }, y: { range: [0, total] }, busy: { range: [0, 100] } },
-    axes: [timeAxis(), sizeAxis(), partAxis("busy")],
+    axes: [timeAxis(), sizeAxis(null, 3), partAxis("busy")],
     series: [{},
       { stroke: colour("--accent"), fill: colour("--accent", 0.25), width: 1.5, points: { show: false } },
       { scale: "busy", stroke: colour("--faint"), width: 1, points: { show: false }, spanGaps: true }],
