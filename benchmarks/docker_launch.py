@@ -69,7 +69,14 @@ def plain_run(address: str) -> float:
 
 def over_rest(client: httpx.Client) -> float:
     """Seconds."""
-    body = {"image": IMAGE, "command": ["true"], "memory": MEMORY, "cpus": 1, "remove_when_done": True}
+    body = {
+        "image": IMAGE,
+        "command": ["true"],
+        "gpu_memory": "64MiB",
+        "memory": MEMORY,
+        "cpus": 1,
+        "remove_when_done": True,
+    }
     began = time.perf_counter()
     assert client.post("/api/v1/containers/", json=body).status_code == 201
     return time.perf_counter() - began
