@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = [sys.executable, "-W", "error", "-c", "from appliance.cli import main; main()"]
+# As from a person's shell, which takes Ctrl-C: what a script starts in the background inherits that it is ignored.
+CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+ENTRY = [sys.executable, "-W", "error", "-c", f"{CTRL_C}; from appliance.cli import main; main()"]
 
 
 def environment(given=None):
