@@ -8,6 +8,7 @@ BUILD := $(CURDIR)/.build
 PY := $(CURDIR)/$(VENV)/bin/python
 PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 TESTS ?= tests
+WORKERS ?= 2 # processes that share the tests out among them
 
 .PHONY: demo up test check format bench gpu-test setup dev native clean
 
@@ -21,7 +22,7 @@ up: setup
 	@$(PY) manage.py up
 
 test: dev
-	$(PY) -m pytest $(TESTS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 	$(MAKE) -s -C shim test BUILD=$(BUILD) PY=$(PY)
 
 check: dev
