@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What goes from the request to the record as it is.
 _SAME = (
     "image", "command", "gpu_memory", "priority", "on_shortage", "max_wait_seconds", "ttl_seconds", "guaranteed",
-    "remove_when_done", "memory", "cpus", "volumes", "ports",
+    "remove_when_done", "interactive", "tty", "memory", "cpus", "volumes", "ports",
 )  # fmt: skip
 
 

@@ -115,6 +115,8 @@ class LaunchSpec(StrictSerializer):
     ttl_seconds = StrictNumber(required=False, allow_null=True, default=None, min_value=1, max_value=LONGEST_SECONDS)
     guaranteed = StrictBoolean(required=False, default=False)
     remove_when_done = StrictBoolean(required=False, default=False)
+    interactive = StrictBoolean(required=False, default=False)
+    tty = StrictBoolean(required=False, default=False)
     memory = SizeField(smallest=6 * _MIB, required=False, allow_null=True, default=None)
     cpus = StrictNumber(required=False, allow_null=True, default=None, min_value=0.01, max_value=4096)
     volumes = VolumesField(required=False, default=list)

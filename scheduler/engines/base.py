@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ class Launch:
     `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
     `memory` is host RAM in bytes, `cpus` a number of cores; None takes the engine's own limit. `volumes` are
     "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are "[ADDRESS:]HOST:CONTAINER[/udp]".
+    `interactive` keeps its input open, `tty` gives it a terminal: see `Engine.attach`.
     """
 
     id: str
@@ -34,6 +35,8 @@ class Launch:
     cpus: float | None = None
     volumes: Sequence[str] = ()
     ports: Sequence[str] = ()
+    interactive: bool = False
+    tty: bool = False
     owner: str = ""
 
 
@@ -55,6 +58,28 @@ class Sighting:
     started_at: float | None = None  # seconds since the epoch
     finished_at: float | None = None
     reason: str = ""
+
+
+class Output(IntEnum):
+    OUT = 1
+    ERR = 2
+
+
+class Attached(Protocol):
+    """A container's keyboard and screen."""
+
+    async def read(self) -> tuple[Output, bytes]:
+        """What it has written; nothing once it has ended. Until it is read, the container waits in the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Returns when it is on its way: a program that does not read holds this up."""
+
+    def end_input(self) -> None:
+        """Nothing more will be written. Means nothing to a terminal."""
+
+    async def resize(self, rows: int, columns: int) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 Progress = Callable[[str], None]
@@ -96,6 +121,9 @@ class Engine(Protocol):
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         """Creates and starts a container. Raises EngineError, leaving nothing behind."""
+
+    async def attach(self, engine_id: str) -> Attached:
+        """To one that was launched `interactive` or `tty`: from its start if nobody did before, else from now on."""
 
     async def pause(self, engine_id: str) -> None: ...
 

@@ -16,6 +16,7 @@ import docker.errors
 
 from . import docker_options as options
 from .base import Condition, EngineAway, EngineError, Launch, Progress, Sighting
+from .docker_attach import Attached, attach, attach_again
 from .docker_client import ANSWERS_WITHIN, Client
 from .docker_images import Images
 from .docker_watch import Watch
@@ -54,6 +55,7 @@ class DockerEngine:
         self._preload = self._home / "ld.so.preload"
         self._client = Client(settings.address)
         self._watch = Watch(self._client, self._home, settings.log_bytes)
+        self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
         self._why_not_started = "The Docker engine has not been started."
 
     @property
@@ -91,6 +93,8 @@ class DockerEngine:
 
     async def close(self) -> None:
         await self._watch.close()
+        for engine_id in list(self._attached):
+            self._let_go(engine_id)
         self._client.close()
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
@@ -118,12 +122,19 @@ class DockerEngine:
             raise
         finally:
             self._watch.launching.discard(launch.id)
-        self._watch.copy_logs(engine_id, launch.log_path)
+        self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)
         sighting = self._watch.changes.last(launch.id)
         if sighting is None:  # no look was faster
             sighting = Sighting(launch.id, engine_id, Condition.RUNNING, started_at=time.time())
             self._watch.changes.see(sighting)
         return sighting
+
+    async def attach(self, engine_id: str) -> Attached:
+        self._check_started()
+        attached = self._attached.pop(engine_id, None)
+        if attached is None:
+            attached = await self._client.call(attach_again, self._client, engine_id)
+        return await attached.open()
 
     async def pause(self, engine_id: str) -> None:
         await self._act(self._client.api.pause, engine_id, Condition.PAUSED)
@@ -150,6 +161,7 @@ class DockerEngine:
         found = await self._watch.look(engine_id)
         if found is not None and found.condition is not Condition.ENDED:
             raise EngineError("It still runs: kill it first.", code="still_running")
+        self._let_go(engine_id)
         await self._watch.stop_logs(engine_id)
         await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
         await self._watch.look(engine_id)
@@ -190,11 +202,20 @@ class DockerEngine:
                 return engine_id
             raise
         try:
+            if launch.interactive or launch.tty:
+                self._attached[engine_id] = attach(
+                    self._client, engine_id, interactive=launch.interactive, tty=launch.tty
+                )
             api.start(engine_id)
-        except docker.errors.APIError:
+        except (docker.errors.APIError, EngineError):
+            self._let_go(engine_id)
             api.remove_container(engine_id, v=True, force=True)
             raise
         return engine_id
+
+    def _let_go(self, engine_id: str) -> None:
+        if (attached := self._attached.pop(engine_id, None)) is not None:
+            attached.discard()
 
     def _same_launch(self, launch: Launch) -> str:
         """The container that this very launch has made before, if it has; else empty."""

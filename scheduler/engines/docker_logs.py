@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .docker_client import release, wake
 
 logger = logging.getLogger(__name__)
 
+DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
 OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
 POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch, messages of that stamp, complete
 
@@ -33,10 +34,10 @@ POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch,
 class LogCopier:
     """One container's output, copied by a thread of its own until it ends or `close` is called."""
 
-    def __init__(self, api: docker.APIClient, engine_id: str, path: Path, limit: int) -> None:
+    def __init__(self, api: docker.APIClient, engine_id: str, path: Path, limit: int, *, tty: bool) -> None:
         self.done = threading.Event()
         self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
-        self._api, self._engine_id, self._path, self._limit = api, engine_id, path, limit
+        self._api, self._engine_id, self._path, self._limit, self._tty = api, engine_id, path, limit, tty
         self._stream: docker.types.CancellableStream[Any] | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
@@ -79,11 +80,16 @@ class LogCopier:
         try:
             if self._closing:  # `close` came before there was a stream to close
                 return
-            for message in _messages(self._stream):
-                if self._closing or not log.add(*message):
+            for message in self._messages_of_terminal() if self._tty else self._stream:
+                if self._closing or not log.add(*_parted(message)):
                     return
         finally:
             release(self._stream)
+
+    def _messages_of_terminal(self) -> Iterator[bytes]:
+        # By itself the SDK would read this stream byte by byte. As it comes is as good, and a thousand times cheaper.
+        response = self._stream._response  # type: ignore[union-attr]
+        return messages_of_terminal(self._api._stream_raw_result(response, None, False))  # type: ignore[attr-defined]
 
 
 class LogFile:
@@ -155,10 +161,31 @@ class LogFile:
         os.pwrite(self._position, POSITION.pack(self._size, self.stamp, self._seen, self.complete), 0)
 
 
-def _messages(stream: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    for message in stream:
-        stamp, _, text = message.partition(b" ")
-        yield parse_stamp(stamp.decode()), text
+def messages_of_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Docker's messages, each with its stamp, out of a stream that has no frames around them, as a terminal's has none.
+
+    A message ends with its line. That of a longer line ends after 16 KiB, Docker's own buffer.
+    """
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        while (end := _end(rest)) > 0:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _end(text: bytes) -> int:
+    """Where the first message ends; 0 if that has not come yet."""
+    whole = text.find(b" ") + 1 + DOCKERS_BUFFER
+    line = text.find(b"\n", 0, whole) + 1
+    return line or (whole if len(text) > whole else 0)
+
+
+def _parted(message: bytes) -> tuple[int, bytes]:
+    stamp, _, text = message.partition(b" ")
+    return parse_stamp(stamp.decode()), text
 
 
 def parse_stamp(text: str) -> int:

@@ -20,6 +20,7 @@ LABEL = "com.gpushare.container"
 LABEL_OWNER = "com.gpushare.owner"
 LABEL_NAME = "com.gpushare.name"
 LABEL_LOG = "com.gpushare.log"
+LABEL_TTY = "com.gpushare.tty"
 LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers on one Docker engine apart
 
 SOCKETS = "/run/gpushare"
@@ -69,7 +70,13 @@ def create_body(
             LABEL_NAME: launch.name,
             LABEL_LOG: str(launch.log_path),
             LABEL_HOME: str(given.home),
+            **({LABEL_TTY: ""} if launch.tty else {}),
         },
+        "Tty": launch.tty,
+        "OpenStdin": launch.interactive,
+        # The input ends when our own connection ends it. A terminal has no such end, and must outlive the scheduler.
+        "StdinOnce": launch.interactive and not launch.tty,
+        "AttachStdin": launch.interactive,
         "ExposedPorts": {port: {} for port in bindings},
         "HostConfig": {
             **_limits(launch, limits),

@@ -95,7 +95,8 @@ class Watch:
             if id_ in self.doomed or each["State"] in LEFTOVERS:
                 await self._tidy(id_, engine_id)
                 continue
-            self.copy_logs(engine_id, Path(each["Labels"][options.LABEL_LOG]))
+            log = Path(each["Labels"][options.LABEL_LOG])
+            self.copy_logs(engine_id, log, tty=options.LABEL_TTY in each["Labels"])
             last = self.changes.last(id_)
             if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
                 await self.look(engine_id)
@@ -105,10 +106,10 @@ class Watch:
                 await self.look(sighting.engine_id)
         return self.changes.known()
 
-    def copy_logs(self, engine_id: str, path: Path) -> None:
+    def copy_logs(self, engine_id: str, path: Path, *, tty: bool) -> None:
         copier = self._logs.get(engine_id)
         if copier is None or (copier.done.is_set() and not copier.complete):
-            self._logs[engine_id] = LogCopier(self._client.api, engine_id, path, self._log_bytes)
+            self._logs[engine_id] = LogCopier(self._client.api, engine_id, path, self._log_bytes, tty=tty)
 
     async def stop_logs(self, engine_id: str) -> None:
         await self._last_words(engine_id)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import tree
-from .base import Condition, EngineError, Launch, Progress, Sighting
+from .base import Attached, Condition, EngineError, Launch, Progress, Sighting
 from .changes import Changes
 from .keeper import boot_id, write_json
 from .outfit import Outfit, environment
@@ -104,6 +104,9 @@ class ProcessEngine:
             raise
         self._watch(launch.id)
         return self._tell(launch.id)
+
+    async def attach(self, engine_id: str) -> Attached:
+        raise EngineError("There is no keyboard into a local process.", code="not_supported", status=400)
 
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)
@@ -246,7 +249,7 @@ def _check_image(image: str) -> None:
 def _check_fields(launch: Launch) -> None:
     if not launch.command:
         raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
-    for field in ("memory", "cpus", "volumes", "ports"):
+    for field in ("memory", "cpus", "volumes", "ports", "interactive", "tty"):
         if getattr(launch, field):
             raise EngineError(
                 f"{field} needs the Docker engine; here containers are local processes.",

@@ -121,7 +121,8 @@ async def test_program_that_cannot_be_started_leaves_nothing(engine: ProcessEngi
 @pytest.mark.parametrize(
     ("fields", "field"),
     [({"image": "debian"}, "image"), ({"command": ()}, "command"), ({"memory": 1 << 20}, "memory"),
-     ({"volumes": ["/a:/b"]}, "volumes"), ({"ports": ["80:80"]}, "ports"), ({"cpus": 1.0}, "cpus")],
+     ({"volumes": ["/a:/b"]}, "volumes"), ({"ports": ["80:80"]}, "ports"), ({"cpus": 1.0}, "cpus"),
+     ({"interactive": True}, "interactive"), ({"tty": True}, "tty")],
 )  # fmt: skip
 async def test_what_processes_cannot_have_is_refused(
     engine: ProcessEngine, tmp_path: Path, fields: dict[str, object], field: str

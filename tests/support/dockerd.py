@@ -21,7 +21,10 @@ import docker
 import pytest
 
 IMAGE = "gpushare/test:latest"
-LINKS = ("sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr")
+LINKS = (
+    "sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr", "stty",
+    "printf",
+)  # fmt: skip
 
 
 class Dockerd:

@@ -30,8 +30,8 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
             "id", "name", "owner", "image", "command", "state", "engine", "engine_id", "gpus", "gpu_memory",
             "gpu_count", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since",
             "created_at", "started_at", "finished_at", "exit_code", "reason", "priority", "on_shortage",
-            "max_wait_seconds", "ttl_seconds", "guaranteed", "remove_when_done", "memory", "cpus", "volumes", "ports",
-            "env",
+            "max_wait_seconds", "ttl_seconds", "guaranteed", "remove_when_done", "interactive", "tty", "memory", "cpus",
+            "volumes", "ports", "env",
         ]  # fmt: skip
         read_only_fields = fields
 

@@ -118,6 +118,8 @@ class Container(models.Model):
     ttl_seconds = models.FloatField(null=True, blank=True)
     guaranteed = models.BooleanField(default=False)
     remove_when_done = models.BooleanField(default=False)
+    interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
+    tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
     memory = models.BigIntegerField(null=True, blank=True, help_text="Host RAM.")
     cpus = models.FloatField(null=True, blank=True)
     volumes = models.JSONField(default=list)

@@ -113,6 +113,8 @@ def _settings(found: Container, steers: bool) -> dict[str, str]:
         "ttl_seconds": _number(found.ttl_seconds),
         "guaranteed": "yes" if found.guaranteed else "",
         "remove_when_done": "yes" if found.remove_when_done else "",
+        "interactive": "yes" if found.interactive else "",
+        "tty": "yes" if found.tty else "",
         "cpus": _number(found.cpus),
         "volumes": ", ".join(found.volumes),
         "ports": ", ".join(found.ports),
