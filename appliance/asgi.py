@@ -15,9 +15,13 @@ from channels.security.websocket import AllowedHostsOriginValidator  # type: ign
 from django.urls import path  # noqa: E402
 
 from appliance.static import StaticFiles  # noqa: E402
+from web.console import ConsoleConsumer  # noqa: E402
 from web.consumers import DashboardConsumer  # noqa: E402
 
-sockets = [path("ws/dashboard/", DashboardConsumer.as_asgi())]
+sockets = [
+    path("ws/dashboard/", DashboardConsumer.as_asgi()),
+    path("ws/containers/<uuid:pk>/console/", ConsoleConsumer.as_asgi()),
+]
 
 application = ProtocolTypeRouter(
     {

@@ -21,6 +21,7 @@ from web.sizes import parse_size
 
 from . import pages, placement
 from .broker import Broker
+from .consoles import Consoles
 from .core.events import (
     ContainerAdded,
     ContainerKilled,
@@ -47,9 +48,18 @@ STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 class Containers:
     def __init__(
-        self, engine: Engine, broker: Broker, sessions: Sessions, server: Server, gpus: Gpus, store: Store, home: Path
+        self,
+        engine: Engine,
+        consoles: Consoles,
+        broker: Broker,
+        sessions: Sessions,
+        server: Server,
+        gpus: Gpus,
+        store: Store,
+        home: Path,
     ) -> None:
         self._engine = engine
+        self._consoles = consoles
         self._broker = broker
         self._sessions = sessions
         self._server = server
@@ -79,6 +89,11 @@ class Containers:
             raise
         self._store.container(tenant.id, engine=self._engine.name)
         self.seen(sighting)
+        if row.interactive or row.tty:
+            try:
+                await self._consoles.hold(tenant.id, sighting.engine_id)
+            except EngineError as error:  # it runs, and can be attached to later
+                log.warning("container %s: its console: %s", row.name, error)
 
     async def _quota_by_image(self, row: Container, progress: Progress | None) -> int:
         """Known only now, so the owner's allowance is looked at only now, too."""
@@ -134,6 +149,8 @@ class Containers:
             cpus=row.cpus,
             volumes=row.volumes,
             ports=row.ports,
+            interactive=row.interactive,
+            tty=row.tty,
             owner=row.owner.get_username(),
         )
 

@@ -27,6 +27,7 @@ from django.utils import timezone
 from .broker import Broker
 from .bypass import Bypass
 from .commands import Commands
+from .consoles import Consoles
 from .consumers import Hints
 from .containers import Containers
 from .core.events import GpuSeen, Ticked
@@ -100,6 +101,8 @@ class Scheduler:
         self._put_together()
         stack.callback(self.server.close)
         await self.containers.take_over()
+        await self.consoles.open()
+        stack.push_async_callback(self.consoles.close)
         stack.push_async_callback(self.commands.close)
         await self.measure.once()  # foreign memory is to be known before the first decision
         self.report.publish()
@@ -139,8 +142,9 @@ class Scheduler:
         self.sessions = Sessions(self.broker, lambda session: self.reaper.add(session))
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
+        self.consoles = Consoles(self.engine, self.broker, self.home)
         self.containers = Containers(
-            self.engine, self.broker, self.sessions, self.server, self.gpus, self.store, self.home
+            self.engine, self.consoles, self.broker, self.sessions, self.server, self.gpus, self.store, self.home
         )
         self.commands = Commands(self.containers, self.broker, self.store)
         self.housekeeping = Housekeeping(self.store)

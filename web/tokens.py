@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from web import audit
-from web.errors import Problem
+from web.errors import Problem, forbidden
 from web.models import Scope, Token
 
 if TYPE_CHECKING:
@@ -52,6 +52,21 @@ def find(key: str) -> Token:
         with suppress(DatabaseError):  # full or read-only: looking still has to work
             Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
     return token
+
+
+def require_write(token: Token) -> None:
+    if token.scope == Scope.READ:
+        raise forbidden("This token is for reading only.")
+
+
+def of_header(header: bytes) -> Token | None:
+    """The token of `Authorization: Token …`; None if the header is something else's, or not there."""
+    words = header.split()
+    if not words or words[0].lower() != b"token":
+        return None
+    if len(words) != 2:
+        raise Problem("bad_token", 'The header has to be "Authorization: Token" and the token.', 401)
+    return find(words[1].decode("latin-1"))
 
 
 def digest(key: str) -> str:

@@ -10,8 +10,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from web import tokens
-from web.errors import Problem, forbidden
-from web.models import Scope, Token
+from web.models import Token
 from web.roles import Role, require
 
 if TYPE_CHECKING:
@@ -23,13 +22,8 @@ class TokenAuthentication(BaseAuthentication):
     """`Authorization: Token …`"""
 
     def authenticate(self, request: Request) -> tuple[User, Token] | None:
-        words = get_authorization_header(request).split()
-        if not words or words[0].lower() != b"token":
-            return None
-        if len(words) != 2:
-            raise Problem("bad_token", 'The header has to be "Authorization: Token" and the token.', 401)
-        token = tokens.find(words[1].decode("latin-1"))
-        return token.user, token
+        token = tokens.of_header(get_authorization_header(request))
+        return (token.user, token) if token else None
 
     def authenticate_header(self, request: Request) -> str:
         return "Token"
@@ -52,8 +46,8 @@ class TokenAllows(BasePermission):
     """A token for reading cannot change anything."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        if isinstance(request.auth, Token) and request.auth.scope == Scope.READ and request.method not in SAFE_METHODS:
-            raise forbidden("This token is for reading only.")
+        if isinstance(request.auth, Token) and request.method not in SAFE_METHODS:
+            tokens.require_write(request.auth)
         return True
 
 

@@ -1,0 +1,221 @@
+"""Who may use the keyboard of a container, and what is kept of it. The scheduler's end of the line is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.db import connections
+
+from appliance.asgi import application
+from tests.support.machine import make_container
+from tests.support.people import make_user
+from web import console, tokens
+from web.errors import Problem
+from web.frames import PAYLOAD_LIMIT, Kind, Line, refusal, socket_path
+from web.models import AuditEntry, Container, Scope, Token
+from web.roles import Role
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Scheduler:
+    """Lets everybody in, echoes input as output, and ends with the input."""
+
+    lines: list[Line]
+    refuses: Problem | None = None
+
+    async def open(self, home: Path) -> None:
+        self.lines, self.asked = [], []
+        (home / "consoles").mkdir()
+        with socket_path(home) as path:
+            self._server = await asyncio.start_unix_server(self._serve, path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = Line(reader, writer)
+        self.lines.append(line)
+        self.asked.append(await line.read())
+        if self.refuses:
+            await line.send(Kind.REFUSED, refusal(self.refuses).encode())
+        else:
+            await line.send(Kind.OPEN)
+        while frame := await line.read():
+            kind, data = frame
+            await line.send({Kind.INPUT: Kind.OUTPUT, Kind.RESIZE: Kind.ERRORS}.get(kind, kind), data)
+        await line.close()
+
+    async def close(self) -> None:
+        self._server.close()
+        for line in self.lines:
+            await line.close()
+
+
+@pytest.fixture
+async def scheduler(tmp_path: Path, settings: Any) -> AsyncIterator[Scheduler]:
+    settings.GPUSHARE_HOME = tmp_path
+    made = Scheduler()
+    await made.open(tmp_path)
+    yield made
+    await made.close()
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture
+def shell() -> Container:
+    return make_container(make_user("owner"), "shell", interactive=True, tty=True)
+
+
+def key_of(name: str, role: Role = Role.USER, scope: str = Scope.WRITE) -> str:
+    user = Container.objects.get().owner if name == "owner" else make_user(name, role)
+    return tokens.make(user, scope=scope)[1]
+
+
+class Connection(ApplicationCommunicator):
+    """A WebSocket as a server would hand it to the application."""
+
+    def __init__(self, container: Container, key: str | None, origin: str = "http://localhost") -> None:
+        headers = [(b"origin", origin.encode()), *([(b"authorization", f"Token {key}".encode())] if key else [])]
+        path = f"/ws/containers/{container.pk}/console/"
+        super().__init__(application, {"type": "websocket", "path": path, "headers": headers, "query_string": b""})
+
+    async def connect(self) -> str:
+        """accept or close"""
+        await self.send_input({"type": "websocket.connect"})
+        return str((await self.receive_output(10))["type"]).removeprefix("websocket.")
+
+    async def send(self, message: bytes) -> None:
+        await self.send_input({"type": "websocket.receive", "bytes": message})
+
+    async def receive(self) -> Any:
+        """Bytes, an error's text as what it says, or the close code."""
+        said = await self.receive_output(10)
+        if said["type"] == "websocket.close":
+            return said.get("code", 1000)
+        return said["bytes"] if said.get("bytes") else json.loads(said["text"])
+
+    async def close(self) -> None:
+        await self.send_input({"type": "websocket.disconnect", "code": 1005})
+        await self.wait()
+
+
+async def refused(socket: Connection) -> tuple[int, dict[str, Any]]:
+    """The close code, and what was said before."""
+    assert await socket.connect() == "accept"
+    said, code = await socket.receive(), await socket.receive()
+    await socket.close()
+    return code, said
+
+
+async def test_frames_are_passed_on_and_opening_and_closing_is_audited(shell: Container, scheduler: Scheduler) -> None:
+    socket = Connection(shell, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    await socket.send(b"\0secret")
+    assert await socket.receive() == b"\1secret"
+    await socket.send(b"\3\0\x21\0\x6f")
+    assert await socket.receive() == b"\2\0\x21\0\x6f"
+    await socket.send(b"\4")
+    assert await socket.receive() == b"\4"
+    assert await socket.receive() == 1000
+    await socket.close()
+    assert scheduler.asked == [(Kind.OPEN, str(shell.pk).encode())]
+    entries = [entry async for entry in AuditEntry.objects.filter(action__startswith="console").order_by("id")]
+    assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
+        ("console-opened", "owner", str(shell.pk)),
+        ("console-closed", "owner", str(shell.pk)),
+    ]
+    assert "secret" not in str([entry.detail for entry in entries])
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "scope", "status", "words"),
+    [
+        ("viewer", Role.VIEWER, Scope.WRITE, 403, 'You may not use the console of "shell": it belongs to owner.'),
+        ("stranger", Role.USER, Scope.WRITE, 403, 'You may not use the console of "shell": it belongs to owner.'),
+        ("owner", Role.USER, Scope.READ, 403, "This token is for reading only."),
+        ("nobody", None, None, 401, "Sign in, or send a token."),
+    ],
+)
+async def test_whoever_may_not_steer_it_may_not_type(
+    shell: Container, scheduler: Scheduler, name: str, role: Any, scope: Any, status: int, words: str
+) -> None:
+    key = await sync_to_async(key_of)(name, role, scope) if role else None
+    code, said = await refused(Connection(shell, key))
+    assert (code, said["status"], said["error"]["message"]) == (4000 + status, status, words)
+    assert scheduler.asked == []
+
+
+async def test_an_operator_may(shell: Container, scheduler: Scheduler) -> None:
+    socket = Connection(shell, await sync_to_async(key_of)("operator", Role.OPERATOR))
+    await socket.connect()
+    await socket.send(b"\0x")
+    assert await socket.receive() == b"\1x"
+    await socket.close()
+
+
+async def test_another_sites_page_may_not(shell: Container, scheduler: Scheduler) -> None:
+    socket = Connection(shell, await sync_to_async(key_of)("owner"), origin="https://elsewhere.example")
+    assert await socket.connect() == "close"
+
+
+async def test_a_container_without_a_keyboard_and_one_that_is_none(shell: Container, scheduler: Scheduler) -> None:
+    key = await sync_to_async(key_of)("owner")
+    deaf = await sync_to_async(make_container)(shell.owner, "deaf")
+    assert (await refused(Connection(deaf, key)))[1]["error"]["code"] == "no_console"
+    assert (await refused(Connection(Container(), key)))[0] == 4404
+
+
+async def test_without_a_scheduler_it_says_so(shell: Container, tmp_path: Path, settings: Any) -> None:
+    settings.GPUSHARE_HOME = tmp_path
+    code, said = await refused(Connection(shell, await sync_to_async(key_of)("owner")))
+    assert (code, said["error"]["code"]) == (4503, "scheduler_away")
+    await sync_to_async(connections.close_all)()
+
+
+async def test_what_the_scheduler_refuses_is_told(shell: Container, scheduler: Scheduler) -> None:
+    scheduler.refuses = Problem("container_ended", "It has ended.", 409)
+    code, said = await refused(Connection(shell, await sync_to_async(key_of)("owner")))
+    assert (code, said) == (4409, {"status": 409, "error": {"code": "container_ended", "message": "It has ended."}})
+    assert not await AuditEntry.objects.filter(action__startswith="console").aexists()
+
+
+async def test_a_scheduler_that_goes_away_is_told(shell: Container, scheduler: Scheduler) -> None:
+    socket = Connection(shell, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    await socket.send(b"\0x")
+    await socket.receive()
+    await scheduler.close()
+    assert (await socket.receive())["error"]["code"] == "scheduler_away"
+    assert await socket.receive() == 4503
+    await socket.close()
+
+
+async def test_a_token_that_ends_takes_the_keyboard_away(
+    shell: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "LOOK_AGAIN", 0.02)
+    socket = Connection(shell, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    await Token.objects.all().adelete()
+    assert (await socket.receive())["error"]["code"] == "bad_token"
+    assert await socket.receive() == 4401
+    await socket.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\1output", b"\5", b"\3\0", b"\6" + b"0" * 36, b"\7{}", b"\xff", b"\0" + bytes(PAYLOAD_LIMIT + 1)],
+    ids=lambda message: message[:8].hex() or "nothing",
+)
+async def test_what_is_no_frame_ends_it(shell: Container, scheduler: Scheduler, message: bytes) -> None:
+    socket = Connection(shell, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    await socket.send(message)
+    assert (await socket.receive())["error"]["code"] == "bad_frame"
+    assert await socket.receive() == 4400
+    await socket.close()

@@ -1,0 +1,145 @@
+"""Frames between people and the keyboard of a container: over a WebSocket to us, over a UNIX socket to the scheduler.
+
+The web never talks to an engine. One UNIX socket, GPUSHARE_HOME/consoles/console.sock, leads to the scheduler; its
+folder lets in whoever may read the containers' output. The first frame, OPEN, names the container and is answered with
+OPEN or REFUSED. From then on frames are passed on as they are: on the WebSocket a binary message is a frame's kind (a
+byte) and payload, and a text message is a refusal.
+
+Neither side sends more than WINDOW bytes of INPUT, or of OUTPUT and ERRORS together, of which the other has not said
+that they were TAKEN: typed in, or shown. So nobody in between ever has to wait or to keep much, and a terminal that
+stands still for an hour does not look like a dead connection.
+
+Nothing that passes is stored or logged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from uuid import UUID
+
+from web.errors import Problem
+
+PAYLOAD_LIMIT = 64 << 10  # bytes
+WINDOW = 256 << 10  # bytes
+ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
+CLOSES_WITHIN = 1.0
+_HEAD = struct.Struct("!BI")
+
+
+class Kind(IntEnum):
+    INPUT = 0
+    OUTPUT = 1
+    ERRORS = 2
+    RESIZE = 3  # rows and columns, two bytes each, big-endian
+    END = 4  # of the input, or of the output
+    TAKEN = 5  # how many bytes, four bytes, big-endian
+    OPEN = 6
+    REFUSED = 7  # {"status", "error"} as REST would answer
+
+
+FROM_PEOPLE = frozenset({Kind.INPUT, Kind.RESIZE, Kind.END, Kind.TAKEN})
+_LENGTHS: dict[int, int] = {Kind.RESIZE: 4, Kind.END: 0, Kind.TAKEN: 4}
+
+Frame = tuple[Kind, bytes]
+
+
+class BadFrame(ValueError):
+    """The other side does not keep to the above."""
+
+
+def frame_of(message: bytes) -> Frame:
+    """What a person's WebSocket message says. Raises BadFrame."""
+    if not message or message[0] not in FROM_PEOPLE:
+        raise BadFrame("of no kind that people send")
+    return _checked(message[0], message[1:])
+
+
+def _checked(kind: int, payload: bytes) -> Frame:
+    if len(payload) > PAYLOAD_LIMIT or _LENGTHS.get(kind, len(payload)) != len(payload):
+        raise BadFrame("of a wrong length")
+    return Kind(kind), payload
+
+
+def refusal(problem: Problem) -> str:
+    return json.dumps({"status": problem.status, **problem.as_dict()})
+
+
+class Line:
+    """Frames over the UNIX socket, either end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def read(self) -> Frame | None:
+        """None once the other side has hung up. Raises BadFrame."""
+        try:
+            kind, length = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+            if length > PAYLOAD_LIMIT:
+                raise BadFrame("of a wrong length")
+            return _checked(kind, await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        except ValueError as error:
+            raise BadFrame(str(error)) from None
+
+    async def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """What cannot be sent any more is dropped: reading tells."""
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(_HEAD.pack(kind, len(payload)) + payload)
+            await self._writer.drain()
+
+    async def close(self) -> None:
+        """What was sent goes out first, unless the other side does not read it."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(CLOSES_WITHIN):
+                await self._writer.wait_closed()
+        except OSError:  # TimeoutError is one
+            self._writer.transport.abort()
+
+
+@contextlib.contextmanager
+def socket_path(home: Path) -> Iterator[str]:
+    """In fewer than the 108 bytes of a UNIX address, however deep `home` is. Raises OSError if there is no folder."""
+    folder = os.open(home / "consoles", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/console.sock"
+    finally:
+        os.close(folder)
+
+
+async def dial(home: Path, container: UUID) -> Line:
+    """Asks the scheduler for a container's keyboard and screen. Raises Problem."""
+    try:
+        with socket_path(home) as path:
+            line = Line(*await asyncio.open_unix_connection(path))
+    except OSError:
+        raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            await line.send(Kind.OPEN, str(container).encode())
+            answer = await line.read()
+        if answer is None:
+            raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
+        if answer[0] is Kind.REFUSED:
+            raise problem_of(answer[1])
+    except TimeoutError:
+        await line.close()
+        raise Problem("scheduler_away", "The scheduler does not answer in time; try again shortly.", 503) from None
+    except Problem:
+        await line.close()
+        raise
+    return line
+
+
+def problem_of(payload: bytes) -> Problem:
+    """A refusal, read back."""
+    told = json.loads(payload)
+    return Problem(told["error"]["code"], told["error"]["message"], told["status"])
