@@ -1,4 +1,5 @@
-"""An attached container: its output here, its waits told, Ctrl-C passed on, its exit code ours.
+"""An attached container: its output here, its waits told, Ctrl-C passed on, its exit code ours; with a console, its
+keyboard too, and then Ctrl-C is a key like others.
 
 One loop in the main thread takes what happens from a queue: the output ended, a signal came, a request was answered.
 Between two of them it looks at the container. Output is written by a thread of its own, so that a slow terminal and a
@@ -11,13 +12,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
 from .client import Client, Json, Pending
+from .console import Console
 from .errors import REFUSED, TOO_MANY, Problem
 from .output import write
 from .text import clock, ordinal, span
@@ -38,7 +40,10 @@ class What(Enum):
     LAUNCHED = auto()
     NOT_LAUNCHED = auto()
     SIGNALLED = auto()
+    RESIZED = auto()  # the window of our terminal
     OUTPUT_ENDED = auto()
+    LEFT = auto()  # by the keys that leave a terminal
+    CUT_OFF = auto()  # the console's connection broke
     STDOUT_CLOSED = auto()
     REFUSED = auto()  # something that we asked for on the way
 
@@ -49,8 +54,16 @@ class Attachment:
     `grace` is what Ctrl-C gives it, in seconds, before it is killed.
     """
 
-    def __init__(self, client: Client, launch: Callable[[Pending], Json], say: Say, *, grace: float = 10.0) -> None:
-        self.client, self.launch, self.say, self.grace = client, launch, say, grace
+    def __init__(
+        self,
+        client: Client,
+        launch: Callable[[Pending], Json],
+        say: Say,
+        *,
+        grace: float = 10.0,
+        console: Console | None = None,
+    ) -> None:
+        self.client, self.launch, self.say, self.grace, self.console = client, launch, say, grace, console
         self.container: Json = {}
         self.happened: SimpleQueue[tuple[What, Any]] = SimpleQueue()
         self.progress = ""
@@ -66,10 +79,10 @@ class Attachment:
 
     def follow(self) -> int:
         """Returns the exit code for our own process."""
-        with self._signals():
+        with self._signals(), self.console or nullcontext():
             if not self._launch():
                 return 128 + signal.SIGINT
-            _beside(self._copy_output)
+            _beside(self._pass_on if self.console else self._copy_output)
             pause = LAST_LOOK
             while True:
                 code = self._take(pause)
@@ -126,6 +139,13 @@ class Attachment:
             return None
         if what is What.OUTPUT_ENDED:
             self.output_ended = True
+        elif what is What.RESIZED and self.console:
+            self.console.resize()
+        elif what is What.LEFT:
+            self._tell("detached", f"left {self.name}; gpushare attach {self.name} comes back to it")
+            return 0
+        elif what is What.CUT_OFF:
+            raise detail
         elif what is What.STDOUT_CLOSED:
             self._tell("detached", f"output closed; {self.name} goes on: gpushare kill {self.name} ends it")
             return 128 + signal.SIGPIPE
@@ -191,6 +211,21 @@ class Attachment:
         elif state == "running":
             self._tell("resumed", f"{self.name} goes on")
 
+    def _pass_on(self) -> None:
+        """Keys and output, over the console."""
+        assert self.console
+        try:
+            stayed = self.console.pass_on(self.container)
+        except BrokenPipeError:
+            self.happened.put((What.STDOUT_CLOSED, None))
+        except Problem as problem:
+            if problem.code == "container_ended":  # before we came; the log has it all
+                self._copy_output()
+                return
+            self.happened.put((What.CUT_OFF, problem))
+        else:
+            self.happened.put((What.OUTPUT_ENDED if stayed else What.LEFT, None))
+
     def _copy_output(self) -> None:
         """The whole log from its first byte on; after a broken connection, from where it broke."""
         written = 0
@@ -240,9 +275,10 @@ class Attachment:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         def took(number: int, frame: FrameType | None) -> None:
-            self.happened.put((What.SIGNALLED, number))
+            self.happened.put((What.RESIZED if number == signal.SIGWINCH else What.SIGNALLED, number))
 
-        before = {number: signal.signal(number, took) for number in (signal.SIGINT, signal.SIGTERM)}
+        taken = (signal.SIGINT, signal.SIGTERM, *((signal.SIGWINCH,) if self.console else ()))
+        before = {number: signal.signal(number, took) for number in taken}
         try:
             yield
         finally:

@@ -45,7 +45,7 @@ class Client:
 
         if not (account.token.isascii() and account.token.isprintable()):
             raise Problem("the token has characters that no token has", code="bad_token", hint="gpushare login")
-        self.url = account.url
+        self.url, self.token = account.url, account.token
         self.skew = timedelta()  # the appliance's clock less ours
         try:
             self._http = httpx.Client(

@@ -39,6 +39,8 @@ OPTIONS = {
     "volumes": "-v",
     "ports": "-p",
     "remove_when_done": "--rm",
+    "interactive": "-i",
+    "tty": "-t",
     "on_shortage": "--wait/--fail",
     "max_wait_seconds": "--max-wait",
     "ttl_seconds": "--ttl",

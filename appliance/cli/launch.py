@@ -1,26 +1,27 @@
-"""`gpushare run`: the options people know from `docker run`, as the fields of a launch."""
+"""`gpushare run`: the options people know from `docker run`, as the fields of a launch. And `attach`, to come back."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from . import options
 from .attach import Attachment
-from .client import Client
+from .client import Client, Pending
+from .console import Console
 from .errors import Problem
 from .options import connect
 from .output import note, note_json, show
 from .text import seconds
 
 Words = dict[str, Any]
+StopTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")]
 
 NO_TERMINAL = Problem(
-    "there is no keyboard into a container, so no -i and no -t",
-    code="no_terminal",
-    hint="give the whole command here; or start it with -d and, on the appliance's host, use docker exec -it",
+    "-t needs a terminal, and what comes in here is none", code="no_terminal", hint="-i alone passes it on"
 )
 
 
@@ -47,9 +48,9 @@ def run(
         bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
     ] = False,
     interactive: Annotated[
-        bool, typer.Option("-i", "--interactive", help="Refused: there is no keyboard into a container.")
+        bool, typer.Option("-i", "--interactive", help="Pass on what is typed or piped in here.")
     ] = False,
-    tty: Annotated[bool, typer.Option("-t", "--tty", help="Refused, likewise.")] = False,
+    tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
     memory: Annotated[
         str | None, typer.Option("-m", "--memory", metavar="SIZE", help="Limit of host memory: 512m, 8GiB.")
     ] = None,
@@ -71,13 +72,11 @@ def run(
     ] = None,
     ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")] = None,
     guaranteed: Annotated[bool, typer.Option("--guaranteed", help="Reserve the whole quota from the start.")] = False,
-    stop_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")
-    ] = 10.0,
+    stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:
-    """Launch a container, show its output, and exit with its exit code. Ctrl-C stops it."""
-    if interactive or tty:
+    """Launch a container, show its output, and exit with its exit code. Ctrl-C stops it; with -it it is a key to it."""
+    if interactive and tty and not detach and not os.isatty(0):
         raise NO_TERMINAL
     client = connect()
     given: Words = {
@@ -88,6 +87,8 @@ def run(
         "volumes": volume or None,
         "ports": publish or None,
         "remove_when_done": rm or None,
+        "interactive": interactive or None,
+        "tty": tty or None,
         "memory": memory,
         "cpus": cpus,
         "gpu_memory": gpu_memory,
@@ -103,9 +104,24 @@ def run(
         container = client.launch(body, lambda command: None)
         show(container, as_json, lambda it: str(it["id"]))
         return
-    attachment = Attachment(
-        client, lambda pending: client.launch(body, pending), _say_json if as_json else _say, grace=stop_timeout
-    )
+    console = Console(client, interactive=interactive, tty=tty) if interactive or tty else None
+    _follow(client, lambda pending: client.launch(body, pending), console, stop_timeout, as_json)
+
+
+def attach(container: options.Container, stop_timeout: StopTimeout = 10.0, as_json: options.Json = False) -> None:
+    """Come back to a container that was launched with -i or -t. Ctrl-P Ctrl-Q leaves it again."""
+    client = connect()
+    found = client.container(container)
+    interactive, tty = found["interactive"], found["tty"]
+    if interactive and tty and not os.isatty(0):
+        raise NO_TERMINAL
+    _follow(client, lambda pending: found, Console(client, interactive=interactive, tty=tty), stop_timeout, as_json)
+
+
+def _follow(
+    client: Client, launch: Callable[[Pending], Words], console: Console | None, grace: float, as_json: bool
+) -> NoReturn:
+    attachment = Attachment(client, launch, _say_json if as_json else _say, grace=grace, console=console)
     raise typer.Exit(attachment.follow())
 
 

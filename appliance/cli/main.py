@@ -29,6 +29,7 @@ for command in (
     commands.logout,
     views.ps,
     commands.logs,
+    launch.attach,
     commands.pause,
     commands.resume,
     commands.kill,
@@ -67,7 +68,7 @@ def _report(problem: Problem, words: list[str]) -> int:
         output.note_json(**problem.as_json())
     else:
         output.note(problem.line())
-    return REFUSED if words[:1] == ["run"] else 1
+    return REFUSED if words[:1] in (["run"], ["attach"]) else 1
 
 
 def _usage(error: typer.TyperException, words: list[str]) -> int:
@@ -75,4 +76,4 @@ def _usage(error: typer.TyperException, words: list[str]) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpushare"
     _report(Problem(error.format_message(), code="usage", hint=f"see {path} --help"), words)
-    return REFUSED if words[:1] == ["run"] else error.exit_code
+    return REFUSED if words[:1] in (["run"], ["attach"]) else error.exit_code

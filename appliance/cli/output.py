@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 errors_as_json = False  # set once --json has been read
+raw = False  # while the terminal is a container's: it no longer begins lines by itself
 
 
 def show(answer: T, as_json: bool, in_words: Callable[[T], str]) -> None:
@@ -21,13 +22,13 @@ def show(answer: T, as_json: bool, in_words: Callable[[T], str]) -> None:
 
 def note(line: str) -> None:
     """For the person, beside the output that a program may read."""
-    print(f"gpushare: {line}", file=sys.stderr, flush=True)
+    _remark(f"gpushare: {line}")
 
 
-def write(data: bytes) -> None:
+def write(data: bytes, descriptor: int = 1) -> None:
     """Past Python's buffer and its lock: a thread may be in here when the process ends."""
     while data:
-        data = data[os.write(1, data) :]
+        data = data[os.write(descriptor, data) :]
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -41,4 +42,8 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def note_json(**fields: Any) -> None:
-    print(json.dumps(fields, ensure_ascii=False), file=sys.stderr, flush=True)
+    _remark(json.dumps(fields, ensure_ascii=False))
+
+
+def _remark(text: str) -> None:
+    print(f"\r\n{text}\r" if raw else text, file=sys.stderr, flush=True)

@@ -1,0 +1,179 @@
+"""A container's keyboard and screen, here: over the WebSocket /ws/containers/ID/console/.
+
+A binary message is a frame: its kind (a byte) and what belongs to it. A text message is a refusal, as REST would have
+answered. Neither side sends more than WINDOW bytes of which the other has not said that they were taken, so the
+connection never stands still because a program does not read or a terminal does not scroll.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import termios
+import threading
+import tty
+from contextlib import suppress
+from enum import IntEnum
+from types import TracebackType
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from . import output
+from .client import CONNECT, Client, Json
+from .errors import Problem, from_answer, unreachable
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+CHUNK = 16 << 10  # bytes
+WINDOW = 256 << 10  # bytes
+LEAVE = b"\x10\x11"  # Ctrl-P Ctrl-Q, docker's keys to leave a terminal
+
+
+class Kind(IntEnum):
+    INPUT = 0
+    OUTPUT = 1
+    ERRORS = 2
+    RESIZE = 3  # rows and columns, two bytes each, big-endian
+    END = 4
+    TAKEN = 5  # how many bytes, four bytes, big-endian
+
+
+class Console:
+    """`with` it, the terminal is as it was afterwards, whatever happens."""
+
+    def __init__(self, client: Client, *, interactive: bool, tty: bool) -> None:
+        self._client, self._interactive, self._tty = client, interactive, tty
+        self._socket: ClientConnection | None = None
+        self._room = threading.Condition()
+        self._untaken = 0
+        self._left = False
+        self._terminal = Terminal()
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._terminal.restore()
+
+    def pass_on(self, container: Json) -> bool:
+        """Until the output ends, or, then false, somebody has typed Ctrl-P Ctrl-Q. Raises Problem, BrokenPipeError."""
+        from websockets.exceptions import ConnectionClosed, InvalidHandshake
+        from websockets.sync.client import connect
+        from websockets.typing import Origin
+
+        address = urlsplit(self._client.url)
+        try:
+            with connect(
+                f"ws{self._client.url.removeprefix('http')}/ws/containers/{container['id']}/console/",
+                origin=Origin(f"{address.scheme}://{address.netloc}"),
+                additional_headers={"Authorization": f"Token {self._client.token}"},
+                compression=None,
+                open_timeout=CONNECT,
+                max_queue=None,  # WINDOW bounds it
+            ) as self._socket:
+                self.resize()
+                if self._interactive:
+                    if self._tty:
+                        self._terminal.make_raw()
+                    threading.Thread(target=self._type, args=[self._socket], daemon=True).start()
+                return self._show(self._socket)
+        except ConnectionClosed:
+            if self._left:
+                return False
+            hint = f"it goes on, if it has not ended: gpushare attach {container['name']}"
+            raise Problem(f"the connection to {container['name']} broke", code="dropped", hint=hint) from None
+        except (OSError, InvalidHandshake) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise unreachable(self._client.url, error) from None
+        finally:
+            self._terminal.restore()
+
+    def resize(self) -> None:
+        """Tells it how large our window is."""
+        from websockets.exceptions import ConnectionClosed
+
+        if self._tty and self._socket:
+            with suppress(OSError, ConnectionClosed):
+                size = os.get_terminal_size(1 if os.isatty(1) else 0)
+                self._socket.send(struct.pack("!BHH", Kind.RESIZE, size.lines, size.columns))
+
+    def _show(self, socket: ClientConnection) -> bool:
+        while True:
+            message = socket.recv()
+            if isinstance(message, str):
+                refusal = json.loads(message)
+                raise from_answer(refusal["status"], refusal)
+            kind, data = message[0], message[1:]
+            if kind in (Kind.OUTPUT, Kind.ERRORS):
+                output.write(data, kind)  # they are numbered as descriptors are
+                socket.send(struct.pack("!BI", Kind.TAKEN, len(data)))
+            elif kind == Kind.TAKEN:
+                with self._room:
+                    self._untaken -= struct.unpack("!I", data)[0]
+                    self._room.notify()
+            elif kind == Kind.END:
+                return True
+
+    def _type(self, socket: ClientConnection) -> None:
+        """In a thread of its own, which the end of the process ends."""
+        from websockets.exceptions import ConnectionClosed
+
+        keys = Keys() if self._tty else None
+        with suppress(OSError, ConnectionClosed):
+            while data := os.read(0, CHUNK):
+                if keys:
+                    data = keys.typed(data)
+                if data:
+                    with self._room:
+                        self._room.wait_for(lambda: self._untaken < WINDOW - CHUNK)
+                        self._untaken += len(data)
+                    socket.send(bytes([Kind.INPUT]) + data)
+                if keys and keys.left:
+                    self._left = True
+                    socket.close()
+                    return
+            socket.send(bytes([Kind.END]))
+
+
+class Keys:
+    """Looks out for LEAVE in what is typed. Its first key is held back until the next one is known."""
+
+    def __init__(self) -> None:
+        self.left = False
+        self._held = b""
+
+    def typed(self, data: bytes) -> bytes:
+        """What is to be passed on."""
+        data = self._held + data
+        before, found, _ = data.partition(LEAVE)
+        self.left = bool(found)
+        self._held = LEAVE[:1] if not found and data.endswith(LEAVE[:1]) else b""
+        return before if found else data.removesuffix(self._held)
+
+
+class Terminal:
+    """Ours, raw while it is a container's: every key is passed on, and nothing is done to what is shown."""
+
+    def __init__(self) -> None:
+        self._before: list[object] | None = None
+        self._over = False
+        self._lock = threading.Lock()
+
+    def make_raw(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._before = termios.tcgetattr(0)
+                tty.setraw(0, termios.TCSANOW)
+                output.raw = True
+
+    def restore(self) -> None:
+        """For good. Not before all is shown, which a stopped terminal would hold up, but now."""
+        with self._lock:
+            self._over = True
+            if self._before is not None:
+                with suppress(termios.error):  # it has gone
+                    termios.tcsetattr(0, termios.TCSANOW, self._before)  # type: ignore[arg-type]
+                self._before, output.raw = None, False
