@@ -23,7 +23,7 @@ def nowhere():
     [
         (["ps"], 1, "no answer from http://127.0.0.1:"),
         (["run", "local", "true"], 125, "no answer from http://127.0.0.1:"),
-        (["run", "-it", "local", "sh"], 125, "there is no keyboard into a container, so no -i and no -t: "),
+        (["run", "-it", "local", "sh"], 125, "-t needs a terminal, and what comes in here is none: "),
         (["run", "--ttl", "soon", "local"], 125, "--ttl: 'soon' is not a duration: write 90s, 15m, 2h or 1h30m"),
         (["run", "--no-such", "local"], 125, "see gpushare run --help"),
         (["run"], 125, "see gpushare run --help"),

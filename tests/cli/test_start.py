@@ -43,7 +43,9 @@ def test_every_command_answers_programs_too():
         " if not any('--json' in option.opts for option in made.params)))"
     )
     told = subprocess.check_output([sys.executable, "-c", script], env=environment(), text=True)
-    assert told.split() == ["15"]
+    count, *without = told.split()
+    assert int(count) >= 15
+    assert without == []
 
 
 def test_shells_get_a_completion_script_and_the_commands():
