@@ -51,7 +51,12 @@ class Turn:
     def wait(self, request: Request) -> None:
         """Puts a call into the queue. It is suspended only when the headroom of all linked GPUs has been taken back."""
         awaiting = frozenset(safety.linked(self.state, [request.gpu]))
-        self.state = replace(self.state, waiting=(*self.state.waiting, replace(request, awaiting=awaiting)))
+        queue = self.state.waiting
+        # A call that waited for the last scheduler already has its place among those that came after it.
+        later = (i for i, other in enumerate(queue) if not other.placed and other.since > request.since)
+        place = next(later, len(queue))
+        queue = (*queue[:place], replace(request, awaiting=awaiting), *queue[place:])
+        self.state = replace(self.state, waiting=queue)
         self._idle |= awaiting
         self.touched.add(request.gpu)
 

@@ -9,6 +9,7 @@ from scheduler.core.events import (
     ContainerAdded,
     GpuSeen,
     Granted,
+    Needed,
     PolicyChanged,
     Reordered,
     SessionEnded,
@@ -51,6 +52,17 @@ def test_fifo_serves_in_order_and_nobody_passes():
     queue = Queue("fifo", a=60, b=60, c=10)
     assert queue.end("holder") == ["a"]
     assert queue.end("a") == ["b", "c"]
+
+
+def test_who_waited_for_the_scheduler_before_this_one_is_ahead_of_those_who_came_later():
+    queue = Queue("fifo", late=60)
+    session = queue.sessions["early"] = len(queue.sessions)
+    queue.world.do(ContainerAdded(queue.now, "early", {"g": 60}))
+    queue.world.do(SessionOpened(queue.now, session, "early"))
+    queue.world.processes[session] = Process("early")
+    queue.world.processes[session].calls[1] = ("g", 60)
+    queue.world.do(Needed(queue.now, session, 1, "g", 60, since=0.5))
+    assert queue.end("holder") == ["early"]
 
 
 def test_best_fit_serves_the_largest_that_fits():

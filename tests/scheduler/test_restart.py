@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.worker import AlreadyRunning, only_one
 from tests.support.host import GIB, MIB, Host, SeparateScheduler
+from web.models import Container
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
@@ -27,6 +28,15 @@ async def separate(transactional_db: None, tmp_path: Path) -> AsyncIterator[tupl
     await scheduler.stop()
 
 
+async def asked_again(host: Host, container: Container, before: int) -> None:
+    """Waits until the new scheduler has written down that this container waits: once more than `before` times."""
+    for _ in range(500):
+        if len(await host.events(container, "suspended")) > before:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"{container} did not ask again")
+
+
 async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_resumes_in_turn(
     separate: tuple[Host, SeparateScheduler],
 ) -> None:
@@ -38,9 +48,12 @@ async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_r
     second = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
     second = await host.until(second, "suspended")
 
+    told = [len(await host.events(container, "suspended")) for container in (first, second)]
     await scheduler.kill()
     await scheduler.start()
 
+    for container, before in zip((first, second), told, strict=True):
+        await asked_again(host, container, before)  # who connects again first would else be the only one to be served
     assert (await host.get(holder)).state == "running"
     for before in (first, second):
         after = await host.until(before, "suspended")
