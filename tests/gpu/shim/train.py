@@ -1,5 +1,7 @@
-"""A small CNN and a transformer block in training, a turn at a time: `train.py` answers each line on stdin.
+"""Trains a small CNN and a transformer block, a turn at a time: `train.py IMAGES SEQUENCES` answers lines on stdin.
 
+IMAGES and SEQUENCES: how many a step takes. With few the processor is what limits (it starts kernels as fast as it
+can), with many the card.
 "go SECONDS": one line "name<TAB>steps-per-second<TAB>intercepted-calls-per-step" for each model. The count is the
 counting build's (make -C shim counted); without it, it is −1. Ends when stdin does.
 """
@@ -61,10 +63,11 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
+images, sequences = map(int, sys.argv[1:])
 block = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0)
 models = {
-    "small CNN": training(cnn(), torch.randn(128, 3, 64, 64, device="cuda")),
-    "transformer block": training(block, torch.randn(16, 256, 512, device="cuda")),
+    "small CNN": training(cnn(), torch.randn(images, 3, 64, 64, device="cuda")),
+    "transformer block": training(block, torch.randn(sequences, 256, 512, device="cuda")),
 }
 print("ready", flush=True)
 for line in sys.stdin:

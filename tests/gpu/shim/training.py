@@ -14,7 +14,8 @@ import time
 
 from tests.gpu.shim import card
 
-COUPLES = 12
+# What limits: images and sequences a step, and couples of processes (each of the large ones takes 10 GiB).
+SIZES = {"the card limits": (2048, 64, 5), "the processor limits": (128, 16, 20)}
 TURN = 0.1  # seconds for one model
 START = 90  # seconds for all of them to be ready; none takes longer than the whole section
 
@@ -22,8 +23,8 @@ Rates = dict[str, float]
 
 
 class Trainer:
-    def __init__(self, env: dict[str, str]) -> None:
-        words = [sys.executable, str(card.HERE / "train.py")]
+    def __init__(self, images: int, sequences: int, env: dict[str, str]) -> None:
+        words = [sys.executable, str(card.HERE / "train.py"), str(images), str(sequences)]
         self.process = subprocess.Popen(
             words, env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -51,13 +52,17 @@ class Trainer:
 
 
 def rounds(
-    seconds: float, shim: dict[str, str], counting: dict[str, str]
+    seconds: float, images: int, sequences: int, couples: int, shim: dict[str, str], counting: dict[str, str]
 ) -> tuple[Rates, dict[str, list[list[tuple[float, float]]]]]:
     """Intercepted calls a step; and for each model, for each couple of processes, native and shimmed rates."""
     deadline = time.monotonic() + seconds
-    couples = [(Trainer({}), Trainer(shim)) for _ in range(COUPLES)]
-    counted = Trainer(counting)
-    everybody = [counted, *(trainer for couple in couples for trainer in couple)]
+
+    def start(env: dict[str, str]) -> Trainer:
+        return Trainer(images, sequences, env)
+
+    pairs = [(start({}), start(shim)) for _ in range(couples)]
+    counted = start(counting)
+    everybody = [counted, *(trainer for pair in pairs for trainer in pair)]
 
     def end() -> None:
         for trainer in everybody:
@@ -69,10 +74,10 @@ def rounds(
         for trainer in everybody:
             trainer.line()  # ready
         _, counts = counted.turn()
-        found: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in couples] for name in counts}
+        found: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in pairs] for name in counts}
         turns = 0
         while turns < 3 or time.monotonic() < deadline:
-            for index, (native, shimmed) in enumerate(couples):
+            for index, (native, shimmed) in enumerate(pairs):
                 if (turns + index) % 2:
                     a, b = native.turn()[0], shimmed.turn()[0]
                 else:
