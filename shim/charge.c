@@ -50,8 +50,9 @@ CUresult charge_open(void) {
 
 static struct lease_slot *slot_at(int slot) { return &client_page()->slot[slot]; }
 
-CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
-    if (lease_reserve(slot_at(slot), bytes)) return CUDA_SUCCESS;
+/* Away from the way of those that find headroom, as is all that is marked cold: after a driver call few of our
+ * instructions are in the cache, and each line of them costs. */
+__attribute__((cold, noinline)) static CUresult ask(int slot, uint64_t bytes, enum wire_purpose purpose) {
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY; /* no card has that; and nobody's counter would hold it */
     /* Pools give back at a synchronise, which nobody watches: that is looked for before anybody asks. */
     pools_look(slot);
@@ -65,6 +66,10 @@ CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
         default:
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
+}
+
+CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
+    return lease_reserve(slot_at(slot), bytes) ? CUDA_SUCCESS : ask(slot, bytes, purpose);
 }
 
 bool charge_try(int slot, uint64_t bytes) { return lease_reserve(slot_at(slot), bytes); }
@@ -89,11 +94,13 @@ bool charge_again(int slot, uint64_t bytes, unsigned attempt) {
     return true;
 }
 
+/* The driver gave out an address that we still had: it was freed in a way that we do not see. */
+__attribute__((cold, noinline)) static void freed_unseen(const struct ledger_entry *entry) { charge_freed(entry); }
+
 bool charge_note(const struct ledger_entry *entry) {
     struct ledger_entry replaced;
     if (!ledger_put(entry, &replaced)) return false;
-    /* The driver gave out an address that we still had: it was freed in a way that we do not see. */
-    if (replaced.kind) charge_freed(&replaced);
+    if (replaced.kind) freed_unseen(&replaced);
     return true;
 }
 
@@ -102,6 +109,18 @@ void charge_freed(const struct ledger_entry *entry) {
         pool_freed((struct pool *)(uintptr_t)entry->owner, entry->bytes);
     else
         charge_give(entry->slot, entry->bytes);
+}
+
+__attribute__((cold, noinline)) static CUresult not_freed(CUresult result, const struct ledger_entry *entry) {
+    charge_note(entry);
+    return result;
+}
+
+CUresult charge_end_free(CUresult result, bool known, const struct ledger_entry *entry) {
+    if (!known) return result;
+    if (result != CUDA_SUCCESS) return not_freed(result, entry);
+    charge_freed(entry);
+    return CUDA_SUCCESS;
 }
 
 struct gone {

@@ -51,6 +51,10 @@ bool charge_note(const struct ledger_entry *entry);
 /* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
 void charge_freed(const struct ledger_entry *entry);
 
+/* Ends a free: does that, or notes the entry again if the driver has refused. `known`: it was in the ledger. What was
+ * not (imported, mapped from outside, freed already) is between the program and the driver. Returns `result`. */
+CUresult charge_end_free(CUresult result, bool known, const struct ledger_entry *entry);
+
 /* Drops everything on a slot's GPU that belonged to a context which is gone; NULL: to the primary one. */
 void charge_context_gone(CUcontext context, int slot);
 

@@ -17,7 +17,7 @@ static struct {
     _Atomic uint64_t charged; /* what its primary context was charged; 0: it was not */
 } devices[DEVICES];
 
-_Atomic uint64_t devices_generation = 1;
+struct devices_now devices_now = {.generation = 1};
 
 static _Thread_local struct {
     uint64_t generation;
@@ -25,13 +25,10 @@ static _Thread_local struct {
     struct place place;
 } last;
 
-/* The one place there is, as long as nothing has changed since this generation; 0: there are several. */
-static _Atomic uint64_t sole_generation;
-static _Atomic int sole_slot;
 static _Atomic bool own_contexts;
 static _Atomic int device_count;
 
-void devices_changed(void) { atomic_fetch_add(&devices_generation, 1); }
+void devices_changed(void) { atomic_fetch_add(&devices_now.generation, 1); }
 
 void devices_own_context(void) {
     atomic_store(&own_contexts, true);
@@ -92,7 +89,7 @@ CUresult devices_here(struct place *place) {
     CUresult result = REAL(cuCtxGetCurrent)(&current);
     if (result != CUDA_SUCCESS) return result;
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-    uint64_t generation = atomic_load(&devices_generation);
+    uint64_t generation = atomic_load(&devices_now.generation);
     if (last.current != current || last.generation != generation) {
         struct place found;
         result = locate(current, &found);
@@ -102,8 +99,8 @@ CUresult devices_here(struct place *place) {
         last.generation = generation;
         /* Read after the generation: who makes a context sets this first and changes the generation then. */
         if (!atomic_load(&own_contexts) && devices_visible() == 1) {
-            atomic_store(&sole_slot, found.slot);
-            atomic_store(&sole_generation, generation);
+            atomic_store(&devices_now.sole_slot, found.slot);
+            atomic_store(&devices_now.sole_generation, generation);
         }
     }
     *place = last.place;
@@ -111,10 +108,10 @@ CUresult devices_here(struct place *place) {
 }
 
 CUresult devices_to_allocate(struct place *place) {
-    if (atomic_load_explicit(&sole_generation, memory_order_acquire) !=
-        atomic_load_explicit(&devices_generation, memory_order_acquire))
+    if (atomic_load_explicit(&devices_now.sole_generation, memory_order_acquire) !=
+        atomic_load_explicit(&devices_now.generation, memory_order_acquire))
         return devices_here(place);
-    *place = (struct place){.slot = atomic_load_explicit(&sole_slot, memory_order_relaxed)};
+    *place = (struct place){.slot = atomic_load_explicit(&devices_now.sole_slot, memory_order_relaxed)};
     return CUDA_SUCCESS;
 }
 

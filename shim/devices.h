@@ -35,7 +35,14 @@ int devices_visible(void);
 
 /* Something that threads remember about contexts, streams or pools is no longer so. */
 void devices_changed(void);
-extern _Atomic uint64_t devices_generation;
+
+/* On one cache line, because every allocation reads it. */
+extern struct devices_now {
+    _Atomic uint64_t generation; /* how often that has happened */
+    /* The one place there is, as long as nothing has changed since this generation; 0: there are several. */
+    _Atomic uint64_t sole_generation;
+    _Atomic int sole_slot;
+} devices_now __attribute__((aligned(64)));
 
 /* Charges a device's primary context unless that is done already; `*charged` says whether this call did. */
 CUresult devices_take_primary(CUdevice device, bool *charged);

@@ -134,9 +134,7 @@ int cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTO
     bool known = ledger_take(LEDGER_ARRAY, (uint64_t)(uintptr_t)array, &entry);                                        \
     CUresult result = call;                                                                                            \
     if (known && result == CUDA_SUCCESS && !entry.bytes) virtual_array_gone(array);                                    \
-    if (known && result == CUDA_SUCCESS) charge_give(entry.slot, entry.bytes);                                         \
-    if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                          \
-    return result
+    return charge_end_free(result, known, &entry)
 
 int cuArrayDestroy(CUarray array) { DESTROY(REAL(cuArrayDestroy)(array)); }
 

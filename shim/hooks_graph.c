@@ -14,6 +14,11 @@
 
 _Atomic int streams_captures;
 
+bool streams_ask(CUstream stream) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 /* Executable graphs that allocate. While there are none, a launch is a load and a jump. */
 static _Atomic int allocating;
 

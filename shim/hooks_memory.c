@@ -5,21 +5,26 @@
 
 #define PITCH_STEP 512 /* no device aligns its rows more coarsely */
 
+__attribute__((cold, noinline)) static CUresult refused(CUresult result, const struct place *place, uint64_t bytes) {
+    charge_give(place->slot, bytes);
+    return result;
+}
+
+__attribute__((cold, noinline)) static CUresult not_noted(const struct place *place, uint64_t bytes,
+                                                          CUdeviceptr address) {
+    REAL(cuMemFree_v2)(address);
+    return refused(CUDA_ERROR_OUT_OF_MEMORY, place, bytes);
+}
+
 /* Ends a charged allocation: notes it, or gives its charge back if the driver refused. */
 static CUresult settle(CUresult result, const struct place *place, uint64_t bytes, CUdeviceptr address) {
-    if (result != CUDA_SUCCESS) {
-        charge_give(place->slot, bytes);
-        return result;
-    }
+    if (result != CUDA_SUCCESS) return refused(result, place, bytes);
     struct ledger_entry entry = {.kind = LEDGER_POINTER,
                                  .key = address,
                                  .bytes = bytes,
                                  .slot = (uint8_t)place->slot,
                                  .owner = (uint64_t)(uintptr_t)place->context};
-    if (charge_note(&entry)) return CUDA_SUCCESS;
-    REAL(cuMemFree_v2)(address);
-    charge_give(place->slot, bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge_note(&entry) ? CUDA_SUCCESS : not_noted(place, bytes, address);
 }
 
 /* Where to allocate, with `bytes` taken from the lease there. */
@@ -90,15 +95,10 @@ int cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int w
     return settle(result, &place, charge, result == CUDA_SUCCESS ? *address : 0);
 }
 
-/* Frees, and gives the charge back once the driver has. What the ledger does not know (imported, mapped from outside,
- * freed already) is between the program and the driver. */
 #define FREE(address, call)                                                                                            \
     struct ledger_entry entry;                                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
-    CUresult result = call;                                                                                            \
-    if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                          \
-    if (known && result == CUDA_SUCCESS) charge_freed(&entry);                                                         \
-    return result
+    return charge_end_free(call, known, &entry)
 
 int cuMemFree_v2(CUdeviceptr address) { FREE(address, REAL(cuMemFree_v2)(address)); }
 

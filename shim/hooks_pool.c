@@ -5,6 +5,15 @@
 #include "pools.h"
 #include "streams.h"
 
+__attribute__((cold, noinline)) static CUresult undo(struct pool *pool, uint64_t live, CUdeviceptr address,
+                                                     CUstream stream) {
+    REAL(cuMemFreeAsync)(address, stream);
+    REAL(cuMemPoolTrimTo)(pool->handle, 0);
+    pool_freed(pool, live);
+    pool_look(pool);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Ends a pool's allocation: notes it, or undoes what could not be charged. */
 static CUresult settle(CUresult result, struct pool *pool, const struct growth *growth, const CUdeviceptr *address,
                        CUstream stream) {
@@ -16,12 +25,7 @@ static CUresult settle(CUresult result, struct pool *pool, const struct growth *
                                  .slot = (uint8_t)pool->slot,
                                  .pooled = true,
                                  .owner = (uint64_t)(uintptr_t)pool};
-    if (charged && charge_note(&entry)) return CUDA_SUCCESS;
-    REAL(cuMemFreeAsync)(*address, stream);
-    REAL(cuMemPoolTrimTo)(pool->handle, 0);
-    pool_freed(pool, growth->live);
-    pool_look(pool);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return charged && charge_note(&entry) ? CUDA_SUCCESS : undo(pool, growth->live, *address, stream);
 }
 
 /* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. */
@@ -59,10 +63,7 @@ int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     struct ledger_entry entry;                                                                                         \
     if (streams_capturing(where)) return call;                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
-    CUresult result = call;                                                                                            \
-    if (known && result == CUDA_SUCCESS) charge_freed(&entry);                                                         \
-    if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                          \
-    return result
+    return charge_end_free(call, known, &entry)
 
 int cuMemFreeAsync(CUdeviceptr address, CUstream stream) { FREE(stream, REAL(cuMemFreeAsync)(address, stream)); }
 

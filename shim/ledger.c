@@ -35,9 +35,8 @@ static uint32_t find(const struct shard *shard, enum ledger_kind kind, uint64_t 
     return at;
 }
 
-/* Doubles the room once it is three quarters full. */
-static bool make_room(struct shard *shard) {
-    if (shard->room && shard->used < shard->room / 4 * 3) return true;
+/* Doubles the room. */
+__attribute__((cold, noinline)) static bool widen(struct shard *shard) {
     struct shard wider = {.room = shard->room ? shard->room * 2 : FIRST_ROOM};
     wider.places = calloc(wider.room, sizeof *wider.places);
     if (!wider.places) return false;
@@ -68,7 +67,8 @@ bool ledger_put(const struct ledger_entry *entry, struct ledger_entry *replaced)
     uint64_t hash = mix(entry->kind, entry->key);
     struct shard *shard = shard_of(hash);
     latch_take(&shard->latch);
-    bool room = make_room(shard);
+    /* At most three quarters full. */
+    bool room = shard->used < shard->room / 4 * 3 || widen(shard);
     replaced->kind = 0;
     if (room) {
         struct ledger_entry *place = &shard->places[find(shard, entry->kind, entry->key, hash)];

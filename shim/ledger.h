@@ -26,7 +26,7 @@ struct ledger_entry {
     uint64_t key;
     uint64_t bytes;
     uint64_t owner;
-    uint8_t kind;
+    enum ledger_kind kind; /* a whole word: read back from single bytes, it would wait for every store before it */
     uint8_t slot;
     bool pooled;
 };

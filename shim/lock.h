@@ -17,8 +17,8 @@ struct lock {
 /* Sleeps while *word == seen; may return early. Keeps errno. */
 void word_wait(_Atomic uint32_t *word, uint32_t seen);
 void word_wake_all(_Atomic uint32_t *word);
-void lock_slowly(struct lock *lock);
-void unlock_slowly(struct lock *lock);
+__attribute__((cold, noinline)) void lock_slowly(struct lock *lock);
+__attribute__((cold, noinline)) void unlock_slowly(struct lock *lock);
 
 static inline void lock_take(struct lock *lock) {
     uint32_t unheld = 0;
@@ -36,7 +36,7 @@ struct latch {
     _Atomic uint32_t held;
 };
 
-void latch_slowly(struct latch *latch);
+__attribute__((cold, noinline)) void latch_slowly(struct latch *latch);
 
 static inline void latch_take(struct latch *latch) {
     if (atomic_exchange_explicit(&latch->held, 1, memory_order_acquire)) latch_slowly(latch);

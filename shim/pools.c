@@ -95,7 +95,7 @@ static struct pool *current_of(CUdevice device, CUresult *error) {
     struct pool *pool = atomic_load_explicit(&current[device], memory_order_acquire);
     if (pool) return pool;
     CUmemoryPool handle = NULL;
-    uint64_t generation = atomic_load(&devices_generation);
+    uint64_t generation = atomic_load(&devices_now.generation);
     *error = REAL(cuDeviceGetMemPool)(&handle, device);
     if (*error != CUDA_SUCCESS) return NULL;
     pool = known(handle);
@@ -106,7 +106,7 @@ static struct pool *current_of(CUdevice device, CUresult *error) {
         if (!pools_add(handle, slot)) return NULL;
         pool = known(handle);
     }
-    if (generation == atomic_load(&devices_generation)) atomic_store(&current[device], pool);
+    if (generation == atomic_load(&devices_now.generation)) atomic_store(&current[device], pool);
     return pool;
 }
 
@@ -131,7 +131,7 @@ struct pool *pools_of_stream(CUstream stream, CUresult *error) {
         *error = devices_here(&place);
         return *error == CUDA_SUCCESS ? current_of(place.device, error) : NULL;
     }
-    uint64_t generation = atomic_load_explicit(&devices_generation, memory_order_acquire);
+    uint64_t generation = atomic_load_explicit(&devices_now.generation, memory_order_acquire);
     if (last.stream == stream && last.generation == generation) return last.pool;
     *error = stream_device(stream, &place.device);
     struct pool *pool = *error == CUDA_SUCCESS ? current_of(place.device, error) : NULL;
@@ -185,7 +185,7 @@ static uint64_t ask(struct pool *pool) {
 
 /* Brings the charge to what is reserved; `finished` of what was pending is no longer so. False: that would need more
  * than the container may have. */
-static bool settle(struct pool *pool, uint64_t finished) {
+__attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t finished) {
     lock_take(&pool->lock);
     pool->pending -= finished;
     uint64_t reserved = ask(pool);

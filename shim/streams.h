@@ -13,11 +13,11 @@ extern _Atomic int streams_captures;
 /* What a NULL stream means to the calls whose name ends in _ptsz. */
 #define PER_THREAD(stream) ((stream) ? (stream) : (CUstream)2)
 
+__attribute__((cold, noinline)) bool streams_ask(CUstream stream);
+
 /* Asks the driver only while there is a capture anywhere: a stream joins one by waiting for an event. */
 static inline bool streams_capturing(CUstream stream) {
-    int status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (atomic_load_explicit(&streams_captures, memory_order_relaxed) <= 0) return false;
-    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return atomic_load_explicit(&streams_captures, memory_order_relaxed) > 0 && streams_ask(stream);
 }
 
 #endif
