@@ -1,4 +1,4 @@
-"""The matrix of real programs that runs on a GPU (tests/gpu/shim), here with the one that needs no GPU code."""
+"""The programs that run on real GPUs (tests/gpu/shim), here with those that need no GPU code."""
 
 from __future__ import annotations
 
@@ -26,3 +26,21 @@ def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp
     ]
     assert {row["at rest"]["used"] for row in told["rows"]} == {(1024 + 66) * MIB}
     assert told["left"] == 0
+
+
+@pytest.mark.timeout(120)
+def test_programs_on_two_gpus(tmp_path):
+    words = ["--gpus", "sim:2x16GiB", "--engine", "process", "--still", "0.5", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.shim.several", *words],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "several.json").read_text())["engines"]["process"]
+    wrong = {row["name"]: row["wrong"] for row in told["rows"]}
+    assert wrong == {name: [] for name in ("both", "chosen", "second", "crossing, first", "crossing, then")}
+    chosen = next(row for row in told["rows"] if row["name"] == "chosen")["worst at rest"]
+    assert {gpu: sample["used"] // MIB for gpu, sample in chosen.items()} == {
+        "0": 1024 + 66,
+        "1": 256 + 512 + 384 + 3 * 66,
+    }

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 import uuid
+from collections import Counter
 from pathlib import Path
 
 import pynvml
@@ -39,14 +40,23 @@ class Nvml:
             os.environ["GPUSHARE_SIM"] = str(simulation)
             pynvml.nvmlLib = shim.sim.load_nvml(BUILD)
         pynvml.nvmlInit()
-        self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        self._gpus = {pynvml.nvmlDeviceGetUUID(gpu): gpu for gpu in gpus}
+
+    def sizes(self) -> dict[str, int]:
+        """UUID → bytes of each GPU, by their index."""
+        return {uuid: pynvml.nvmlDeviceGetMemoryInfo(gpu).total for uuid, gpu in self._gpus.items()}
+
+    def held_by_gpu(self) -> dict[str, dict[int, int]]:
+        """UUID → host pid → bytes."""
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses
+        return {uuid: {each.pid: each.usedGpuMemory or 0 for each in running(gpu)} for uuid, gpu in self._gpus.items()}
 
     def held(self) -> dict[int, int]:
         """Host pid → bytes on all GPUs."""
-        shown: dict[int, int] = {}
-        for gpu in self._gpus:
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
-                shown[process.pid] = shown.get(process.pid, 0) + (process.usedGpuMemory or 0)
+        shown: Counter[int] = Counter()
+        for held in self.held_by_gpu().values():
+            shown.update(held)
         return shown
 
 

@@ -30,7 +30,12 @@ def mark(result: object) -> None:
     marks += 1
     say(f"result {result}")
     say("mark")
-    go = Path(sys.argv[1]) / f"go-{marks}"
+    until_told_to_go_on(marks)
+
+
+def until_told_to_go_on(number: int) -> None:
+    """Holds at this mark: for other processes of the program too than the one that told of it."""
+    go = Path(sys.argv[1]) / f"go-{number}"
     deadline = time.monotonic() + PATIENCE
     while not go.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

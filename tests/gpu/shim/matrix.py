@@ -50,8 +50,12 @@ class Sample:
     held: int
 
     @property
+    def differ(self) -> int:
+        return abs(self.held - self.used)
+
+    @property
     def right(self) -> bool:
-        return abs(self.held - self.used) <= max(self.held * 0.02, 32 * card.MIB)
+        return self.differ <= max(self.held * 0.02, 32 * card.MIB)
 
 
 @dataclass
@@ -90,11 +94,11 @@ class Run:
             self._since = now
         samples = self.marks[-1]
         samples.append(Sample(now - self._since, used, overhead, held))
-        if self.kind == "plain" or _at_rest(samples, still):
+        if self.kind == "plain" or at_rest(samples, still):
             (self.folder / f"go-{reached}").touch()
 
 
-def _at_rest(samples: list[Sample], still: float) -> bool:
+def at_rest(samples: list[Sample], still: float) -> bool:
     last = samples[-1]
     recent = [sample for sample in samples if sample.at >= last.at - still]
     return last.at >= LONGEST or (last.at >= still and all(sample.used == last.used for sample in recent))
