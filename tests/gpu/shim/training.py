@@ -1,7 +1,7 @@
 """Training steps with and without the shim: several processes of each kind stand by, and two at a time take turns.
 
 Importing PyTorch takes longer than all that is to be measured, so the processes stay; and there are several of each
-kind, because one process may be faster than its twin for its whole life.
+kind, because one process may be faster than its twin for its whole life. The two of a couple share their CPUs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import time
 from tests.gpu.shim import card
 
 # What limits: images and sequences a step, and couples of processes (each of the large ones takes 10 GiB).
-SIZES = {"the card limits": (2048, 64, 5), "the processor limits": (128, 16, 20)}
+SIZES = {"the card limits": (2048, 64, 5), "the processor limits": (128, 16, 30)}
 TURN = 0.1  # seconds for one model
+TOGETHER = 4  # CPUs of a couple: a step has two busy threads
 START = 90  # seconds for all of them to be ready; none takes longer than the whole section
 
 Rates = dict[str, float]
@@ -51,6 +52,13 @@ class Trainer:
         self.process.communicate()
 
 
+def pin(index: int, pair: tuple[Trainer, Trainer]) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    at = index * TOGETHER % max(1, len(cpus) - TOGETHER + 1)
+    for trainer in pair:
+        os.sched_setaffinity(trainer.process.pid, cpus[at : at + TOGETHER])
+
+
 def rounds(
     seconds: float, images: int, sequences: int, couples: int, shim: dict[str, str], counting: dict[str, str]
 ) -> tuple[Rates, dict[str, list[list[tuple[float, float]]]]]:
@@ -61,6 +69,8 @@ def rounds(
         return Trainer(images, sequences, env)
 
     pairs = [(start({}), start(shim)) for _ in range(couples)]
+    for index, pair in enumerate(pairs):
+        pin(index, pair)
     counted = start(counting)
     everybody = [counted, *(trainer for pair in pairs for trainer in pair)]
 
