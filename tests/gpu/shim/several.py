@@ -253,7 +253,8 @@ def one_engine(name: str, work: Workplace, cases: list[Case], native: dict[str, 
         show(rows[-1])
         (out / "several.json").write_text(json.dumps(told, indent=1))
 
-    print(f"\n{name}: MiB charged (of it overhead), in NVML, the difference, where it is worst; left at its end")
+    print(f"\n{name}: MiB charged (of it overhead), in NVML, the difference, where it is worst at rest; the seconds")
+    print("after which they differed no more; MiB left at its end", flush=True)
     engine = Engine(name, work, still)
     try:
         engine.play([run for run in runs if not run.case.crosses], TOGETHER, tell)
