@@ -21,11 +21,12 @@ from .docker_client import release, wake
 logger = logging.getLogger(__name__)
 
 OVERLAP = 5.0  # seconds
+CHANGES = ["start", "die", "pause", "unpause", "destroy"]  # all that can make a container be other than it was
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
 
 
 class EventFollower:
-    """Calls `happened(engine_id)` for every event of a container with `label`, from its own thread."""
+    """Calls `happened(engine_id)` for each of CHANGES in a container with `label`, from its own thread."""
 
     def __init__(self, api: docker.APIClient, label: str, happened: Callable[[str], None]) -> None:
         self._api, self._label, self._happened = api, label, happened
@@ -46,7 +47,9 @@ class EventFollower:
         while not self._closing.is_set():
             try:
                 self._stream = self._api.events(
-                    since=int(since - OVERLAP), filters={"type": "container", "label": self._label}, decode=True
+                    since=int(since - OVERLAP),
+                    filters={"type": "container", "event": CHANGES, "label": self._label},
+                    decode=True,
                 )
                 if self._closing.is_set():  # `close` came before there was a stream to close
                     return
