@@ -31,8 +31,8 @@ _SAME = (
 )  # fmt: skip
 
 
-def launch(user: User, spec: dict[str, Any], key: str = "") -> Container:
-    """Asks for a container. `key` makes it safe to repeat: the same key and request give the same container."""
+def launch(user: User, spec: dict[str, Any], key: str = "") -> Command:
+    """Asks for a container. `key` makes it safe to repeat: the same key and request give the same command."""
     try:
         return _launch(user, LaunchSpec.parse(spec), key)
     except Problem as problem:
@@ -42,7 +42,7 @@ def launch(user: User, spec: dict[str, Any], key: str = "") -> Container:
         raise
 
 
-def _launch(user: User, spec: dict[str, Any], key: str) -> Container:
+def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
     require(user, Role.USER, "launch containers")
     mounts.require_roots(user.get_username(), spec["volumes"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
@@ -69,22 +69,24 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Container:
                 container.save(force_insert=True)
         except IntegrityError:  # somebody took the name in between
             raise _name_taken(container.name) from None
-        commands.issue(user, Command.Kind.LAUNCH, container)
+        command = commands.issue(user, Command.Kind.LAUNCH, container)
         # The names of variables, not their values: those may be secrets.
         asked = {**{name: spec[name] for name in _SAME}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
         audit.record(user.get_username(), "launch", container.pk, name=container.name, **asked)
-    return container
+    return command
 
 
-def _earlier(user: User, key: str, digest: str) -> Container | None:
+def _earlier(user: User, key: str, digest: str) -> Command | None:
     """What this key launched before. A launch that was refused frees its key: trying again has to be possible."""
-    earlier = Container.objects.filter(owner=user, launch_key=key).first()
+    launches = Command.objects.filter(kind=Command.Kind.LAUNCH, container__owner=user, container__launch_key=key)
+    earlier = launches.first()
     if earlier is None:
         return None
-    if earlier.commands.filter(kind=Command.Kind.LAUNCH, outcome=Command.Outcome.REFUSED).exists():
-        Container.objects.filter(pk=earlier.pk, launch_key=key).update(launch_key=None)
+    container = Container.objects.filter(commands=earlier)
+    if earlier.outcome == Command.Outcome.REFUSED:
+        container.update(launch_key=None)
         return None
-    if earlier.launch_digest != digest:
+    if not container.filter(launch_digest=digest).exists():
         raise conflict("This idempotency key was used for another launch.", code="idempotency_key_reused")
     return earlier
 

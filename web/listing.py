@@ -98,7 +98,7 @@ def page(user: User, query: QueryDict) -> Page:
 
 
 def _found(user: User, q: str, state: str, mine: bool) -> QuerySet[Container]:
-    found = Container.objects.listed().select_related("owner").prefetch_related("claims__gpu")
+    found = Container.objects.listed().whole()
     if mine:
         found = found.filter(owner=user)
     if q:

@@ -93,14 +93,14 @@ def test_gpus(ada, gpu, node):
     allow(ada, gpus=["GPU-1", "GPU-2"])
     assert refused(ada, gpus=["GPU-0"]) == (403, "over_allowance", "gpus")
     assert refused(ada, gpus=3) == (400, "too_few_gpus", "gpus")
-    assert services.launch(ada, {"image": "local", "gpus": ["GPU-2"]}).gpu_uuids == ["GPU-2"]
+    assert services.launch(ada, {"image": "local", "gpus": ["GPU-2"]}).container.gpu_uuids == ["GPU-2"]
 
 
 def test_where_gpus_are_limited_the_least_promised_of_them_is_taken(ada, gpu, node):
     first, second = make_gpu(node, 1), make_gpu(node, 2)
     make_container(ada, "a", first, quota=2 * GIB)
     allow(ada, gpus=["GPU-1", "GPU-2"])
-    assert services.launch(ada, {"image": "local"}).gpu_uuids == [second.uuid]
+    assert services.launch(ada, {"image": "local"}).container.gpu_uuids == [second.uuid]
 
 
 def test_vram_hours_a_week(ada, gpu):

@@ -101,13 +101,12 @@ def test_what_cannot_be_is_refused_before_a_row_is_written(client, gpu, asked, e
 @pytest.mark.django_db
 def test_a_name_is_free_again_once_its_container_ended(ada, gpu):
     make_container(ada, "again", finished_at=timezone.now())
-    assert services.launch(ada, {"image": "local", "name": "again"}).name == "again"
+    assert services.launch(ada, {"image": "local", "name": "again"}).container.name == "again"
 
 
 @pytest.mark.django_db
 def test_a_launch_without_a_name_gets_one(ada, gpu):
-    first = services.launch(ada, {"image": "registry.lab/team/torch:2.1"})
-    second = services.launch(ada, {"image": "registry.lab/team/torch:2.1"})
+    first, second = (services.launch(ada, {"image": "registry.lab/team/torch:2.1"}).container for _ in range(2))
     assert first.name.startswith("torch-")
     assert first.name != second.name
 
@@ -128,15 +127,15 @@ def test_the_same_key_launches_once(ada, gpu):
 def test_a_refused_launch_frees_its_key(ada, gpu):
     first = services.launch(ada, {"image": "local"}, key="k1")
     now = timezone.now()
-    first.commands.update(outcome=Command.Outcome.REFUSED, done_at=now)
-    Container.objects.filter(pk=first.pk).update(finished_at=now, removed_at=now)
+    Command.objects.update(outcome=Command.Outcome.REFUSED, done_at=now)
+    Container.objects.update(finished_at=now, removed_at=now)
     assert services.launch(ada, {"image": "local"}, key="k1") != first
 
 
 @pytest.mark.django_db
 def test_the_values_of_variables_stay_out_of_answers_and_the_audit_log(client, ada, gpu):
-    container = services.launch(ada, {"image": "local", "env": {"API_KEY": "hunter2"}})
-    assert "hunter2" not in client.get(f"{URL}{container.pk}/").content.decode()
+    command = services.launch(ada, {"image": "local", "env": {"API_KEY": "hunter2"}})
+    assert "hunter2" not in client.get(f"{URL}{command.container_id}/").content.decode()
     assert "hunter2" not in str(AuditEntry.objects.get(action="launch").detail)
 
 
@@ -144,8 +143,8 @@ def test_the_values_of_variables_stay_out_of_answers_and_the_audit_log(client, a
 def test_gpus_that_fit_are_chosen_by_the_scheduler(ada, node):
     make_gpu(node, 0)
     make_gpu(node, 1, capacity=8 * GIB)
-    assert services.launch(ada, {"image": "local", "gpu_memory": "7g"}).gpu_uuids == []
-    assert services.launch(ada, {"image": "local", "gpus": ["GPU-1"]}).gpu_uuids == ["GPU-1"]
+    assert services.launch(ada, {"image": "local", "gpu_memory": "7g"}).container.gpu_uuids == []
+    assert services.launch(ada, {"image": "local", "gpus": ["GPU-1"]}).container.gpu_uuids == ["GPU-1"]
 
 
 @pytest.mark.django_db

@@ -43,7 +43,7 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Container]:
-        return Container.objects.select_related("owner").prefetch_related("claims__gpu")
+        return Container.objects.whole()
 
     @extend_schema(parameters=[ContainerQuery], responses={200: ContainerAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -72,9 +72,7 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 128 or not key.isascii() or not key.isprintable():
             raise invalid("The Idempotency-Key has to be at most 128 printable characters.")
-        container = services.launch(person(request), body(request), key)
-        command = container.commands.get(kind=Command.Kind.LAUNCH)
-        return self._outcome(command, status.HTTP_201_CREATED)
+        return self._outcome(services.launch(person(request), body(request), key), status.HTTP_201_CREATED)
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:

@@ -65,8 +65,7 @@ class Queue(ListAPIView[Container]):
 
     def get_queryset(self) -> QuerySet[Container]:
         waiting = Container.objects.live().exclude(suspended_since=None)
-        ordered = waiting.order_by("queue_position", "suspended_since", "pk")
-        return ordered.select_related("owner").prefetch_related("claims__gpu")
+        return waiting.order_by("queue_position", "suspended_since", "pk").whole()
 
     @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

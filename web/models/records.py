@@ -94,6 +94,11 @@ class ContainerQuerySet(models.QuerySet["Container"]):
         """Those that the engine still knows or will know: neither removed nor refused at launch."""
         return self.filter(removed_at=None)
 
+    def whole(self) -> ContainerQuerySet:
+        """With the owner and the claims, each with its GPU."""
+        claims = models.Prefetch("claims", Claim.objects.select_related("gpu"))
+        return self.select_related("owner").prefetch_related(claims)
+
     def freest_colour(self) -> int:
         """The colour that the fewest live containers have."""
         taken = Counter(self.live().values_list("colour", flat=True))

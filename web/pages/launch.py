@@ -31,11 +31,10 @@ def launch(request: HttpRequest) -> HttpResponse:
         require(user, Role.USER, "launch containers")
         if request.method == "GET":
             return _form(request, _start(request), None)
-        container = services.launch(user, launch_form.spec_of(request.POST))
-        command = wait_for(container.commands.get(kind=Command.Kind.LAUNCH))
+        command = wait_for(services.launch(user, launch_form.spec_of(request.POST)))
         if command.outcome == Command.Outcome.REFUSED:
             raise Problem(command.code, command.message, command.status or 409, command.field)
-        return redirect("container", container.pk)
+        return redirect("container", command.container_id)
     except Problem as problem:
         return _form(request, launch_form.typed(request.POST), problem)
 
