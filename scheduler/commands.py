@@ -76,8 +76,8 @@ class Commands:
         container = str(command.container_id or "")
         before = self._last.get(container)
         if command.kind == Kind.KILL:
-            if launching := self._launching.get(container):
-                launching.cancel("killed")
+            if launching := self._launching.pop(container, None):
+                launching.cancel()
             elif before is not None and before.get_name() == Kind.KILL:
                 before = None  # who asks again does not want to wait out the grace of the first
         task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
@@ -87,7 +87,7 @@ class Commands:
     async def _carry_out(self, command: Command, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
-        self._store.command(command.pk, taken_at=timezone.now())
+        self._store.taken(command.pk)
         try:
             message = await self._act(command)
         except Problem as problem:
@@ -150,17 +150,19 @@ class Commands:
         def progress(text: str) -> None:
             loop.call_soon_threadsafe(lambda: self._store.command(command.pk, message=text[:1000]))
 
-        task = self._launching[id_] = asyncio.create_task(self._containers.launch(row, progress))
+        task = asyncio.current_task()
+        assert task is not None
+        self._launching[id_] = task
         try:
-            await asyncio.shield(task)
+            await self._containers.launch(row, progress)
         except asyncio.CancelledError:
-            if not task.cancelled():
-                task.cancel()
-                raise  # it is this command that was cancelled: the scheduler stops
+            if id_ in self._launching:
+                raise  # nobody killed it: the scheduler stops
+            task.uncancel()
             await self._containers.abort(id_)
             raise Problem("killed", "It was killed before it had started.", 409) from None
         finally:
-            del self._launching[id_]
+            self._launching.pop(id_, None)
         return "It was started."
 
     async def _steer(self, kind: str, tenant: Tenant, command: Command) -> str:

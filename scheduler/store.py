@@ -4,8 +4,8 @@ Going out, everything is remembered first and written later, in batches: what a 
 counts), what happened (append-only, through the audit's hash chain), and samples. A decision never waits for the
 database, and a database that is away for a while loses nothing but samples. Coming in, desired state is read.
 
-All queries run in one thread of their own. After each write the group "live" is told to look again; that message is a
-hint, and losing it costs nothing but time.
+All queries run in one thread of their own. After each write the group "live" is told to look again, and so is whoever
+waits for a command that is done; these messages are hints, and losing one costs nothing but time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import DatabaseError, DataError, IntegrityError, models, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connection, connections, models, transaction
 from django.utils import timezone
 
 from web import audit
+from web.commands import outcome_channel
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
 
 from .gpus import Card
@@ -78,6 +78,10 @@ class Store:
         self._put(Command, id_, fields)
         if "done_at" in fields:
             self._awaited.set()
+
+    def taken(self, command: Any) -> None:
+        """When that was is written with whatever is written next: what it sets off is not to wait for it."""
+        self._rows.setdefault((Command, command), {})["taken_at"] = timezone.now()
 
     def _put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
         row = (model, pk)
@@ -181,12 +185,15 @@ class Store:
                 self._written[row].update(fields)
         if self._events or self._samples:
             self._dirty.set()
-        await self._hint()
+        await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
-    async def _hint(self) -> None:
+    async def _hint(self, done: Sequence[Any]) -> None:
+        """`done` are commands."""
         if self._layer is None:
             return
         try:
+            for command in done:
+                await self._layer.send(outcome_channel(command), {"type": "command.done"})
             await self._layer.group_send("live", {"type": "live.changed"})
         except Exception as error:  # whatever the layer is made of: a lost hint is no failure
             log.warning("the channel layer does not take a hint: %s", error)
@@ -196,13 +203,12 @@ class Store:
             await self.flush()
         except DatabaseError:
             log.exception("not everything could be written")
+        await self.ask(connections.close_all)
         self._thread.shutdown()
 
     async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
-        """Runs a query in the database's thread."""
-        call = database_sync_to_async(query, thread_sensitive=False, executor=self._thread)
-        result: T = await call(*arguments)
-        return result
+        """Runs a query in the database's thread, which keeps its connection for the next."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _ask, query, *arguments)
 
     # ---- reading, and what must be there before it can be written to ----
 
@@ -217,8 +223,7 @@ class Store:
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
         containers = await self.ask(_living, self._node)
-        for container in containers:
-            self._remember_claims(container)
+        self._claims |= {(str(row.pk), claim.gpu.uuid): claim.pk for row in containers for claim in row.claims.all()}
         return containers
 
     async def leftovers(self) -> list[Container]:
@@ -235,12 +240,14 @@ class Store:
 
     async def claim_gpus(self, container: Container, quota: Mapping[str, int]) -> None:
         """Writes down what a container was promised."""
-        await self.ask(_claim_gpus, container, self._node, {self._gpus[gpu]: size for gpu, size in quota.items()})
-        self._remember_claims(container)
+        claims = await self.ask(_claim_gpus, container, self._node, {self._gpus[gpu]: quota[gpu] for gpu in quota})
+        self._claims |= {(str(container.pk), gpu): claims[self._gpus[gpu]] for gpu in quota}
 
-    def _remember_claims(self, container: Container) -> None:
-        for claim in container.claims.all():
-            self._claims[str(container.pk), claim.gpu.uuid] = claim.pk
+
+def _ask(query: Callable[..., T], *arguments: Any) -> T:
+    connection.close_at = None  # CONN_MAX_AGE is for requests: after each of them it ends
+    connection.close_if_unusable_or_obsolete()
+    return query(*arguments)
 
 
 def _write_one_by_one(
@@ -294,7 +301,7 @@ def _commands() -> list[Command]:
 
 def _living(node: int) -> list[Container]:
     living = Container.objects.live().filter(node=node).order_by("created_at")
-    return list(living.select_related("owner").prefetch_related("claims__gpu"))
+    return list(living.whole())
 
 
 def _leftovers(node: int) -> list[Container]:
@@ -312,12 +319,16 @@ def _removed(ids: Sequence[str]) -> list[str]:
     return [str(id_) for id_ in removed.values_list("pk", flat=True)]
 
 
-def _claim_gpus(container: Container, node: int, quota: Mapping[int, int]) -> None:
+def _claim_gpus(container: Container, node: int, quota: Mapping[int, int]) -> dict[int, int]:
+    """The claims' keys by those of their GPUs."""
+    claims = [Claim(container=container, gpu_id=gpu, quota=size) for gpu, size in quota.items()]
     with transaction.atomic():
         Container.objects.filter(pk=container.pk).update(node=node)
-        for gpu, size in quota.items():
-            Claim.objects.update_or_create(container=container, gpu_id=gpu, defaults={"quota": size})
-        models.prefetch_related_objects([container], "claims__gpu")
+        # A launch that is taken up again after a crash finds its claims there.
+        Claim.objects.bulk_create(
+            claims, update_conflicts=True, unique_fields=["container", "gpu"], update_fields=["quota"]
+        )
+    return {claim.gpu_id: claim.pk for claim in claims}
 
 
 def now() -> datetime:

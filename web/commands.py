@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = 0.2  # seconds; so late is an outcome of which the scheduler's word was lost
 
 
 def issue(
@@ -58,13 +63,25 @@ def scheduler_is_alive() -> bool:
     return Node.objects.filter(seen_at__gte=timezone.now() - SIGN_OF_LIFE).exists()
 
 
+def outcome_channel(command: UUID) -> str:
+    """Where the scheduler says that a command is done."""
+    return f"outcome.{command}"
+
+
 def wait_for(command: Command, timeout: float = 5.0) -> Command:
     """The command as it stands when it is finished, or when `timeout` seconds are over (then `done_at` is empty)."""
-    began = time.monotonic()
-    while True:
-        command = Command.objects.select_related("container").get(pk=command.pk)
-        waited = time.monotonic() - began
-        if command.done_at is not None or waited >= timeout:
-            return command
-        # So the answer is late by a thirtieth at most, and a long wait asks no more than a few hundred times.
-        time.sleep(min(max(0.002, waited / 30), timeout - waited))
+    deadline = time.monotonic() + timeout
+    while command.done_at is None and (left := deadline - time.monotonic()) > 0:
+        async_to_sync(_hear)(outcome_channel(command.pk), min(LOOK_AGAIN, left))
+        command = Command.objects.get(pk=command.pk)
+    return command
+
+
+async def _hear(channel: str, patience: float) -> None:
+    """Returns with the next message, or after `patience` seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            try:
+                await get_channel_layer().receive(channel)
+            except Exception:  # Redis away, as `hint` has told the log: the row will show it
+                await asyncio.sleep(patience)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from django.utils import timezone
 from tests.support.events import recomputed
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
-from web import audit, reports, tokens
-from web.models import Allowance, AuditEntry, Container, State
+from web import audit, commands, reports, services, tokens
+from web.models import Allowance, AuditEntry, Command, Container, State
 from web.roles import Role
 
 WORKLOAD = str(BUILD / "workload")
@@ -53,6 +54,16 @@ async def host(transactional_db, settings, tmp_path_factory) -> AsyncIterator[Ho
 @pytest.fixture
 async def rest(host) -> Rest:
     return Rest(await query(lambda: tokens.make(make_user("olga", Role.ADMIN))[1]))
+
+
+@pytest.mark.timeout(60)
+async def test_an_outcome_is_told_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr(services, "wait_for", partial(commands.wait_for, timeout=3600.0))
+    body = await rest.launch("a", "--hold", "60")
+    command = await query(Command.objects.get, kind=Command.Kind.LAUNCH)
+    assert command.created_at <= command.taken_at <= command.done_at
+    assert (await rest("POST", f"containers/{body['id']}/kill/"))[0] == 200
 
 
 async def test_a_container_is_launched_steered_and_accounted_for(host: Host, rest: Rest) -> None:
@@ -97,7 +108,7 @@ def _records_agree(begun: Any) -> None:
 
 async def _first_in_queue(rest: Rest) -> dict[str, Any]:
     """The first row once its reason is there: the state is written at once, the queue a moment later."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             status, queue = await rest("GET", "queue/")
             assert status == 200
