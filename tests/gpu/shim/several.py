@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,7 +66,7 @@ class Workplace:
     def runs(self, cases: list[Case], of: str) -> list[Run]:
         made = []
         for case in cases:
-            folder = self.path / f"{of}-{case.name.replace(' ', '-').replace(',', '')}"
+            folder = self.path / f"{of}-{re.sub(r'[ =]', '-', case.name.replace(',', ''))}"
             folder.mkdir(mode=0o777)
             words = [host_image.PYTHON, "-m", "tests.gpu.shim.several_programs", str(folder), case.name, str(self.size)]
             words += self.uuids + (["beyond"] if case.beyond and of != "native" else [])

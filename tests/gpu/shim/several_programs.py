@@ -197,7 +197,7 @@ def _leaf(pipe: Connection, gpu: int) -> None:
     torch.cuda.set_device(gpu)
     own = torch.full((64 * MIB,), gpu + 1, dtype=torch.uint8, device=f"cuda:{gpu}")
     theirs = pipe.recv()  # the parent's memory, by CUDA IPC
-    pipe.send((own.sum(dtype=torch.int64).item(), str(theirs.device), theirs.sum(dtype=torch.int64).item()))
+    pipe.send((own.max().item(), str(theirs.device), theirs.min().item(), theirs.max().item()))
     pipe.recv()
     del theirs
 
