@@ -69,11 +69,14 @@ def outcome_channel(command: UUID) -> str:
 
 
 def wait_for(command: Command, timeout: float = 5.0) -> Command:
-    """The command as it stands when it is finished, or when `timeout` seconds are over (then `done_at` is empty)."""
+    """The command as it stands when it is finished, or when `timeout` seconds are over (then `done_at` is empty).
+
+    With its container as that stands then.
+    """
     deadline = time.monotonic() + timeout
     while command.done_at is None and (left := deadline - time.monotonic()) > 0:
         async_to_sync(_hear)(outcome_channel(command.pk), min(LOOK_AGAIN, left))
-        command = Command.objects.get(pk=command.pk)
+        command = Command.objects.select_related("container__owner").get(pk=command.pk)
     return command
 
 

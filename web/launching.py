@@ -48,7 +48,7 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     with transaction.atomic():
         # One launch a person at a time, or two could pass an allowance that has room for one.
-        get_user_model().objects.select_for_update().get(pk=user.pk)
+        get_user_model().objects.select_for_update().values_list("pk").get(pk=user.pk)
         if key and (earlier := _earlier(user, key, digest)):
             return earlier
         commands.require_scheduler()

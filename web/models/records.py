@@ -96,13 +96,16 @@ class ContainerQuerySet(models.QuerySet["Container"]):
 
     def whole(self) -> ContainerQuerySet:
         """With the owner and the claims, each with its GPU."""
-        claims = models.Prefetch("claims", Claim.objects.select_related("gpu"))
-        return self.select_related("owner").prefetch_related(claims)
+        return self.select_related("owner").prefetch_related(claims_with_gpus())
 
     def freest_colour(self) -> int:
         """The colour that the fewest live containers have."""
         taken = Counter(self.live().values_list("colour", flat=True))
         return min(range(COLOURS), key=lambda colour: taken[colour])
+
+
+def claims_with_gpus() -> models.Prefetch[str]:
+    return models.Prefetch("claims", Claim.objects.select_related("gpu"))
 
 
 class Container(models.Model):
