@@ -15,7 +15,7 @@ import time
 from tests.gpu.shim import card
 
 # What limits: images and sequences a step, and couples of processes (each of the large ones takes 10 GiB).
-SIZES = {"the card limits": (2048, 64, 5), "the processor limits": (128, 16, 30)}
+SIZES = {"the card limits": (2048, 64, 5), "the processor limits": (128, 16, 40)}
 TURN = 0.1  # seconds for one model
 TOGETHER = 4  # CPUs of a couple: a step has two busy threads
 START = 90  # seconds for all of them to be ready; none takes longer than the whole section
