@@ -25,12 +25,12 @@ from tests.support.grants import BUILD
 Pairs = dict[str, list[tuple[float, float]]]  # name → native and shimmed, round by round
 # What part of the time each section gets; what runs inside one process takes a few seconds.
 SHARES = {
-    "calls": 0.18,
-    "start": 0.17,
-    "start in a container": 0.13,
-    "threads": 0.10,
-    "training, the card limits": 0.15,
-    "training, the processor limits": 0.27,
+    "calls": 0.15,
+    "start": 0.14,
+    "start in a container": 0.12,
+    "threads": 0.11,
+    "training, the card limits": 0.12,
+    "training, the processor limits": 0.36,
 }
 
 
