@@ -113,8 +113,10 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     }
 
 REDIS_URL = os.environ.get("REDIS_URL", "")
+# Whoever listens asks Redis to answer within 5 s, message or not; Redis' client would give up at that very moment.
+_REDIS = {"address": REDIS_URL, "socket_timeout": 15}
 CHANNEL_LAYERS = {
-    "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+    "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [_REDIS]}}
     if REDIS_URL
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }

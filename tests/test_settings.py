@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from channels_redis.core import RedisChannelLayer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,3 +62,11 @@ def test_what_is_secret_is_its_owners(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"gpushare.sqlite3": 0o600, "secret-key": 0o600}
+
+
+def test_redis_answers_a_listener_before_its_client_gives_up():
+    """At the same moment, the listener failed every 5 s, and hints that came just then were up to a second late."""
+    layer = "from django.conf import settings; print(settings.CHANNEL_LAYERS['default']['CONFIG']['hosts'][0])"
+    environ = {**os.environ, "REDIS_URL": "redis://127.0.0.1:1", "DJANGO_SETTINGS_MODULE": "appliance.settings"}
+    told = subprocess.run([sys.executable, "-c", layer], cwd=ROOT, env=environ, capture_output=True, check=True)
+    assert ast.literal_eval(told.stdout.decode())["socket_timeout"] > RedisChannelLayer.brpop_timeout

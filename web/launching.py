@@ -47,8 +47,9 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
     mounts.require_roots(user.get_username(), spec["volumes"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     with transaction.atomic():
-        # One launch a person at a time, or two could pass an allowance that has room for one.
-        get_user_model().objects.select_for_update().values_list("pk").get(pk=user.pk)
+        # One launch a person at a time, or two could pass an allowance that has room for one. no_key: rows that only
+        # refer to the person are not held up.
+        get_user_model().objects.select_for_update(no_key=True).values_list("pk").get(pk=user.pk)
         if key and (earlier := _earlier(user, key, digest)):
             return earlier
         commands.require_scheduler()

@@ -111,7 +111,10 @@ def _steer(user: User, container: Container, kind: Command.Kind, note: str = "",
     require_steering(user, container, str(kind))
     require_scheduler()
     with transaction.atomic():
-        now = Container.objects.select_for_update(of=("self",)).select_related("owner").get(pk=container.pk)
+        # no_key: what the scheduler writes meanwhile only refers to this row. It would wait for us with the audit chain
+        # in its hands, which we are about to ask for.
+        locked = Container.objects.select_for_update(of=("self",), no_key=True)
+        now = locked.select_related("owner").get(pk=container.pk)
         if now.finished_at is not None and kind != Command.Kind.REMOVE:
             raise conflict(f'"{now.name}" has ended: it is {now.state.value}.', code="container_ended")
         command = issue(user, kind, now, note, **arguments)

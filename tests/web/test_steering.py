@@ -1,15 +1,19 @@
 """Pause, resume, kill, change, remove, reorder, policy: what is asked of the scheduler, and what is refused before."""
 
+import threading
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from tests.support.machine import GIB, commands_answered, make_container
 from tests.support.people import client_for, make_user
-from web import services
+from web import audit, commands, launching, services
 from web.errors import Problem
-from web.models import AuditEntry, Command
+from web.models import AllocationEvent, AuditEntry, Command
 from web.roles import Role
 
 pytestmark = pytest.mark.django_db
@@ -119,6 +123,34 @@ def test_the_answer_says_what_really_happened(ada, client, running):
     with commands_answered(message="Done."):
         assert client.patch(f"/api/v1/containers/{running.pk}/", {"priority": 1}).status_code == 200
         assert client_for(make_user("olga", Role.OPERATOR)).put("/api/v1/queue/", {"containers": []}).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time and locks no rows")
+@pytest.mark.parametrize(
+    "deed",
+    [lambda user, it: services.pause(user, it), lambda user, it: services.launch(user, {"image": "local"})],
+    ids=["steering", "launching"],
+)
+def test_rows_that_refer_to_what_is_locked_are_written_meanwhile(ada, running, deed, monkeypatch):
+    """Else the scheduler, with the audit chain in its hands, would wait for whoever asks for that chain next."""
+
+    def write() -> None:
+        with transaction.atomic():
+            audit.append([AllocationEvent(at=timezone.now(), kind="paused", container=running)])
+            Command.objects.create(kind="policy", issued_by=ada)
+        connections.close_all()
+
+    def issue(*arguments: Any, **words: Any) -> Command:
+        writer = threading.Thread(target=write)
+        writer.start()
+        writer.join(10)
+        assert not writer.is_alive()
+        return commands.issue(*arguments, **words)
+
+    monkeypatch.setattr(services, "issue", issue)
+    monkeypatch.setattr(launching, "commands", SimpleNamespace(issue=issue, require_scheduler=lambda: None))
+    assert deed(ada, running).done_at is None
 
 
 @pytest.mark.django_db(transaction=True)
