@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from scheduler.engines.docker import DockerEngine, limits_of
 from scheduler.engines.docker_errors import explain
 from scheduler.engines.docker_options import container_name
 from tests.engines.conftest import Opener
-from tests.support.dockerd import IMAGE, Dockerd, build_image, have_dockerd
+from tests.support.dockerd import IMAGE, Dockerd, build_image, have_dockerd, private
 from tests.support.eventually import eventually
 
 Launcher = Callable[..., Launch]
@@ -152,21 +151,14 @@ class TestRealDocker:
 
 @pytest.fixture
 def bridged() -> Iterator[Dockerd]:
-    """A Docker engine whose containers have a network, and so can publish ports. The bridge is this test's own."""
+    """A Docker engine whose containers have a network, and so can publish ports."""
     if why_not := have_dockerd():
         pytest.skip(why_not)
-    bridge = f"gps{os.getpid()}"
-    make = f"ip link add {bridge} type bridge && ip address add 172.31.254.1/24 dev {bridge} && ip link set {bridge} up"
-    if subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
-        pytest.skip("a bridge cannot be made here")
-    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge)
     try:
-        engine.start()
-        yield engine
-    finally:
-        engine.stop()
-        subprocess.run(["ip", "link", "delete", bridge], check=True)
-        shutil.rmtree(engine.folder, ignore_errors=True)
+        with private(network=True) as engine:
+            yield engine
+    except OSError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.docker

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import docker
@@ -92,6 +93,28 @@ class Dockerd:
         self._process.send_signal(signal.SIGCONT)
 
 
+@contextmanager
+def private(network: bool = False) -> Iterator[Dockerd]:
+    """A running Docker engine, taken away at the end. `network`: its containers have Docker's usual one, a bridge.
+
+    Raises OSError where no bridge can be made.
+    """
+    bridge = f"gps{os.getpid()}" if network else "none"
+    make = f"ip link add {bridge} type bridge && ip address add 172.31.254.1/24 dev {bridge} && ip link set {bridge} up"
+    if network and subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
+        raise OSError("a bridge cannot be made here")
+    # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge)
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.stop()
+        if network:
+            subprocess.run(["ip", "link", "delete", bridge], check=True)
+        shutil.rmtree(engine.folder, ignore_errors=True)
+
+
 def have_dockerd() -> str:
     """Why no dockerd can be started here; empty if one can."""
     if shutil.which("dockerd") is None:
@@ -103,19 +126,15 @@ def have_dockerd() -> str:
 def dockerd() -> Iterator[Dockerd]:
     if why_not := have_dockerd():
         pytest.skip(why_not)
-    # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
-    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")))
-    engine.start()
-    client = docker.APIClient(engine.address, version="auto")
-    try:
-        build_image(client, IMAGE)
-        yield engine
-        for container in client.containers(all=True, quiet=True):
-            client.remove_container(container["Id"], force=True, v=True)
-    finally:
-        client.close()
-        engine.stop()
-        shutil.rmtree(engine.folder, ignore_errors=True)
+    with private() as engine:
+        client = docker.APIClient(engine.address, version="auto")
+        try:
+            build_image(client, IMAGE)
+            yield engine
+            for container in client.containers(all=True, quiet=True):
+                client.remove_container(container["Id"], force=True, v=True)
+        finally:
+            client.close()
 
 
 @pytest.fixture
