@@ -32,6 +32,8 @@ from collections.abc import Collection, Iterator
 
 from .state import Container, State
 
+NOTHING = -(1 << 64)  # a claim of nothing: it fits even where foreign memory has left less than nothing
+
 
 def held(container: Container, gpu: str) -> int:
     """Bytes that nobody else can have: what was leased, or all of the quota if that is guaranteed."""
@@ -79,8 +81,10 @@ def completable(state: State, gpus: Collection[str], *, resumed: bool = False, u
             if resumed or not container.paused:
                 quota, leased = container.quota[gpu], container.leased.get(gpu, 0)
                 # `held` and the claim, spelled out: this is where a decision spends its time
-                if container.guaranteed or leased > quota:
-                    queue.append((0, name, held(container, gpu)))
+                if leased >= quota:
+                    queue.append((NOTHING, name, leased))
+                elif container.guaranteed:  # the rest is reserved, and there as long as nobody foreign has taken it
+                    queue.append((0, name, quota))
                 else:
                     queue.append((quota - leased, name, leased))
         queue.sort(reverse=True)  # the smallest claim is at the end
@@ -99,8 +103,7 @@ def _endings(state: State, room: dict[str, int], queues: dict[str, list[tuple[in
     while ready:
         gpu = ready.pop()
         queue = queues[gpu]
-        # A claim of nothing always fits, even where foreign memory has left less than nothing.
-        while queue and queue[-1][0] <= max(0, room[gpu]):
+        while queue and queue[-1][0] <= room[gpu]:
             _, name, holds = queue.pop()
             quota = state.containers[name].quota
             if len(quota) == 1:

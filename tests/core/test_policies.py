@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.core import fair
+from scheduler.core import fair, safety
 from scheduler.core.events import (
     ContainerAdded,
     GpuSeen,
@@ -152,3 +152,18 @@ def test_a_guaranteed_container_is_never_short_and_nobody_gets_its_memory():
     effects = world.need(1, 1, "g", 6, 2)
     assert [effect.container for effect in effects if isinstance(effect, Granted)] == ["sure"]
     world.do(Ticked(3))
+
+
+def test_what_is_guaranteed_waits_for_foreign_memory_to_go_and_then_gets_it():
+    """Until then it is one of those that nothing the arbiter does can help (safety.py)."""
+    world = World()
+    world.do(GpuSeen(0, "g", 10))
+    world.do(ContainerAdded(0, "sure", {"g": 6}, guaranteed=True))
+    world.do(SessionOpened(0, 1, "sure"))
+    world.processes[1] = Process("sure")
+    world.do(GpuSeen(1, "g", 4, most=10))
+    assert safety.completable(world.state, ["g"]) == set()
+    world.need(1, 1, "g", 6, 2)
+    assert [request.container for request in world.state.waiting] == ["sure"]
+    effects = world.do(GpuSeen(3, "g", 10))
+    assert [effect.container for effect in effects if isinstance(effect, Granted)] == ["sure"]
