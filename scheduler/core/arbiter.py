@@ -136,6 +136,7 @@ def _container_added(turn: Turn, event: ContainerAdded) -> None:
         turn.effects.append(refused)
     elif event.running:
         turn.admit(wanted)
+        turn.disturbed = True  # it is there whether or not that is safe
     else:
         turn.ask(wanted)
 

@@ -29,6 +29,7 @@ from scheduler.core.events import (
     SessionOpened,
     Ticked,
 )
+from scheduler.core.invariants import violations
 from scheduler.core.state import State
 from tests.support.world import Process, World
 
@@ -172,3 +173,11 @@ def test_memory_given_back_to_a_card_that_foreign_memory_has_shrunk(world):
 def test_a_container_that_starts_paused_cannot_end(world):
     world.do(ContainerAdded(3, "C", {"g": 1}, paused=True))
     assert not world.state.calm
+
+
+def test_a_guarantee_that_is_found_running_may_be_more_than_there_is():
+    state, _ = handle(State(), GpuSeen(0, "g", 8), ContainerAdded(0, "A", {"g": 6}), SessionOpened(0, 1, "A"))
+    state, _ = handle(state, Needed(1, 1, 1, "g", 6))
+    state, _ = handle(state, ContainerAdded(2, "B", {"g": 6}, guaranteed=True, running=True))
+    assert not state.calm
+    assert violations(state) == []
