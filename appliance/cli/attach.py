@@ -200,6 +200,8 @@ class Attachment:
         wait = (state, self.container["suspended_since"]) if state in ("suspended", "paused") else ("", None)
         if wait == self.told:
             return
+        if state == "suspended" and self.container["queue_position"] is None:
+            return  # it has only just begun: the next look knows the place, too
         before, self.told = self.told[0], wait
         if state == "suspended":
             self.waited_before = waited
@@ -287,11 +289,9 @@ class Attachment:
 
 
 def suspended_line(container: Json, client: Client) -> str:
-    """Says that it waits, since when, and where in the queue."""
-    since, place = container["suspended_since"], container["queue_position"]
-    where = f", {ordinal(place)} in the queue" if place else ""
-    why = container["queue_reason"] or "It waits for GPU memory."
-    return f"{container['name']} is suspended since {clock(since, client.now())}{where}. {why}"
+    """Says that it waits, since when, where in the queue, and why."""
+    since, place = clock(container["suspended_since"], client.now()), ordinal(container["queue_position"])
+    return f"{container['name']} is suspended since {since}, {place} in the queue. {container['queue_reason']}"
 
 
 def exit_code(container: Json) -> int:

@@ -117,7 +117,15 @@ if (rows) {
 
   // ---- a swap keeps what a person was doing ----
   let focused = null;
-  rows.addEventListener("htmx:beforeSwap", () => {
+  let pressed = false; // between press and click: a swap in between would take the button from under the pointer
+  rows.addEventListener("pointerdown", () => { pressed = true; });
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressed = false; }));
+  rows.addEventListener("htmx:beforeSwap", (event) => {
+    if (pressed) {
+      event.detail.shouldSwap = false;
+      reload();
+      return;
+    }
     const element = rows.contains(document.activeElement) ? document.activeElement : null;
     const id = element?.closest("tr[data-id]")?.dataset.id;
     focused = id ? { id, act: element.dataset.act, box: element.name === "id" } : element?.dataset.sort ? { sort: element.closest("th").className } : null;

@@ -104,6 +104,21 @@ def test_whoever_comes_or_goes_is_seen_without_a_reload(site, open_as):
     expect(row(page, "second").get_by_role("button", name="Kill")).to_be_hidden()
 
 
+def test_a_list_that_comes_while_the_pointer_is_pressed_does_not_take_the_button_from_under_it(site, open_as):
+    card, ann = rows.gpu(), person("ann")
+    rows.container("here", ann, card, used=0.2)
+    page = open_as("ann")
+    box = row(page, "here").locator('input[name="id"]')
+    box.hover()
+    page.mouse.down()
+    with page.expect_response(lambda response: "/rows" in response.url):
+        rows.container("new", ann, card, used=0.2)
+    page.mouse.up()
+    expect(box).to_be_checked()
+    expect(row(page, "new")).to_be_visible()
+    expect(box).to_be_checked()
+
+
 def test_many_are_resumed_and_many_killed_after_asking(site, open_as):
     card, ann = rows.gpu(), person("ann")
     made = [rows.container(f"job-{number}", ann, card, paused_at=rows.ago(9)) for number in range(3)]
