@@ -101,6 +101,8 @@ class Console:
                 self._socket.send(struct.pack("!BHH", Kind.RESIZE, size.lines, size.columns))
 
     def _show(self, socket: ClientConnection) -> bool:
+        from websockets.exceptions import ConnectionClosed
+
         while True:
             message = socket.recv()
             if isinstance(message, str):
@@ -109,7 +111,8 @@ class Console:
             kind, data = message[0], message[1:]
             if kind in (Kind.OUTPUT, Kind.ERRORS):
                 output.write(data, kind)  # they are numbered as descriptors are
-                socket.send(struct.pack("!BI", Kind.TAKEN, len(data)))
+                with suppress(ConnectionClosed):  # closed behind an END that we have not read yet
+                    socket.send(struct.pack("!BI", Kind.TAKEN, len(data)))
             elif kind == Kind.TAKEN:
                 with self._room:
                     self._untaken -= struct.unpack("!I", data)[0]
