@@ -171,15 +171,17 @@ class Grants:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid = struct.unpack("3i", credentials)[0]
         with self._lock:
+            # Known before it is answered: a test looks for it as soon as the program goes on.
             if fds:
                 peer = Peer(pid, connection, LeasePage.adopt(fds[0]), reconnected=True)
+                self.peers.append(peer)
                 connection.sendall(pack(Frame(Type.WELCOME)))
             else:
                 peer = Peer(pid, connection, LeasePage.create(self.uuids))
                 for slot in peer.page:
                     slot.quota, slot.context = self.quota, self.context
+                self.peers.append(peer)
                 socket.send_fds(connection, [pack(Frame(Type.WELCOME))], [peer.page.fileno()])
-            self.peers.append(peer)
         return peer
 
     def _take(self, peer: Peer, frame: Frame) -> None:
