@@ -19,6 +19,7 @@ from .docker_errors import explain
 T = TypeVar("T")
 
 ANSWERS_WITHIN = 60  # seconds; creating a container on a loaded disk takes a while
+HEAD_START = 0.1  # seconds; whoever launched is answered before we look at what started and ask for its output
 LOOK_WITHIN = 10  # seconds; a list or an inspection that takes longer means that Docker hangs
 WORKERS = 16
 

@@ -26,9 +26,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
 
 
 class EventFollower:
-    """Calls `happened(engine_id)` for each of CHANGES in a container with `label`, from its own thread."""
+    """Calls `happened(engine_id, change)` for each of CHANGES in a container with `label`, from its own thread."""
 
-    def __init__(self, api: docker.APIClient, label: str, happened: Callable[[str], None]) -> None:
+    def __init__(self, api: docker.APIClient, label: str, happened: Callable[[str, str], None]) -> None:
         self._api, self._label, self._happened = api, label, happened
         self._stream: docker.types.CancellableStream[Any] | None = None
         self._closing = threading.Event()
@@ -55,7 +55,7 @@ class EventFollower:
                     return
                 for event in self._stream:
                     since, wait = float(event["time"]), FIRST_WAIT
-                    self._happened(str(event["Actor"]["ID"]))
+                    self._happened(str(event["Actor"]["ID"]), str(event["Action"]))
             except (docker.errors.DockerException, requests.exceptions.RequestException, OSError, ValueError) as error:
                 logger.debug("Docker's events broke off: %s", error)
             finally:

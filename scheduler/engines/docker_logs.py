@@ -22,7 +22,7 @@ import docker
 import docker.errors
 import requests.exceptions
 
-from .docker_client import release, wake
+from .docker_client import HEAD_START, release, wake
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +39,25 @@ class LogCopier:
         self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
         self._api, self._engine_id, self._path, self._limit, self._tty = api, engine_id, path, limit, tty
         self._stream: docker.types.CancellableStream[Any] | None = None
+        self._begin = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._closing = True
+        self._begin.set()
         if self._stream is not None:
             wake(self._stream)
         self._thread.join(timeout=5)
 
+    def wait(self, seconds: float) -> None:
+        """For what is left of an ended container's output, but no longer than this."""
+        self._begin.set()
+        self.done.wait(seconds)
+
     def _run(self) -> None:
+        self._begin.wait(HEAD_START)
         try:
             # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
             for copy in (self._follow, self._copy_rest):
@@ -65,7 +73,8 @@ class LogCopier:
             self.done.set()
 
     def _follow(self, log: LogFile) -> None:
-        self._copy(log, follow=True)
+        if not self._closing:
+            self._copy(log, follow=True)
 
     def _copy_rest(self, log: LogFile) -> None:
         if not self._closing and not _is_running(self._api, self._engine_id):

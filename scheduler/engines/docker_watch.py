@@ -19,7 +19,7 @@ import docker.errors
 from . import docker_options as options
 from .base import Condition, EngineAway, EngineError, Sighting
 from .changes import Changes
-from .docker_client import Client
+from .docker_client import HEAD_START, Client
 from .docker_events import EventFollower
 from .docker_logs import LogCopier, parse_stamp
 
@@ -50,8 +50,9 @@ class Watch:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def happened(engine_id: str) -> None:
-            loop.call_soon_threadsafe(self._told.put_nowait, engine_id)
+        def happened(engine_id: str, change: str) -> None:
+            wait = HEAD_START if change == "start" else 0.0
+            loop.call_soon_threadsafe(loop.call_later, wait, self._told.put_nowait, engine_id)
 
         self._events = EventFollower(self._client.api, self._label, happened)
         await self.reconcile()
@@ -118,7 +119,7 @@ class Watch:
 
     async def _last_words(self, engine_id: str) -> None:
         if (copier := self._logs.get(engine_id)) is not None:
-            await self._client.blocking(copier.done.wait, LAST_WORDS)
+            await self._client.blocking(copier.wait, LAST_WORDS)
 
     async def _tidy(self, id_: str, engine_id: str) -> None:
         """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
