@@ -15,6 +15,7 @@ from channels.security.websocket import AllowedHostsOriginValidator  # type: ign
 from django.urls import path  # noqa: E402
 
 from appliance.static import StaticFiles  # noqa: E402
+from appliance.threads import Threads  # noqa: E402
 from web.console import ConsoleConsumer  # noqa: E402
 from web.consumers import DashboardConsumer  # noqa: E402
 
@@ -25,7 +26,7 @@ sockets = [
 
 application = ProtocolTypeRouter(
     {
-        "http": StaticFiles(http),
+        "http": StaticFiles(Threads(http)),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets))),
     }
 )

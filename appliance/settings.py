@@ -98,7 +98,9 @@ TEMPLATES = [
 ]
 
 _DATABASE = HOME / "gpushare.sqlite3"
-DATABASES = {"default": dj_database_url.config(default=f"sqlite:///{_DATABASE}", conn_health_checks=True)}
+DATABASES = {
+    "default": dj_database_url.config(default=f"sqlite:///{_DATABASE}", conn_max_age=None, conn_health_checks=True)
+}
 if DATABASES["default"]["NAME"] == str(_DATABASE):
     _DATABASE.touch(mode=0o600)  # it holds people's passwords (hashed) and their containers' environment
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):

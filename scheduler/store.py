@@ -245,7 +245,6 @@ class Store:
 
 
 def _ask(query: Callable[..., T], *arguments: Any) -> T:
-    connection.close_at = None  # CONN_MAX_AGE is for requests: after each of them it ends
     connection.close_if_unusable_or_obsolete()
     return query(*arguments)
 
