@@ -108,6 +108,7 @@ def test_a_list_that_comes_while_the_pointer_is_pressed_does_not_take_the_button
     card, ann = rows.gpu(), person("ann")
     rows.container("here", ann, card, used=0.2)
     page = open_as("ann")
+    expect(page.locator("#gpus canvas")).to_be_visible()  # the last that makes room for itself above the table
     box = row(page, "here").locator('input[name="id"]')
     box.hover()
     page.mouse.down()
