@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from websockets.asyncio.client import connect
 
@@ -193,6 +194,20 @@ def test_without_redis_everything_goes_on_and_wrong_passwords_are_still_counted(
     assert refused(production, "sign-in/", wrong) == (429, "too_many_requests")
     production.redis.start()
     assert production.api("POST", f"containers/{alone}/kill/", {})["state"] == "killed"
+
+
+def test_requests_hand_their_connection_to_the_database_on(production: Production) -> None:
+    def connections() -> set[int]:
+        asked = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        with psycopg.connect(production.postgres.url) as database:
+            return {pid for (pid,) in database.execute(asked)}
+
+    production.api("GET", "gpus/")
+    before = connections()
+    for _ in range(5):
+        production.api("GET", "gpus/")
+    assert connections() == before
+    assert len(before) >= 2  # the scheduler's, and the web service's
 
 
 def test_a_database_that_was_away_is_503_and_then_is_not(production: Production) -> None:
