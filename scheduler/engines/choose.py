@@ -30,7 +30,8 @@ async def choose(simulation: Simulation | None) -> Engine:
                 raise
         else:
             return docker
-    process = ProcessEngine(settings.GPUSHARE_HOME / "processes", outfit)
+    # There lies `workload`, the program of the demo and of the documents.
+    process = ProcessEngine(settings.GPUSHARE_HOME / "processes", outfit, settings.GPUSHARE_BUILD)
     await process.start()
     return process
 

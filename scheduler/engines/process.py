@@ -48,12 +48,15 @@ class Running:
 
 
 class ProcessEngine:
+    """`programs`: a folder with more of them than the scheduler's own PATH leads to."""
+
     name = "process"
     away = ""
 
-    def __init__(self, home: Path, outfit: Outfit) -> None:
+    def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None) -> None:
         self._home = home
         self._outfit = outfit
+        self._programs = programs
         self._changes = Changes()
         self._watched: dict[str, int] = {}  # container → pidfd of its keeper
         self._looking: asyncio.Task[None] | None = None
@@ -156,6 +159,8 @@ class ProcessEngine:
 
     def _environment(self, launch: Launch) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        if self._programs is not None:
+            inherited["PATH"] = f"{inherited.get('PATH', os.defpath)}:{self._programs}"
         simulation = self._outfit.simulation
         ours = environment(
             {**launch.environment, "GPUSHARE_SOCKET": str(launch.socket_dir / "gpushare.sock")},

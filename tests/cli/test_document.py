@@ -17,12 +17,11 @@ PATIENCE = 20.0  # seconds
 
 @pytest.fixture
 def reader(tmp_path):
-    """A shell as the page supposes it: gpushare and workload are programs, and the token is in a file."""
+    """A shell as the page supposes it: gpushare is a program, and the token is in a file."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    os.symlink(ROOT / ".build" / "workload", programs / "workload")
     path = f"{programs}:{os.environ['PATH']}"
-    running = Appliance(tmp_path / "var", gpus="sim:1x5GiB", PATH=path)
+    running = Appliance(tmp_path / "var", gpus="sim:1x5GiB")
     (tmp_path / "token").write_text(running.token)
     launcher = programs / "gpushare"
     launcher.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in ENTRY) + ' "$@"\n')
