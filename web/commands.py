@@ -44,8 +44,9 @@ def hint() -> None:
         return
     try:
         async_to_sync(layer.send)("scheduler", {"type": "wake"})
-    except Exception:  # a full channel, Redis away: whatever it is, the row is there
-        logger.warning("The scheduler could not be woken; it will look by itself.", exc_info=True)
+    except Exception as error:  # a full channel, Redis away: whatever it is, the row is there
+        why = str(error) or type(error).__name__
+        logger.warning("The scheduler could not be woken (%s); it will look by itself.", why)
 
 
 def require_scheduler() -> None:
