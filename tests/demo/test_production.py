@@ -204,10 +204,11 @@ def test_requests_hand_their_connection_to_the_database_on(production: Productio
 
     production.api("GET", "gpus/")
     before = connections()
-    for _ in range(5):
-        production.api("GET", "gpus/")
-    assert connections() == before
     assert len(before) >= 2  # the scheduler's, and the web service's
+    for _ in range(10):
+        production.api("GET", "gpus/")
+    # A request can come while the one before is being put away; then there are two threads, and these take turns.
+    assert len(connections() - before) <= 2
 
 
 def test_a_database_that_was_away_is_503_and_then_is_not(production: Production) -> None:
