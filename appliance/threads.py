@@ -1,6 +1,6 @@
 """Threads for the synchronous part of requests, nearly all of each: they stay, and keep their database connections.
 
-Without this each request is given a new thread and connects to the database anew, which can cost more than its answer.
+Without this each request is given a new thread and connects to the database anew.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from scheduler.engines.docker import DockerEngine, limits_of
 from scheduler.engines.docker_errors import explain
 from scheduler.engines.docker_options import container_name
 from tests.engines.conftest import Opener
-from tests.support.dockerd import IMAGE, Dockerd, build_image, have_dockerd, private
+from tests.support.dockerd import IMAGE, Dockerd, NoBridge, build_image, have_dockerd, private
 from tests.support.eventually import eventually
 
 Launcher = Callable[..., Launch]
@@ -157,7 +157,7 @@ def bridged() -> Iterator[Dockerd]:
     try:
         with private(network=True) as engine:
             yield engine
-    except OSError as error:
+    except NoBridge as error:
         pytest.skip(str(error))
 
 

@@ -93,16 +93,20 @@ class Dockerd:
         self._process.send_signal(signal.SIGCONT)
 
 
+class NoBridge(OSError):
+    """This machine lets nobody make one."""
+
+
 @contextmanager
 def private(network: bool = False) -> Iterator[Dockerd]:
     """A running Docker engine, taken away at the end. `network`: its containers have Docker's usual one, a bridge.
 
-    Raises OSError where no bridge can be made.
+    Raises NoBridge.
     """
     bridge = f"gps{os.getpid()}" if network else "none"
     make = f"ip link add {bridge} type bridge && ip address add 172.31.254.1/24 dev {bridge} && ip link set {bridge} up"
     if network and subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
-        raise OSError("a bridge cannot be made here")
+        raise NoBridge("a bridge cannot be made here")
     # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
     engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge)
     try:

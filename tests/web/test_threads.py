@@ -21,25 +21,20 @@ def connect() -> Seen:
 
 
 class Requests:
-    """Each call of `start` is a request that does something synchronous twice, the second time when `end` is set."""
+    """Each does something synchronous twice: before and after all that were made with it have come as far."""
 
     def __init__(self) -> None:
         self.app = Threads(self._serve)
-        self.end = asyncio.Event()
-        self.seen: list[tuple[Seen, Seen]] = []
 
     async def _serve(self, *_: object) -> None:
         first = await sync_to_async(connect)()
-        await self.end.wait()
+        await self.together.wait()
         self.seen.append((first, await sync_to_async(connect)()))
 
     async def run(self, at_once: int) -> list[tuple[Seen, Seen]]:
-        self.seen = []
-        self.end.clear()
-        tasks = [asyncio.create_task(self.app({}, None, None)) for _ in range(at_once)]  # type: ignore[arg-type]
-        await asyncio.sleep(0)
-        self.end.set()
-        await asyncio.gather(*tasks)
+        self.seen: list[tuple[Seen, Seen]] = []
+        self.together = asyncio.Barrier(at_once)
+        await asyncio.gather(*(self.app({}, None, None) for _ in range(at_once)))  # type: ignore[arg-type]
         return self.seen
 
 
