@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
-http = get_asgi_application()  # before anything that imports models
+django.setup(set_prefix=False)  # before anything that imports models
 
 from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[import-untyped]  # noqa: E402
@@ -15,7 +15,7 @@ from channels.security.websocket import AllowedHostsOriginValidator  # type: ign
 from django.urls import path  # noqa: E402
 
 from appliance.static import StaticFiles  # noqa: E402
-from appliance.threads import Threads  # noqa: E402
+from appliance.threads import Handler, Threads  # noqa: E402
 from web.console import ConsoleConsumer  # noqa: E402
 from web.consumers import DashboardConsumer  # noqa: E402
 
@@ -26,7 +26,7 @@ sockets = [
 
 application = ProtocolTypeRouter(
     {
-        "http": StaticFiles(Threads(http)),
+        "http": StaticFiles(Threads(Handler())),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets))),
     }
 )

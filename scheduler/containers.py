@@ -78,8 +78,8 @@ class Containers:
         tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
         if refused := self._broker.add(tenant, self._added(row, tenant)):
             raise _problem(refused)
+        self._store.promise(tenant.id, tenant.quota)
         try:
-            await self._store.claim_gpus(row, tenant.quota)
             socket_dir = self._server.listen(tenant.id)
             sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
         except asyncio.CancelledError:

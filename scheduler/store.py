@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
@@ -37,7 +37,7 @@ RETRY = 1.0
 BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
 BIGGEST = 2**63 - 1
-Row = tuple[type[models.Model], Any]
+Row = tuple[type[models.Model], Any]  # and its key: a claim's are those of its container and its GPU
 
 
 class Store:
@@ -50,7 +50,6 @@ class Store:
         self._layer = get_channel_layer()
         self._node = 0
         self._gpus: dict[str, int] = {}
-        self._claims: dict[tuple[str, str], int] = {}
         self._rows: dict[Row, dict[str, Any]] = {}
         self._written: dict[Row, dict[str, Any]] = {}
         self._events: list[AllocationEvent] = []
@@ -70,9 +69,14 @@ class Store:
     def container(self, id_: str, **fields: Any) -> None:
         self._put(Container, id_, fields)
 
+    def promise(self, container: str, quota: Mapping[str, int]) -> None:
+        """What a new container may hold on each GPU, in bytes: this makes its claims."""
+        self._with_the_next(Container, container, node_id=self._node)
+        for gpu, size in quota.items():
+            self._with_the_next(Claim, (container, self._gpus[gpu]), quota=size)
+
     def claim(self, container: str, gpu: str, **fields: Any) -> None:
-        if pk := self._claims.get((container, gpu)):
-            self._put(Claim, pk, fields)
+        self._put(Claim, (container, self._gpus[gpu]), fields)
 
     def command(self, id_: Any, **fields: Any) -> None:
         self._put(Command, id_, fields)
@@ -80,8 +84,11 @@ class Store:
             self._awaited.set()
 
     def taken(self, command: Any) -> None:
-        """When that was is written with whatever is written next: what it sets off is not to wait for it."""
-        self._rows.setdefault((Command, command), {})["taken_at"] = timezone.now()
+        self._with_the_next(Command, command, taken_at=timezone.now())
+
+    def _with_the_next(self, model: type[models.Model], pk: Any, **fields: Any) -> None:
+        """Is written with whatever is written next: what this is the beginning of is not to wait for it."""
+        self._rows.setdefault((model, pk), {}).update(fields)
 
     def _put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
         row = (model, pk)
@@ -97,8 +104,7 @@ class Store:
         """It has ended: nothing about it is going to change any more."""
         self._written.pop((Container, container), None)
         for gpu in gpus:
-            if pk := self._claims.pop((container, gpu), None):
-                self._written.pop((Claim, pk), None)
+            self._written.pop((Claim, (container, self._gpus[gpu])), None)
 
     # ---- what happened: broker.Journal ----
 
@@ -210,7 +216,7 @@ class Store:
         """Runs a query in the database's thread, which keeps its connection for the next."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _ask, query, *arguments)
 
-    # ---- reading, and what must be there before it can be written to ----
+    # ---- reading ----
 
     async def open(self, cards: Mapping[str, Card], **node: Any) -> None:
         """Makes this host and its cards known."""
@@ -222,9 +228,7 @@ class Store:
 
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
-        containers = await self.ask(_living, self._node)
-        self._claims |= {(str(row.pk), claim.gpu.uuid): claim.pk for row in containers for claim in row.claims.all()}
-        return containers
+        return await self.ask(_living, self._node)
 
     async def leftovers(self) -> list[Container]:
         """Ended containers that the engine still has, though they were to be removed when done."""
@@ -237,11 +241,6 @@ class Store:
     async def removed(self, ids: Sequence[str]) -> list[str]:
         """Those of these containers that count as removed."""
         return await self.ask(_removed, ids)
-
-    async def claim_gpus(self, container: Container, quota: Mapping[str, int]) -> None:
-        """Writes down what a container was promised."""
-        claims = await self.ask(_claim_gpus, container, self._node, {self._gpus[gpu]: quota[gpu] for gpu in quota})
-        self._claims |= {(str(container.pk), gpu): claims[self._gpus[gpu]] for gpu in quota}
 
 
 def _ask(query: Callable[..., T], *arguments: Any) -> T:
@@ -266,9 +265,19 @@ def _write_one_by_one(
 def _write(rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]) -> None:
     with transaction.atomic():
         for (model, pk), fields in rows.items():
-            model._default_manager.filter(pk=pk).update(**fields)
+            if model is Claim:
+                _write_claim(pk, fields)
+            else:
+                model._default_manager.filter(pk=pk).update(**fields)
         audit.append(events)
         UsageSample.objects.bulk_create(samples)
+
+
+def _write_claim(key: tuple[str, int], fields: Mapping[str, Any]) -> None:
+    """A promise makes the row, unless a launch that is taken up again after a crash finds it there."""
+    container, gpu = key
+    if not Claim.objects.filter(container_id=container, gpu_id=gpu).update(**fields) and "quota" in fields:
+        Claim.objects.create(container_id=container, gpu_id=gpu, **fields)
 
 
 def _open(name: str, cards: list[Card], fields: Mapping[str, Any]) -> tuple[int, dict[str, int]]:
@@ -316,19 +325,3 @@ def _nothing_held(node: int, except_by: Sequence[str]) -> None:
 def _removed(ids: Sequence[str]) -> list[str]:
     removed = Container.objects.filter(pk__in=ids, removed_at__isnull=False)
     return [str(id_) for id_ in removed.values_list("pk", flat=True)]
-
-
-def _claim_gpus(container: Container, node: int, quota: Mapping[int, int]) -> dict[int, int]:
-    """The claims' keys by those of their GPUs."""
-    claims = [Claim(container=container, gpu_id=gpu, quota=size) for gpu, size in quota.items()]
-    with transaction.atomic():
-        Container.objects.filter(pk=container.pk).update(node=node)
-        # A launch that is taken up again after a crash finds its claims there.
-        Claim.objects.bulk_create(
-            claims, update_conflicts=True, unique_fields=["container", "gpu"], update_fields=["quota"]
-        )
-    return {claim.gpu_id: claim.pk for claim in claims}
-
-
-def now() -> datetime:
-    return datetime.now(UTC)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.decorators import sync_only_middleware
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
@@ -24,13 +23,8 @@ POLICY = "; ".join(
 )
 
 
-@sync_only_middleware
 def content_security_policy(get_response: Respond) -> Respond:
-    """Adds the policy to every response that does not bring its own.
-
-    For one kind of handler only, and the last in the list: so Django calls all of the middleware in the request's
-    thread at one go, and does not change threads for each, which took longer than most requests do.
-    """
+    """Adds the policy to every response that does not bring its own."""
 
     def respond(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)

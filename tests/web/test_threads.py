@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
 from django.db import connection
 
 from appliance import threads
-from appliance.threads import Threads
+from appliance.threads import Handler, Threads
 
 Seen = tuple[threading.Thread, object]
 
@@ -72,3 +73,29 @@ async def test_a_request_that_fails_hands_its_thread_on() -> None:
         with pytest.raises(ValueError, match="broken"):
             await app({}, None, None)  # type: ignore[arg-type]
     assert seen[0] is seen[1]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_middleware_and_view_are_called_in_the_thread_at_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[type] = []
+    for kind in (SyncToAsync, AsyncToSync):
+
+        def counted(self: Any, *arguments: Any, change: Any = kind.__call__, **named: Any) -> Any:
+            changes.append(type(self))
+            return change(self, *arguments, **named)
+
+        monkeypatch.setattr(kind, "__call__", counted)
+    monkeypatch.setattr(threads, "KEPT", 0)
+    told: list[dict[str, Any]] = []
+    messages = [{"type": "http.request"}]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop() if messages else await asyncio.Event().wait()  # type: ignore[return-value]
+
+    async def send(message: dict[str, Any]) -> None:
+        told.append(message | {"changes": list(changes)})
+
+    scope = {"type": "http", "method": "GET", "path": "/login/", "headers": [(b"host", b"localhost")]}
+    await Threads(Handler())(scope, receive, send)
+    assert told[0]["status"] == 200
+    assert told[0]["changes"] == [SyncToAsync, SyncToAsync]  # what Django does when a request begins; the request
