@@ -184,10 +184,7 @@ class Broker:
         )
 
     def card_full(self, session: Session, gpu: str, size: int) -> None:
-        """Writes down that the card itself had no memory for `size` bytes inside the lease.
-
-        The call that tells it may hold its charge a moment longer: `used_after` can count those bytes.
-        """
+        """Writes down that the card itself had no memory for `size` bytes inside the lease."""
         self._journal.event(
             "card_full", session.container, gpu=gpu, pid=session.pid, size=size,
             used_after=self._note_use(self.tenants[session.container], gpu),

@@ -80,18 +80,19 @@ void charge_give(int slot, uint64_t bytes) {
 
 bool charge_pressure(int slot) { return atomic_load_explicit(&slot_at(slot)->pressure, memory_order_relaxed) != 0; }
 
-bool charge_again(int slot, uint64_t bytes, unsigned attempt) {
-    if (slot == NO_SLOT) return false;
-    if (attempt >= MOST_ATTEMPTS) {
-        client_physical((unsigned)slot, bytes);
-        return false;
-    }
+bool charge_again(unsigned attempt) {
+    if (attempt >= MOST_ATTEMPTS) return false;
     int saved = errno;
     long ms = attempt < 6 ? FIRST_PAUSE_MS << attempt : LONGEST_PAUSE_MS;
     struct timespec pause = {0, ms * 1000000};
     nanosleep(&pause, NULL);
     errno = saved;
     return true;
+}
+
+CUresult charge_refused(int slot, uint64_t bytes, CUresult result) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) client_physical((unsigned)slot, bytes);
+    return result;
 }
 
 /* The driver gave out an address that we still had: it was freed in a way that we do not see. */

@@ -32,18 +32,22 @@ void charge_give(int slot, uint64_t bytes);
 bool charge_pressure(int slot);
 
 /* The card had no memory although the lease had, for the `attempt`th time in a row (from 0): waits a moment and
- * returns true if the driver should be asked again; false, having told the scheduler, if enough has been tried. */
-__attribute__((cold, noinline)) bool charge_again(int slot, uint64_t bytes, unsigned attempt);
+ * returns true if the driver should be asked again, false if enough has been tried. */
+__attribute__((cold, noinline)) bool charge_again(unsigned attempt);
 
 /* Calls the driver, again if the card is out of memory for a moment: CUresult, like the call. */
-#define CHARGED_CALL(slot, bytes, call)                                                                                \
+#define CHARGED_CALL(call)                                                                                             \
     __extension__({                                                                                                    \
         CUresult result_;                                                                                              \
         unsigned attempt_ = 0;                                                                                         \
         do result_ = (call);                                                                                           \
-        while (result_ == CUDA_ERROR_OUT_OF_MEMORY && charge_again((slot), (bytes), attempt_++));                      \
+        while (result_ == CUDA_ERROR_OUT_OF_MEMORY && charge_again(attempt_++));                                       \
         result_;                                                                                                       \
     })
+
+/* Ends a CHARGED_CALL that failed, after its charge was given back: tells the scheduler if the card had no memory for
+ * `bytes` inside the lease. Returns `result`. */
+__attribute__((cold, noinline)) CUresult charge_refused(int slot, uint64_t bytes, CUresult result);
 
 /* Notes what is held. False: no host memory for that; the caller gives the allocation back. */
 bool charge_note(const struct ledger_entry *entry);

@@ -73,16 +73,17 @@ static CUresult end(CUresult result, const struct place *place, uint64_t charge,
                                  .bytes = charge,
                                  .slot = (uint8_t)place->slot,
                                  .owner = (uint64_t)(uintptr_t)place->context};
-    if (result == CUDA_SUCCESS) {
-        if (charge_note(&entry)) return CUDA_SUCCESS;
-        if (mipmap)
-            REAL(cuMipmappedArrayDestroy)(array);
-        else
-            REAL(cuArrayDestroy)(array);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        charge_give(place->slot, charge);
+        return charge_refused(place->slot, charge, result);
     }
+    if (charge_note(&entry)) return CUDA_SUCCESS;
+    if (mipmap)
+        REAL(cuMipmappedArrayDestroy)(array);
+    else
+        REAL(cuArrayDestroy)(array);
     charge_give(place->slot, charge);
-    return result;
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define CREATE(shape, levels, call)                                                                                    \
@@ -92,7 +93,7 @@ static CUresult end(CUresult result, const struct place *place, uint64_t charge,
     CUDA_ARRAY3D_DESCRIPTOR described = shape;                                                                         \
     CUresult result = begin(&place, &charge, &described, levels);                                                      \
     if (result != CUDA_SUCCESS) return result;                                                                         \
-    result = CHARGED_CALL(place.slot, charge, call);                                                                   \
+    result = CHARGED_CALL(call);                                                                                       \
     return end(result, &place, charge, result == CUDA_SUCCESS ? (void *)*array : NULL, levels != 0)
 
 #define FLAT                                                                                                           \

@@ -7,13 +7,14 @@
 
 __attribute__((cold, noinline)) static CUresult refused(CUresult result, const struct place *place, uint64_t bytes) {
     charge_give(place->slot, bytes);
-    return result;
+    return charge_refused(place->slot, bytes, result);
 }
 
 __attribute__((cold, noinline)) static CUresult not_noted(const struct place *place, uint64_t bytes,
                                                           CUdeviceptr address) {
     REAL(cuMemFree_v2)(address);
-    return refused(CUDA_ERROR_OUT_OF_MEMORY, place, bytes);
+    charge_give(place->slot, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Ends a charged allocation: notes it, or gives its charge back if the driver refused. */
@@ -38,7 +39,7 @@ int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
     uint64_t charge = charge_of(bytes);
     CUresult result = prepare(&place, charge);
     if (result != CUDA_SUCCESS) return result;
-    result = CHARGED_CALL(place.slot, charge, REAL(cuMemAlloc_v2)(address, bytes));
+    result = CHARGED_CALL(REAL(cuMemAlloc_v2)(address, bytes));
     return settle(result, &place, charge, result == CUDA_SUCCESS ? *address : 0);
 }
 
@@ -47,7 +48,7 @@ int cuMemAlloc(CUdeviceptr_v1 *address, unsigned int bytes) {
     uint64_t charge = charge_of(bytes);
     CUresult result = prepare(&place, charge);
     if (result != CUDA_SUCCESS) return result;
-    result = CHARGED_CALL(place.slot, charge, REAL(cuMemAlloc)(address, bytes));
+    result = CHARGED_CALL(REAL(cuMemAlloc)(address, bytes));
     return settle(result, &place, charge, result == CUDA_SUCCESS ? *address : 0);
 }
 
@@ -56,7 +57,7 @@ int cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags) {
     uint64_t charge = charge_of(bytes);
     CUresult result = prepare(&place, charge);
     if (result != CUDA_SUCCESS) return result;
-    result = CHARGED_CALL(place.slot, charge, REAL(cuMemAllocManaged)(address, bytes, flags));
+    result = CHARGED_CALL(REAL(cuMemAllocManaged)(address, bytes, flags));
     return settle(result, &place, charge, result == CUDA_SUCCESS ? *address : 0);
 }
 
@@ -79,7 +80,7 @@ int cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t
     uint64_t charge = pitched(width, height);
     CUresult result = prepare(&place, charge);
     if (result != CUDA_SUCCESS) return result;
-    result = CHARGED_CALL(place.slot, charge, REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element));
+    result = CHARGED_CALL(REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element));
     if (result == CUDA_SUCCESS) charge = correct(&place, charge, *pitch, height);
     return settle(result, &place, charge, result == CUDA_SUCCESS ? *address : 0);
 }
@@ -90,7 +91,7 @@ int cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int w
     uint64_t charge = pitched(width, height);
     CUresult result = prepare(&place, charge);
     if (result != CUDA_SUCCESS) return result;
-    result = CHARGED_CALL(place.slot, charge, REAL(cuMemAllocPitch)(address, pitch, width, height, element));
+    result = CHARGED_CALL(REAL(cuMemAllocPitch)(address, pitch, width, height, element));
     if (result == CUDA_SUCCESS) charge = correct(&place, charge, *pitch, height);
     return settle(result, &place, charge, result == CUDA_SUCCESS ? *address : 0);
 }

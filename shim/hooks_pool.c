@@ -18,7 +18,7 @@ __attribute__((cold, noinline)) static CUresult undo(struct pool *pool, uint64_t
 static CUresult settle(CUresult result, struct pool *pool, const struct growth *growth, const CUdeviceptr *address,
                        CUstream stream) {
     bool charged = pool_end(pool, growth, result == CUDA_SUCCESS);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) return charge_refused(pool->slot, growth->live, result);
     struct ledger_entry entry = {.kind = LEDGER_POINTER,
                                  .key = *address,
                                  .bytes = growth->live,
@@ -38,7 +38,7 @@ static CUresult settle(CUresult result, struct pool *pool, const struct growth *
     if (pool->slot == NO_SLOT) return call;                                                                            \
     result = pool_begin(pool, bytes, &growth);                                                                         \
     if (result != CUDA_SUCCESS) return result;                                                                         \
-    result = CHARGED_CALL(pool->slot, growth.live, call);                                                              \
+    result = CHARGED_CALL(call);                                                                                       \
     return settle(result, pool, &growth, address, stream)
 
 int cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {

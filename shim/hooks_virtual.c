@@ -81,20 +81,20 @@ int cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemA
     int slot = devices_slot(properties->location.id, &result);
     if (slot == NO_SLOT) return result;
     uint64_t charge = bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) & ~(BLOCK - 1);
-    result = charge_take(slot, charge, WIRE_FOR_MEMORY);
-    if (result != CUDA_SUCCESS) return result;
     struct physical *physical = malloc(sizeof *physical);
-    result = physical ? CHARGED_CALL(slot, charge, REAL(cuMemCreate)(handle, bytes, properties, flags))
-                      : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS) {
-        *physical = (struct physical){.slot = slot, .bytes = charge, .references = 1};
-        if (add_handle(*handle, physical)) return CUDA_SUCCESS;
-        REAL(cuMemRelease)(*handle);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!physical) return CUDA_ERROR_OUT_OF_MEMORY;
+    *physical = (struct physical){.slot = slot, .bytes = charge, .references = 1};
+    result = charge_take(slot, charge, WIRE_FOR_MEMORY);
+    if (result != CUDA_SUCCESS) {
+        free(physical);
+        return result;
     }
+    result = CHARGED_CALL(REAL(cuMemCreate)(handle, bytes, properties, flags));
+    if (result == CUDA_SUCCESS && add_handle(*handle, physical)) return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) REAL(cuMemRelease)(*handle);
     free(physical);
     charge_give(slot, charge);
-    return result;
+    return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : charge_refused(slot, charge, result);
 }
 
 int cuMemRelease(CUmemGenericAllocationHandle handle) {

@@ -160,8 +160,7 @@ async def test_a_card_that_is_full_inside_a_lease_is_written_down(
     await host.up.store.flush()
     event = await query(lambda: AllocationEvent.objects.get(container=container, kind="card_full"))
     assert event.bytes == 3 * GIB
-    # The call tells before it gives its own charge back, so that may be counted still.
-    assert event.used_after % (3 * GIB) in (charged, charged + 64 * MIB)
+    assert event.used_after in (charged, charged + 64 * MIB)  # without what failed, perhaps with what came next
     assert "had no memory inside a lease" in event.detail
 
 
