@@ -142,7 +142,7 @@ class Commands:
             case Kind.REMOVE:
                 await self._containers.remove(row)
                 return "It was removed."
-        return await self._steer(command.kind, self._living(row), command)
+        return await self._steer(row, self._living(row), command)
 
     async def _launch(self, row: Container, command: Command) -> str:
         id_, loop = str(row.pk), asyncio.get_running_loop()
@@ -165,9 +165,9 @@ class Commands:
             self._launching.pop(id_, None)
         return "It was started."
 
-    async def _steer(self, kind: str, tenant: Tenant, command: Command) -> str:
+    async def _steer(self, row: Container, tenant: Tenant, command: Command) -> str:
         arguments = command.arguments
-        match kind:
+        match command.kind:
             case Kind.PAUSE:
                 await self._containers.pause(tenant)
                 return "It is paused."
@@ -180,9 +180,9 @@ class Commands:
                 await self._containers.kill(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
                 return "It has ended."
             case Kind.CHANGE:
-                self._containers.change(tenant, arguments)
+                await self._containers.change(row, tenant, arguments)
                 return "It was changed."
-        raise Problem("unknown_command", f"The scheduler knows no command {kind}.", 400)
+        raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
 
     def _living(self, row: Container) -> Tenant:
         tenant = self._broker.tenants.get(str(row.pk))

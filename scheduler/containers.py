@@ -14,7 +14,6 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from web.allowances import require_promise
 from web.errors import Problem
 from web.models import Container, Shortage
 from web.sizes import parse_size
@@ -74,8 +73,10 @@ class Containers:
         """`progress` is told, from any thread, how far the fetching of the image is."""
         if row.started_at is not None:
             return  # a scheduler did this and died before it could say so; this one has taken the container over
-        quota = row.gpu_memory or await self._quota_by_image(row, progress)
+        quota = row.gpu_memory or await self._quota_of(row.image, progress)
         tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
+        if row.gpu_memory is None:  # known only now, so the owner's allowance is looked at only now, too
+            await self._store.promise_if_allowed(row, tenant.quota)
         if refused := self._broker.add(tenant, self._added(row, tenant)):
             raise _problem(refused)
         self._store.promise(tenant.id, tenant.quota)
@@ -94,12 +95,6 @@ class Containers:
                 await self._consoles.hold(tenant.id, sighting.engine_id)
             except EngineError as error:  # it runs, and can be attached to later
                 log.warning("container %s: its console: %s", row.name, error)
-
-    async def _quota_by_image(self, row: Container, progress: Progress | None) -> int:
-        """Known only now, so the owner's allowance is looked at only now, too."""
-        quota = await self._quota_of(row.image, progress)
-        await self._store.ask(require_promise, row, quota)
-        return quota
 
     async def _quota_of(self, image: str, progress: Progress | None) -> int:
         label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)
@@ -320,20 +315,28 @@ class Containers:
         await self._engine.remove(engine_id)
         self._store.container(id_, removed_at=timezone.now())
 
-    def change(self, tenant: Tenant, settings: Mapping[str, int]) -> None:
+    async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, int]) -> None:
         """Another quota (`gpu_memory`, bytes on each GPU) or `priority`; what is refused leaves both as they were."""
         if (size := settings.get("gpu_memory")) is not None:
-            before = dict(tenant.quota)
-            if refused := self._broker.change_quota(tenant, dict.fromkeys(tenant.quota, size)):
-                raise _problem(refused, field="gpu_memory")
-            self._store.container(tenant.id, gpu_memory=size)
-            for gpu, quota in before.items():
-                self._store.claim(tenant.id, gpu, quota=size)
-                self._store.event("quota", tenant.id, gpu=gpu, size=size, detail=f"{quota} to {size} bytes")
+            await self._change_quota(row, tenant, size)
         if (priority := settings.get("priority")) is not None:
             if refused := self._broker.ask(PriorityChanged(self._broker.now(), tenant.id, priority)):
                 raise _problem(refused, field="priority")
             self._store.container(tenant.id, priority=priority)
+
+    async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
+        before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
+        if size > min(before.values()):
+            # Looked at when it was asked for, too, but something else may have been given to the owner since.
+            await self._store.promise_if_allowed(row, wanted)
+        if refused := self._broker.change_quota(tenant, wanted):
+            for gpu, quota in before.items():
+                self._store.claim(tenant.id, gpu, quota=quota)
+            raise _problem(refused, field="gpu_memory")
+        self._store.container(tenant.id, gpu_memory=size)
+        for gpu, quota in before.items():
+            self._store.claim(tenant.id, gpu, quota=size)
+            self._store.event("quota", tenant.id, gpu=gpu, size=size, detail=f"{quota} to {size} bytes")
 
 
 def _tenant(row: Container, quota: dict[str, int]) -> Tenant:

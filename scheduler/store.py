@@ -24,6 +24,7 @@ from django.db import DatabaseError, DataError, IntegrityError, connection, conn
 from django.utils import timezone
 
 from web import audit
+from web.allowances import require_promise
 from web.commands import outcome_channel
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
 
@@ -70,7 +71,8 @@ class Store:
         self._put(Container, id_, fields)
 
     def promise(self, container: str, quota: Mapping[str, int]) -> None:
-        """What a new container may hold on each GPU, in bytes: this makes its claims."""
+        """What a new container may hold on each GPU, in bytes: this makes its claims. The launch has seen to it that
+        its owner may have that."""
         self._with_the_next(Container, container, node_id=self._node)
         for gpu, size in quota.items():
             self._with_the_next(Claim, (container, self._gpus[gpu]), quota=size)
@@ -234,6 +236,13 @@ class Store:
         """Ended containers that the engine still has, though they were to be removed when done."""
         return await self.ask(_leftovers, self._node)
 
+    async def promise_if_allowed(self, container: Container, quota: Mapping[str, int]) -> None:
+        """Makes or changes the claims of a container now, if its owner may have that. Raises Problem."""
+        sizes = {self._gpus[gpu]: size for gpu, size in quota.items()}
+        await self.ask(_promise_if_allowed, container, sizes)
+        for gpu, size in sizes.items():
+            self._written.setdefault((Claim, (str(container.pk), gpu)), {})["quota"] = size
+
     async def nothing_held(self, *, except_by: Sequence[str]) -> None:
         """Containers other than these have ended; a scheduler that was killed may not have written what came back."""
         await self.ask(_nothing_held, self._node, except_by)
@@ -271,6 +280,14 @@ def _write(rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent],
                 model._default_manager.filter(pk=pk).update(**fields)
         audit.append(events)
         UsageSample.objects.bulk_create(samples)
+
+
+def _promise_if_allowed(container: Container, quota: Mapping[int, int]) -> None:
+    """In one transaction, or two promises could pass an allowance that has room for one."""
+    with transaction.atomic():
+        require_promise(container, sum(quota.values()))
+        for gpu, size in quota.items():
+            _write_claim((str(container.pk), gpu), {"quota": size})
 
 
 def _write_claim(key: tuple[str, int], fields: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth import get_user_model
 from django.db.models import Q, Sum
 
 from web.errors import Problem
@@ -50,6 +51,15 @@ def _effective(name: str, own: list[Allowance], groups: list[Allowance]) -> Any:
     if isinstance(values[0], list):
         return tuple(dict.fromkeys(item for value in values for item in value))
     return min(values) if name == "priority_lowest" else max(values)
+
+
+def hold(user: User) -> None:
+    """Until the transaction ends, nothing else is given under this person's allowance.
+
+    Two launches, or changes of a quota, could pass one that has room for one. no_key: rows that only refer to the
+    person are not held up.
+    """
+    get_user_model().objects.select_for_update(no_key=True).values_list("pk").get(pk=user.pk)
 
 
 def quota_held(user: User, besides: Container | None = None) -> int:
@@ -97,9 +107,10 @@ def require_quota(user: User, limits: Limits, quota: int, besides: Container | N
 
 
 def require_promise(container: Container, quota: int) -> None:
-    """Refuses a quota that comes from the image's label and is beyond the owner's allowance."""
+    """Refuses a quota (bytes, over all its GPUs) beyond the owner's allowance. In the transaction that makes it so."""
     owner = container.owner
-    require_quota(owner, limits_of(owner), quota * container.gpu_count, besides=container)
+    hold(owner)
+    require_quota(owner, limits_of(owner), quota, besides=container)
 
 
 def _over(field: str, message: str) -> Problem:

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
@@ -47,9 +46,7 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
     mounts.require_roots(user.get_username(), spec["volumes"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     with transaction.atomic():
-        # One launch a person at a time, or two could pass an allowance that has room for one. no_key: rows that only
-        # refer to the person are not held up.
-        get_user_model().objects.select_for_update(no_key=True).values_list("pk").get(pk=user.pk)
+        allowances.hold(user)
         if key and (earlier := _earlier(user, key, digest)):
             return earlier
         commands.require_scheduler()

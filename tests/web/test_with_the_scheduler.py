@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.test import AsyncClient
 from django.utils import timezone
 
@@ -19,6 +20,7 @@ from tests.support.events import recomputed
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
 from web import audit, commands, reports, services, tokens
+from web.allowances import quota_held
 from web.models import Allowance, AuditEntry, Command, Container, State
 from web.roles import Role
 
@@ -194,3 +196,37 @@ async def test_a_quota_from_the_images_label_is_held_to_the_owners_allowance(
     labels["com.nvidia.memory.limit"] = "512m"
     status, launched = await rest("POST", "containers/", body)
     assert (status, launched["gpus"][0]["quota"]) == (201, GIB // 2), launched
+
+
+async def test_of_two_that_pass_an_allowance_together_one_is_refused(host: Host, rest: Rest, monkeypatch) -> None:
+    """Each is fine when it is asked for; what counts is what the owner holds when it is done."""
+
+    def both(first: Callable[[], Command], second: Callable[[], Command]) -> list[str]:
+        with transaction.atomic():  # the scheduler sees neither before both have been asked for
+            asked = [first(), second()]
+        return sorted(f"{command.outcome} {command.code}".strip() for command in map(services.wait_for, asked))
+
+    async def image_labels(image: str, progress: object = None) -> dict[str, str]:
+        return {"com.nvidia.memory.limit": "3GiB"}
+
+    monkeypatch.setattr(host.up.engine, "image_labels", image_labels)
+    user = await query(User.objects.get)
+    await query(lambda: Allowance.objects.create(user=user, gpu_memory=4 * GIB))
+    outcomes = ["done", "refused over_allowance"]
+    hold = [WORKLOAD, "--bytes", "1MiB", "--hold", "60"]
+
+    def launch() -> Command:
+        return services.launch(user, {"image": "local", "command": hold})
+
+    assert await query(both, launch, launch) == outcomes
+    [labelled] = await query(lambda: list(Container.objects.live()))
+    assert await query(quota_held, user) == 3 * GIB
+
+    await query(lambda: services.wait_for(services.change(user, labelled, gpu_memory="1GiB")))
+    status, other = await rest("POST", "containers/", {"image": "local", "command": hold, "gpu_memory": "1GiB"})
+    assert status == 201, other
+    one, two = await query(lambda: list(Container.objects.live()))
+    raised = [partial(services.change, user, container, gpu_memory="3GiB") for container in (one, two)]
+    assert await query(both, *raised) == outcomes
+    assert await query(quota_held, user) == 4 * GIB
+    assert sorted(next(iter(tenant.quota.values())) for tenant in host.up.broker.tenants.values()) == [GIB, 3 * GIB]
