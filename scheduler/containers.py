@@ -73,14 +73,15 @@ class Containers:
         """`progress` is told, from any thread, how far the fetching of the image is."""
         if row.started_at is not None:
             return  # a scheduler did this and died before it could say so; this one has taken the container over
-        quota = row.gpu_memory or await self._quota_of(row.image, progress)
-        tenant = _tenant(row, dict.fromkeys(self._place(row, quota), quota))
-        if row.gpu_memory is None:  # known only now, so the owner's allowance is looked at only now, too
-            await self._store.promise_if_allowed(row, tenant.quota)
+        # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
+        promised = await self._store.promised(row) if row.node_id is not None else {}
+        tenant = _tenant(row, promised or await self._place(row, progress))
         if refused := self._broker.add(tenant, self._added(row, tenant)):
             raise _problem(refused)
-        self._store.promise(tenant.id, tenant.quota)
         try:
+            if not promised:
+                # A quota by label is known only now, so the owner's allowance is looked at only now, too.
+                await self._store.promise(row, tenant.quota, within_allowance=row.gpu_memory is None)
             socket_dir = self._server.listen(tenant.id)
             sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
         except asyncio.CancelledError:
@@ -96,6 +97,13 @@ class Containers:
             except EngineError as error:  # it runs, and can be attached to later
                 log.warning("container %s: its console: %s", row.name, error)
 
+    async def _place(self, row: Container, progress: Progress | None) -> dict[str, int]:
+        """Bytes of quota on each of the GPUs that it gets."""
+        size = row.gpu_memory or await self._quota_of(row.image, progress)
+        gpus: list[str] = row.gpu_uuids or placement.choose(self._broker.state, row.gpu_count, size)
+        gpus = sorted(gpus, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
+        return dict.fromkeys(gpus, size)
+
     async def _quota_of(self, image: str, progress: Progress | None) -> int:
         label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)
         if label is None:
@@ -105,10 +113,6 @@ class Containers:
         except ValueError as error:
             message = f"The image's label {QUOTA_LABEL} cannot be used: {error} Give gpu_memory."
             raise Problem("bad_label", message, 400, "gpu_memory") from None
-
-    def _place(self, row: Container, quota: int) -> list[str]:
-        asked: list[str] = row.gpu_uuids or placement.choose(self._broker.state, row.gpu_count, quota)
-        return sorted(asked, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
 
     def _added(self, row: Container, tenant: Tenant, *, running: bool = False) -> ContainerAdded:
         return ContainerAdded(
@@ -328,7 +332,7 @@ class Containers:
         before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
         if size > min(before.values()):
             # Looked at when it was asked for, too, but something else may have been given to the owner since.
-            await self._store.promise_if_allowed(row, wanted)
+            await self._store.promise(row, wanted, within_allowance=True)
         if refused := self._broker.change_quota(tenant, wanted):
             for gpu, quota in before.items():
                 self._store.claim(tenant.id, gpu, quota=quota)

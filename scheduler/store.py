@@ -70,13 +70,6 @@ class Store:
     def container(self, id_: str, **fields: Any) -> None:
         self._put(Container, id_, fields)
 
-    def promise(self, container: str, quota: Mapping[str, int]) -> None:
-        """What a new container may hold on each GPU, in bytes: this makes its claims. The launch has seen to it that
-        its owner may have that."""
-        self._with_the_next(Container, container, node_id=self._node)
-        for gpu, size in quota.items():
-            self._with_the_next(Claim, (container, self._gpus[gpu]), quota=size)
-
     def claim(self, container: str, gpu: str, **fields: Any) -> None:
         self._put(Claim, (container, self._gpus[gpu]), fields)
 
@@ -86,11 +79,8 @@ class Store:
             self._awaited.set()
 
     def taken(self, command: Any) -> None:
-        self._with_the_next(Command, command, taken_at=timezone.now())
-
-    def _with_the_next(self, model: type[models.Model], pk: Any, **fields: Any) -> None:
-        """Is written with whatever is written next: what this is the beginning of is not to wait for it."""
-        self._rows.setdefault((model, pk), {}).update(fields)
+        """When that was is written with whatever is written next: what it sets off is not to wait for it."""
+        self._rows.setdefault((Command, command), {})["taken_at"] = timezone.now()
 
     def _put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
         row = (model, pk)
@@ -218,7 +208,7 @@ class Store:
         """Runs a query in the database's thread, which keeps its connection for the next."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _ask, query, *arguments)
 
-    # ---- reading ----
+    # ---- reading, and what must be there before anything follows from it ----
 
     async def open(self, cards: Mapping[str, Card], **node: Any) -> None:
         """Makes this host and its cards known."""
@@ -236,12 +226,20 @@ class Store:
         """Ended containers that the engine still has, though they were to be removed when done."""
         return await self.ask(_leftovers, self._node)
 
-    async def promise_if_allowed(self, container: Container, quota: Mapping[str, int]) -> None:
-        """Makes or changes the claims of a container now, if its owner may have that. Raises Problem."""
+    async def promise(self, container: Container, quota: Mapping[str, int], *, within_allowance: bool) -> None:
+        """Makes or changes the claims of a container: bytes by GPU.
+
+        Raises Problem if `within_allowance` is to be looked at and the owner may not have that.
+        """
         sizes = {self._gpus[gpu]: size for gpu, size in quota.items()}
-        await self.ask(_promise_if_allowed, container, sizes)
+        await self.ask(_promise, container, self._node, sizes, within_allowance)
         for gpu, size in sizes.items():
             self._written.setdefault((Claim, (str(container.pk), gpu)), {})["quota"] = size
+
+    async def promised(self, container: Container) -> dict[str, int]:
+        """What a container was promised before: bytes by GPU."""
+        found = await self.ask(_promised, container)
+        return {gpu: found[pk] for gpu, pk in self._gpus.items() if pk in found}
 
     async def nothing_held(self, *, except_by: Sequence[str]) -> None:
         """Containers other than these have ended; a scheduler that was killed may not have written what came back."""
@@ -274,27 +272,10 @@ def _write_one_by_one(
 def _write(rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]) -> None:
     with transaction.atomic():
         for (model, pk), fields in rows.items():
-            if model is Claim:
-                _write_claim(pk, fields)
-            else:
-                model._default_manager.filter(pk=pk).update(**fields)
+            key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
+            model._default_manager.filter(**key).update(**fields)
         audit.append(events)
         UsageSample.objects.bulk_create(samples)
-
-
-def _promise_if_allowed(container: Container, quota: Mapping[int, int]) -> None:
-    """In one transaction, or two promises could pass an allowance that has room for one."""
-    with transaction.atomic():
-        require_promise(container, sum(quota.values()))
-        for gpu, size in quota.items():
-            _write_claim((str(container.pk), gpu), {"quota": size})
-
-
-def _write_claim(key: tuple[str, int], fields: Mapping[str, Any]) -> None:
-    """A promise makes the row, unless a launch that is taken up again after a crash finds it there."""
-    container, gpu = key
-    if not Claim.objects.filter(container_id=container, gpu_id=gpu).update(**fields) and "quota" in fields:
-        Claim.objects.create(container_id=container, gpu_id=gpu, **fields)
 
 
 def _open(name: str, cards: list[Card], fields: Mapping[str, Any]) -> tuple[int, dict[str, int]]:
@@ -342,3 +323,19 @@ def _nothing_held(node: int, except_by: Sequence[str]) -> None:
 def _removed(ids: Sequence[str]) -> list[str]:
     removed = Container.objects.filter(pk__in=ids, removed_at__isnull=False)
     return [str(id_) for id_ in removed.values_list("pk", flat=True)]
+
+
+def _promise(container: Container, node: int, quota: Mapping[int, int], within_allowance: bool) -> None:
+    """In one transaction, or two promises could pass an allowance that has room for one."""
+    claims = [Claim(container=container, gpu_id=gpu, quota=size) for gpu, size in quota.items()]
+    with transaction.atomic():
+        if within_allowance:
+            require_promise(container, sum(quota.values()))
+        Container.objects.filter(pk=container.pk).update(node=node)
+        Claim.objects.bulk_create(
+            claims, update_conflicts=True, unique_fields=["container", "gpu"], update_fields=["quota"]
+        )
+
+
+def _promised(container: Container) -> dict[int, int]:
+    return dict(Claim.objects.filter(container=container).order_by().values_list("gpu_id", "quota"))

@@ -15,13 +15,19 @@ HOLD = ("--check", "1MiB", "--hold", "600")
 
 
 @pytest.fixture
-async def two(transactional_db: None, tmp_path: Path) -> AsyncIterator[Host]:
-    host, scheduler = Host(tmp_path), SeparateScheduler(tmp_path, GPUSHARE_GPUS="sim:2x2GiB")
+async def scheduler(transactional_db: None, tmp_path: Path) -> AsyncIterator[SeparateScheduler]:
+    scheduler = SeparateScheduler(tmp_path, GPUSHARE_GPUS="sim:2x2GiB")
     await scheduler.start()
+    yield scheduler
+    await scheduler.stop()
+
+
+@pytest.fixture
+async def two(tmp_path: Path, scheduler: SeparateScheduler) -> AsyncIterator[Host]:
+    host = Host(tmp_path)
     yield host
     for container in await host.living():
         await host.command("kill", container)
-    await scheduler.stop()
 
 
 async def _gpus_of(container: Container) -> list[int]:
@@ -42,6 +48,20 @@ async def test_gpu_asked_for_by_uuid_is_the_one(two: Host) -> None:
     for _ in range(2):
         container = await two.launch("sleep", "600", gpu_uuids=[uuid])
         assert await _gpus_of(container) == [1]
+
+
+async def test_launch_that_a_scheduler_died_over_keeps_the_gpu_that_it_was_promised(
+    two: Host, scheduler: SeparateScheduler
+) -> None:
+    await scheduler.kill()
+    container, command = await two.start_launch("sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; sleep 600")
+    gpu = await query(Gpu.objects.get, index=1)  # not the one that an empty host would be filled from
+    await query(Container.objects.filter(pk=container.pk).update, node=gpu.node_id)
+    await query(Claim.objects.create, container=container, gpu=gpu, quota=GIB)
+    await scheduler.start()
+    assert (await two.answer(command)).outcome == "done"
+    assert await _gpus_of(container) == [1]
+    await two.says(container, f"sees {gpu.uuid}")
 
 
 async def test_each_gpu_of_a_container_has_its_own_quota(two: Host) -> None:

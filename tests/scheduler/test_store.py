@@ -105,20 +105,16 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
     assert (await query(Container.objects.get, pk=container.pk)).reason == "number 2"
 
 
-async def test_promise_is_in_the_database_with_the_next_write_and_may_be_made_again(host: Host) -> None:
+async def test_promise_makes_and_changes_claims(host: Host) -> None:
     container = await _bystander()
     [gpu] = host.up.gpus.cards
-    for size in (1 << 30, 2 << 30):  # a launch that is taken up again after a crash finds its claim there
-        host.up.store.promise(str(container.pk), {gpu: size})
-        await host.up.store.flush()
-        claims = await query(lambda: list(container.claims.values_list("gpu__uuid", "quota", "used")))
-        assert claims == [(gpu, size, 0)]
-    host.up.store.claim(str(container.pk), gpu, used=4096)
+    for size in (1 << 30, 2 << 30):
+        await host.up.store.promise(container, {gpu: size}, within_allowance=True)
+        assert await host.up.store.promised(container) == {gpu: size}
+    host.up.store.claim(str(container.pk), gpu, used=4096, quota=1 << 30)
     await host.up.store.flush()
     claim = await query(container.claims.get)
-    assert (claim.quota, claim.used) == (2 << 30, 4096)
-    await query(container.refresh_from_db)
-    assert container.node_id is not None
+    assert (claim.quota, claim.used) == (1 << 30, 4096)
 
 
 async def test_row_that_the_database_will_never_take_does_not_hold_up_the_others(host: Host) -> None:
