@@ -40,6 +40,7 @@ class Commands:
         self._taken: dict[Any, asyncio.Task[None]] = {}
         self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
         self._launching: dict[str, asyncio.Task[None]] = {}
+        self._calling_off: set[Any] = set()  # kills that broke a launch off
 
     def wake(self) -> None:
         self._wake.set()
@@ -71,6 +72,7 @@ class Commands:
         for command in commands:
             if command.pk not in self._taken:
                 self._start(command)
+                await asyncio.sleep(0)  # it begins, so that a kill finds the launch that it is to break off
 
     def _start(self, command: Command) -> None:
         container = str(command.container_id or "")
@@ -78,6 +80,7 @@ class Commands:
         if command.kind == Kind.KILL:
             if launching := self._launching.pop(container, None):
                 launching.cancel()
+                self._calling_off.add(command.pk)
             elif before is not None and before.get_name() == Kind.KILL:
                 before = None  # who asks again does not want to wait out the grace of the first
         task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
@@ -94,6 +97,9 @@ class Commands:
             self._refuse(command, problem)
         except EngineError as error:
             self._refuse(command, Problem(error.code, str(error), error.status, error.field))
+        except DatabaseError as error:
+            log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
+            self._refuse(command, Problem("database_away", "The database did not take this. Try again shortly.", 503))
         except Exception:
             log.exception("command %s (%s)", command.pk, command.kind)
             self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))
@@ -142,6 +148,9 @@ class Commands:
             case Kind.REMOVE:
                 await self._containers.remove(row)
                 return "It was removed."
+            case Kind.KILL if command.pk in self._calling_off:
+                self._calling_off.discard(command.pk)
+                return "It was killed before it had started."
         return await self._steer(row, self._living(row), command)
 
     async def _launch(self, row: Container, command: Command) -> str:
@@ -159,6 +168,7 @@ class Commands:
             if id_ in self._launching:
                 raise  # nobody killed it: the scheduler stops
             task.uncancel()
+            self._store.container(id_, kill_requested_at=timezone.now())
             await self._containers.abort(id_)
             raise Problem("killed", "It was killed before it had started.", 409) from None
         finally:

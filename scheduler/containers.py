@@ -163,12 +163,14 @@ class Containers:
 
     async def abort(self, id_: str) -> None:
         """A launch was broken off at an unknown point; nothing of it may stay."""
-        for sighting in await self._engine.sightings():
-            if sighting.id == id_:
-                await self._engine.kill(sighting.engine_id)
-                await self._engine.remove(sighting.engine_id)
-        if tenant := self._broker.tenants.get(id_):
-            self.abandon(tenant)
+        try:
+            for sighting in await self._engine.sightings():
+                if sighting.id == id_:
+                    await self._engine.kill(sighting.engine_id)
+                    await self._engine.remove(sighting.engine_id)
+        finally:
+            if tenant := self._broker.tenants.get(id_):
+                self.abandon(tenant)
 
     # ---- taking over ----
 

@@ -39,6 +39,8 @@ BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
 BIGGEST = 2**63 - 1
 Row = tuple[type[models.Model], Any]  # and its key: a claim's are those of its container and its GPU
+_Rows = dict[Row, dict[str, Any]]
+Batch = tuple[_Rows, list[AllocationEvent], list[UsageSample]]
 
 
 class Store:
@@ -51,8 +53,9 @@ class Store:
         self._layer = get_channel_layer()
         self._node = 0
         self._gpus: dict[str, int] = {}
-        self._rows: dict[Row, dict[str, Any]] = {}
-        self._written: dict[Row, dict[str, Any]] = {}
+        self._rows: _Rows = {}
+        self._writing: _Rows = {}  # by the flush that is under way
+        self._written: _Rows = {}
         self._events: list[AllocationEvent] = []
         self._samples: list[UsageSample] = []
         self._dirty = asyncio.Event()
@@ -86,8 +89,12 @@ class Store:
         row = (model, pk)
         # What is written once needs no comparing, and would be kept for ever.
         written = self._written.setdefault(row, {}) if model is not Command else {}
-        waiting = self._rows.get(row, {})
-        new = {name: value for name, value in fields.items() if waiting.get(name, written.get(name, ...)) != value}
+        waiting, writing = self._rows.get(row, {}), self._writing.get(row, {})
+
+        def last(name: str) -> Any:
+            return waiting.get(name, writing.get(name, written.get(name, ...)))
+
+        new = {name: value for name, value in fields.items() if last(name) != value}
         if new:
             self._rows.setdefault(row, {}).update(new)
             self._dirty.set()
@@ -150,8 +157,7 @@ class Store:
 
     async def flush(self) -> None:
         """Writes everything remembered so far. Raises DatabaseError, keeping what was not written."""
-        async with self._flushing:
-            await self._flush()
+        await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
     @property
     def waiting(self) -> bool:
@@ -159,31 +165,53 @@ class Store:
         return self._flushing.locked() or bool(self._rows or self._events or self._samples)
 
     async def _flush(self) -> None:
-        self._dirty.clear()
-        self._awaited.clear()
-        rows, self._rows = self._rows, {}
-        events, self._events = self._events[:BATCH], self._events[BATCH:]
-        samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
-        try:
+        async with self._flushing:
+            self._dirty.clear()
+            self._awaited.clear()
+            self._writing, self._rows = self._rows, {}
+            events, self._events = self._events[:BATCH], self._events[BATCH:]
+            samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
+            rows = self._writing
             try:
-                await self.ask(_write, rows, events, samples)
+                await self._write([(rows, events, samples)])
+            finally:
+                self._writing = {}
+            if self._events or self._samples:
+                self._dirty.set()
+            await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
+
+    async def _write(self, batches: list[Batch]) -> None:
+        """In order. One with something in it that the database will never take is written in parts, without that."""
+        while batches:
+            batch = batches[0]
+            try:
+                await self.ask(_write, *batch)
             except (IntegrityError, DataError):
-                await self.ask(_write_one_by_one, rows, events, samples)
-        except DatabaseError:
-            for row, fields in rows.items():
-                self._rows[row] = {**fields, **self._rows.get(row, {})}
-            self._events[:0] = events
-            self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
-            self._dirty.set()
-            raise
+                parts = _parts(*batch)
+                if len(parts) == 1:
+                    log.exception("the database does not take %s", parts[0])
+                    parts = []
+                batches[:1] = parts
+            except DatabaseError:
+                for rest in reversed(batches):
+                    self._put_back(*rest)
+                raise
+            else:
+                self._note_written(batches.pop(0)[0])
+
+    def _put_back(self, rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+        for row, fields in rows.items():
+            self._rows[row] = {**fields, **self._rows.get(row, {})}
+        self._events[:0] = events
+        self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
+        self._dirty.set()
+
+    def _note_written(self, rows: _Rows) -> None:
         for row, fields in rows.items():
             if fields.get("finished_at") or fields.get("removed_at"):
                 self._written.pop(row, None)
             elif row in self._written:
                 self._written[row].update(fields)
-        if self._events or self._samples:
-            self._dirty.set()
-        await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
     async def _hint(self, done: Sequence[Any]) -> None:
         """`done` are commands."""
@@ -198,7 +226,8 @@ class Store:
 
     async def close(self) -> None:
         try:
-            await self.flush()
+            while self.waiting:
+                await self.flush()
         except DatabaseError:
             log.exception("not everything could be written")
         await self.ask(connections.close_all)
@@ -232,9 +261,12 @@ class Store:
         Raises Problem if `within_allowance` is to be looked at and the owner may not have that.
         """
         sizes = {self._gpus[gpu]: size for gpu, size in quota.items()}
-        await self.ask(_promise, container, self._node, sizes, within_allowance)
-        for gpu, size in sizes.items():
-            self._written.setdefault((Claim, (str(container.pk), gpu)), {})["quota"] = size
+        async with self._flushing:  # an earlier quota that is still to be written must not come after this one
+            await self.ask(_promise, container, self._node, sizes, within_allowance)
+            for gpu, size in sizes.items():
+                row = (Claim, (str(container.pk), gpu))
+                self._rows.get(row, {}).pop("quota", None)
+                self._written.setdefault(row, {})["quota"] = size
 
     async def promised(self, container: Container) -> dict[str, int]:
         """What a container was promised before: bytes by GPU."""
@@ -255,21 +287,16 @@ def _ask(query: Callable[..., T], *arguments: Any) -> T:
     return query(*arguments)
 
 
-def _write_one_by_one(
-    rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]
-) -> None:
-    """For a batch with something in it that the database will never take: that is logged and left out."""
-    parts: list[tuple[Any, ...]] = [({row: fields}, [], []) for row, fields in rows.items()]
-    parts += [({}, [event], []) for event in events]
-    parts += [({}, [], [sample]) for sample in samples]
-    for part in parts:
-        try:
-            _write(*part)
-        except (IntegrityError, DataError):
-            log.exception("the database does not take %s", part)
+def _parts(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> list[Batch]:
+    """A batch as batches of one."""
+    return [
+        *(({row: fields}, [], []) for row, fields in rows.items()),
+        *(({}, [event], []) for event in events),
+        *(({}, [], [sample]) for sample in samples),
+    ]
 
 
-def _write(rows: Mapping[Row, Mapping[str, Any]], events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+def _write(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
     with transaction.atomic():
         for (model, pk), fields in rows.items():
             key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}

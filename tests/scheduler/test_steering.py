@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 
+from scheduler.engines.base import EngineAway, Launch, Sighting
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, query
+from tests.support.people import make_user
 from tests.support.raw import Elsewhere
-from web.models import AuditEntry, Container, Node
+from web.models import AuditEntry, Command, Container, Node
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
@@ -170,6 +173,66 @@ async def test_launch_that_is_refused_leaves_nothing(host: Host) -> None:
     assert not host.up.broker.tenants
     assert not list((host.home / "sockets").iterdir())
     assert await host.up.engine.sightings() == []
+
+
+async def _never(launch: Launch, progress: object = None) -> Sighting:
+    """An engine that fetches an image for as long as it is let."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_launch_that_is_killed_before_it_has_started_counts_as_killed(host: Host, monkeypatch) -> None:
+    monkeypatch.setattr(host.up.engine, "launch", _never)
+    container, launch = await host.start_launch("sleep", "600")
+    await eventually(lambda: str(container.pk) in host.up.broker.tenants)
+    killed = await host.command("kill", container)
+    assert (killed.outcome, killed.message) == ("done", "It was killed before it had started.")
+    refused = await host.answer(launch)
+    assert (refused.outcome, refused.code) == ("refused", "killed")
+    assert (await host.get(container)).state == "killed"
+
+
+async def test_launch_and_its_kill_that_are_read_together_end_at_once(host: Host, monkeypatch) -> None:
+    monkeypatch.setattr(host.up.engine, "launch", _never)
+
+    def both() -> tuple[Command, Command]:
+        with transaction.atomic():
+            container = Container.objects.create(
+                name="x", owner=make_user("ada"), image="local", command=["sleep", "600"], gpu_memory=GIB
+            )
+            launch = Command.objects.create(kind="launch", container=container, issued_by=container.owner)
+            return launch, Command.objects.create(kind="kill", container=container, issued_by=container.owner)
+
+    launch, kill = await query(both)
+    assert (await host.answer(kill)).outcome == "done"
+    assert (await host.answer(launch)).code == "killed"
+
+
+async def test_launch_that_is_killed_while_the_engine_is_away_holds_nothing(host: Host, monkeypatch) -> None:
+    async def away() -> list[Sighting]:
+        raise EngineAway("It does not answer.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(host.up.engine, "launch", _never)
+        container, launch = await host.start_launch("sleep", "600", gpu_memory=4 * GIB, guaranteed=True)
+        await eventually(lambda: str(container.pk) in host.up.broker.tenants)
+        broken.setattr(host.up.engine, "sightings", away)
+        await host.command("kill", container)
+        assert (await host.answer(launch)).code == "engine_away"
+    await host.launch("sleep", "600", gpu_memory=4 * GIB, guaranteed=True)
+
+
+async def test_command_that_the_database_does_not_take_may_be_repeated(host: Host, monkeypatch) -> None:
+    async def locked(*_: object, **__: object) -> None:
+        raise OperationalError("database is locked")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(host.up.store, "promise", locked)
+        _, launch = await host.start_launch("sleep", "600")
+        refused = await host.answer(launch)
+    assert (refused.status, refused.code) == (503, "database_away")
+    assert host.up.broker.tenants == {}
+    await host.launch("sleep", "600")
 
 
 async def test_killing_behind_our_back_is_seen(host: Host) -> None:

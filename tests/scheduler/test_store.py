@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from statistics import quantiles
+from typing import Any
+from uuid import uuid4
 
+import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
+from django.utils import timezone
 
 from scheduler import store
+from scheduler.store import Store
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
@@ -103,6 +110,93 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
     )
     assert sizes == [0, 1, 2]
     assert (await query(Container.objects.get, pk=container.pk)).reason == "number 2"
+
+
+@pytest.fixture
+async def alone(transactional_db: None) -> AsyncIterator[Store]:
+    """A store without a scheduler: it writes when it is told to."""
+    store = Store("alone")
+    await store.open({})
+    yield store
+    await store.close()
+
+
+async def _held_up(store: Store, writing: Coroutine[Any, Any, None]) -> tuple[threading.Event, asyncio.Task[None]]:
+    """Starts to write, and lets the write wait for another query until the event is set."""
+    go_on = threading.Event()
+    store._thread.submit(go_on.wait, 10)
+    task = asyncio.create_task(writing)
+    await eventually(lambda: store._writing)
+    return go_on, task
+
+
+async def test_value_that_goes_back_while_it_is_being_written_goes_back_in_the_database(alone: Store) -> None:
+    container = await _bystander()
+    told = partial(alone.container, str(container.pk))
+    told(paused_at=None)
+    await alone.flush()
+    told(paused_at=timezone.now())
+    go_on, writing = await _held_up(alone, alone.flush())
+    told(paused_at=None)
+    go_on.set()
+    await writing
+    await alone.flush()
+    await query(container.refresh_from_db)
+    assert container.paused_at is None
+
+
+async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_db: None) -> None:
+    stopped = Store("stopped")
+    await stopped.open({})
+    container = await _bystander()
+    many = store.BATCH * 2 + 1
+    for number in range(many):
+        stopped.event("accepted", str(container.pk), size=number)
+    stopped.container(str(container.pk), finished_at=timezone.now())
+    go_on, running = await _held_up(stopped, stopped.run())
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    go_on.set()
+    await stopped.close()
+    assert await query(_sizes, container) == list(range(many))
+    await query(container.refresh_from_db)
+    assert container.finished_at is not None
+
+
+async def test_what_was_written_before_a_failure_is_not_written_again(alone: Store, monkeypatch) -> None:
+    """One event is never taken, so they are written one by one; then the database goes away for a moment."""
+    container = await _bystander()
+    write, failures = store._write, iter([False, False, False, True])  # all together; the bad one; the next; the last
+
+    def failing(*arguments: Any) -> None:
+        if next(failures, False):
+            raise OperationalError("database is locked")
+        write(*arguments)
+
+    monkeypatch.setattr(store, "_write", failing)
+    alone.event("accepted", str(uuid4()), size=1)
+    for size in (2, 3):
+        alone.event("accepted", str(container.pk), size=size)
+    with pytest.raises(OperationalError):
+        await alone.flush()
+    await alone.flush()
+    assert await query(_sizes, container) == [2, 3]
+
+
+async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: Host) -> None:
+    container = await _bystander()
+    [gpu] = host.up.gpus.cards
+    other = Store("other")  # nobody but us tells it when to write
+    await other.open(host.up.gpus.cards)
+    await other.promise(container, {gpu: 2 << 30}, within_allowance=False)
+    other.claim(str(container.pk), gpu, quota=1 << 30)
+    raising = asyncio.create_task(other.promise(container, {gpu: 3 << 30}, within_allowance=True))
+    await asyncio.sleep(0)
+    await other.flush()
+    await raising
+    other.claim(str(container.pk), gpu, quota=3 << 30)
+    await other.close()
+    assert await host.up.store.promised(container) == {gpu: 3 << 30}
 
 
 async def test_promise_makes_and_changes_claims(host: Host) -> None:
