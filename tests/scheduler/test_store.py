@@ -192,9 +192,10 @@ async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: 
     other.claim(str(container.pk), gpu, quota=1 << 30)
     raising = asyncio.create_task(other.promise(container, {gpu: 3 << 30}, within_allowance=True))
     await asyncio.sleep(0)
-    await other.flush()
+    writing = asyncio.create_task(other.flush())
     await raising
     other.claim(str(container.pk), gpu, quota=3 << 30)
+    await writing
     await other.close()
     assert await host.up.store.promised(container) == {gpu: 3 << 30}
 
