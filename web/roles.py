@@ -1,12 +1,14 @@
 """Who may do what: four roles, each including the one before, and ownership.
 
-viewer looks (everything but other people's logs and commands); user launches, and steers what is theirs; operator
-steers everybody's containers and the queue; admin sets the policy, reads the audit log and manages people. A role is
-the Django group of that name; a superuser is an admin; somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
+viewer looks (everything but other people's output, command lines and environments); user launches, and steers what is
+theirs; operator steers everybody's containers and the queue; admin sets the policy, reads the audit log and manages
+people. A role is the Django group of that name; a superuser is an admin; somebody in none of the groups has
+GPUSHARE_DEFAULT_ROLE.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -46,9 +48,14 @@ def require(user: User, role: Role, deed: str) -> None:
         raise forbidden(f"Only {article} {role.group} may {deed}.")
 
 
-def may_steer(user: User, container: Container) -> bool:
+def steering(user: User) -> Callable[[Container], bool]:
+    """Which containers the user may steer, with the role looked up once."""
     role = role_of(user)
-    return role >= Role.OPERATOR or (role >= Role.USER and container.owner_id == user.pk)
+    return lambda container: role >= Role.OPERATOR or (role >= Role.USER and container.owner_id == user.pk)
+
+
+def may_steer(user: User, container: Container) -> bool:
+    return steering(user)(container)
 
 
 def require_steering(user: User, container: Container, deed: str) -> None:

@@ -96,4 +96,5 @@ def _peak_row(each: Json) -> tuple[str, ...]:
     """Where a request was rejected, a run wanted more than it got: the suggestion is then the least."""
     least = "≥ " if each["rejected_runs"] else ""
     counts = (str(each["runs"]), str(each["rejected_runs"]), size(each["peak"]))
-    return (each["image"], shlex.join(each["command"]), *counts, least + size(each["suggestion"]))
+    command = "(other people's)" if each["command"] is None else shlex.join(each["command"])
+    return (each["image"], command, *counts, least + size(each["suggestion"]))

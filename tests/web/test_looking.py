@@ -8,6 +8,7 @@ from django.utils import timezone
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
 from web.models import Claim, Container, State
+from web.roles import Role
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -39,6 +40,17 @@ def test_the_fields_are_those_of_the_contract(client, ada, gpu):
     assert {name: held[name] for name in ("uuid", "quota", "granted", "used", "peak", "overhead")} == {
         "uuid": "GPU-0", "quota": 2 * GIB, "granted": GIB, "used": GIB // 2, "peak": GIB // 2, "overhead": 66 * 2**20,
     }  # fmt: skip
+
+
+def test_command_and_environment_are_for_those_who_may_steer_it(ada, client):
+    container = make_container(ada, "x", command=["train", "--key", "s3cret"], environment={"TOKEN": "1"})
+    shown = {"ada": True, "operator": True, "viewer": False, "bob": False}
+    people = {"ada": ada, "operator": make_user("o", Role.OPERATOR), "viewer": make_user("v", Role.VIEWER)}
+    for name, sees in shown.items():
+        client.force_authenticate(people.get(name) or make_user(name))
+        [listed] = client.get("/api/v1/containers/").json()["results"]
+        for body in (listed, client.get(f"/api/v1/containers/{container.pk}/").json()):
+            assert (body["command"], body["env"]) == ((container.command, ["TOKEN"]) if sees else (None, None)), name
 
 
 @pytest.mark.parametrize("state", State.values)

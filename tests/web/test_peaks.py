@@ -9,8 +9,10 @@ from django.utils import timezone
 
 from tests.support.events import Kind, append
 from tests.support.machine import GIB, make_container
+from tests.support.people import make_user
 from web.models import Claim
 from web.peaks import peaks, suggest
+from web.roles import Role
 
 pytestmark = pytest.mark.django_db
 MIB = 2**20
@@ -23,17 +25,30 @@ def run(owner, gpu, name, peak, image="torch", command=("python", "train.py")):
 
 
 def test_the_highest_peak_of_all_runs_counts(ada, gpu):
+    boss = make_user("boss", Role.OPERATOR)
     run(ada, gpu, "a", 3 * GIB)
     hungry = run(ada, gpu, "b", 2 * GIB)
     run(ada, gpu, "c", GIB, command=["python", "test.py"])
     run(ada, gpu, "d", 0)
     for _ in range(3):
         append(hungry, timezone.now(), Kind.REJECTED, gpu)
-    first, second = peaks("torch")
+    first, second = peaks(boss, "torch")
     assert (first.command, first.runs, first.rejected_runs, first.peak) == (["python", "train.py"], 2, 1, 3 * GIB)
     assert (second.command, second.runs, second.rejected_runs, second.peak) == (["python", "test.py"], 1, 0, GIB)
-    assert peaks("torch", ["python", "test.py"]) == [second]
-    assert peaks("jax") == []
+    assert peaks(boss, "torch", ["python", "test.py"]) == [second]
+    assert peaks(boss, "jax") == []
+
+
+def test_what_other_people_ran_is_counted_together(ada, gpu):
+    run(ada, gpu, "a", GIB, command=["train", "--key", "s3cret"])
+    for name in "bd":
+        run(ada, gpu, name, 2 * GIB, command=["train", "--key", "other"])
+    bob = make_user("bob")
+    run(bob, gpu, "c", MIB, command=["mine"])
+    mine, others = peaks(bob, "torch")
+    assert (mine.command, mine.runs) == (["mine"], 1)
+    assert (others.command, others.runs, others.peak) == (None, 3, 2 * GIB)
+    assert [each.command for each in peaks(ada)] == [["train", "--key", "other"], ["train", "--key", "s3cret"], None]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,15 @@ class ClaimAnswer(serializers.ModelSerializer[Claim]):
 
 
 class ContainerAnswer(serializers.ModelSerializer[Container]):
+    """`shows` in the context: of which containers the reader may see command and environment. Without it, of all."""
+
     owner = serializers.CharField(source="owner.username")
     state = serializers.ChoiceField(choices=State.choices)
     gpus = ClaimAnswer(source="claims", many=True)
-    env = serializers.SerializerMethodField(help_text="The names only: values may be secrets.")
+    command = serializers.SerializerMethodField(help_text="null for who may not steer it.")
+    env = serializers.SerializerMethodField(
+        help_text="The names only: values may be secrets. null for who may not steer it."
+    )
 
     class Meta:
         model = Container
@@ -35,8 +40,15 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
         ]  # fmt: skip
         read_only_fields = fields
 
-    def get_env(self, container: Container) -> list[str]:
-        return sorted(container.environment)
+    def _shows(self, container: Container) -> bool:
+        shows = self.context.get("shows")
+        return shows is None or bool(shows(container))
+
+    def get_command(self, container: Container) -> list[str] | None:
+        return container.command if self._shows(container) else None
+
+    def get_env(self, container: Container) -> list[str] | None:
+        return sorted(container.environment) if self._shows(container) else None
 
 
 class SteeredAnswer(ContainerAnswer):

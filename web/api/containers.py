@@ -25,7 +25,7 @@ from web.api.queries import ContainerQuery, PageQuery, Query, containers_matchin
 from web.errors import invalid
 from web.models import Command, Container
 from web.models.records import claims_with_gpus
-from web.roles import Role, require_steering, role_of
+from web.roles import Role, require_steering, role_of, steering
 from web.spec import ChangeSpec, KillSpec, LaunchSpec, NoteSpec
 
 STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
@@ -46,6 +46,9 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
 
     def get_queryset(self) -> QuerySet[Container]:
         return Container.objects.whole()
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "shows": steering(person(self.request))}
 
     @extend_schema(parameters=[ContainerQuery], responses={200: ContainerAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -123,7 +126,7 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
 
 @cache
 def _answer() -> ContainerAnswer:
-    """Made once: to find out the fields of two models takes longer than to read them."""
+    """Made once: to find out the fields of two models takes longer than to read them. For who steered it."""
     return ContainerAnswer()
 
 

@@ -20,7 +20,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from web import peaks, reports
-from web.api.access import IsAdmin, IsSignedIn, TokenAllows
+from web.api.access import IsAdmin, IsSignedIn, TokenAllows, person
 from web.api.outcome import ERRORS
 from web.api.queries import PageQuery, Query
 from web.errors import invalid
@@ -154,7 +154,9 @@ class PeakQuery(PageQuery):
 
 class PeakAnswer(serializers.Serializer[Any]):
     image = serializers.CharField()
-    command = serializers.ListField(child=serializers.CharField())
+    command = serializers.ListField(
+        child=serializers.CharField(), allow_null=True, help_text="null: other people's runs of the image, together."
+    )
     runs = serializers.IntegerField()
     rejected_runs = serializers.IntegerField(help_text="Runs in which a request was rejected: they wanted more.")
     peak = serializers.IntegerField(help_text="Bytes; the most that any run held on one GPU, contexts included.")
@@ -173,7 +175,7 @@ class Peaks(ListAPIView[Any]):
             command = shlex.split(query["command"]) if "command" in query else None
         except ValueError as error:
             raise invalid(f"This cannot be split into words: {error}.", "command") from None
-        page = self.paginate_queryset(peaks.peaks(query["image"], command))
+        page = self.paginate_queryset(peaks.peaks(person(request), query["image"], command))
         return self.get_paginated_response(PeakAnswer(page, many=True).data)
 
 

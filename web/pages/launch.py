@@ -82,7 +82,7 @@ def _recent(request: HttpRequest) -> list[Container]:
 def suggestion(request: HttpRequest) -> JsonResponse:
     """A quota from what runs of this image really took: {"size", "text"}, or {} if none was measured."""
     image = request.GET.get("image", "").strip()
-    measured = peaks.peaks(image=image) if image else []
+    measured = peaks.peaks(person(request), image) if image else []
     if not measured:
         return JsonResponse({})
     top = max(measured, key=lambda peak: peak.peak)

@@ -67,7 +67,7 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     context |= {"rows": rows, "total": found.total.as_dict(), "priced": priced}
     if group_by == "image":
         images = {row["group"] for row in rows}
-        context["peaks"] = [each for each in peaks.peaks() if each.image in images]
+        context["peaks"] = [each for each in peaks.peaks(person(request)) if each.image in images]
     return show(request, "reports.html", context)
 
 
