@@ -12,6 +12,7 @@ from django.db.models import Q, Sum
 
 from web.errors import Problem
 from web.models import Allowance, Claim, Container
+from web.roles import groups_of
 from web.sizes import format_size
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Limits:
 
 
 def limits_of(user: User) -> Limits:
-    """The user's own allowance; where that is silent, the most generous of the groups'."""
-    rows = list(Allowance.objects.filter(Q(user=user) | Q(group__user=user)))
+    """The user's own allowance; where that is silent, the most generous of the groups', that of their role included."""
+    rows = list(Allowance.objects.filter(Q(user=user) | Q(group__in=groups_of(user))))
     own = [row for row in rows if row.user_id is not None]
     groups = [row for row in rows if row.user_id is None]
     return Limits(**{field.name: _effective(field.name, own, groups) for field in fields(Limits)})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from tests.support.events import Kind, append
 from tests.support.machine import GIB, make_container, make_gpu
-from tests.support.people import make_user
+from tests.support.people import client_for, make_user
 from web import services
 from web.allowances import Limits, limits_of
 from web.errors import Problem
@@ -147,3 +147,31 @@ def test_images_by_role(ada, gpu):
     allow(Group.objects.get(name="user"), images=["lab/*"])
     assert refused(ada) == (403, "over_allowance", "image")
     services.launch(make_user("olga", Role.OPERATOR), {"image": "local"})
+
+
+def test_the_allowance_of_a_role_binds_those_who_have_the_role_by_default(client, gpu, settings):
+    allow(Group.objects.get_or_create(name="viewer")[0], images=["nothing"])
+    allow(Group.objects.get_or_create(name="user")[0], images=["lab/*"], containers=1)
+    eve = User.objects.create_user("eve")
+    vision = Group.objects.create(name="vision")
+    eve.groups.add(vision)  # a group that is no role takes nobody's role away
+    assert limits_of(eve) == Limits(images=("lab/*",), containers=1)
+    assert refused(eve) == (403, "over_allowance", "image")
+    assert client_for(eve).get("/api/v1/me/").json()["limits"]["images"] == ["lab/*"]
+    allow(vision, images=["local"])
+    assert set(limits_of(eve).images) == {"lab/*", "local"}
+    settings.GPUSHARE_DEFAULT_ROLE = "viewer"
+    assert set(limits_of(eve).images) == {"nothing", "local"}
+
+
+def test_the_allowance_of_the_admins_binds_a_superuser_and_that_of_the_default_role_nobody_else(gpu):
+    allow(Group.objects.get_or_create(name="admin")[0], containers=7)
+    allow(Group.objects.get_or_create(name="user")[0], containers=1)
+    assert limits_of(User.objects.create_superuser("root")).containers == 7
+    assert limits_of(make_user("olga", Role.OPERATOR)) == Limits()
+    assert limits_of(make_user("boss", Role.ADMIN)).containers == 7
+
+
+def test_limits_take_one_query(ada, django_assert_num_queries):
+    with django_assert_num_queries(1):
+        limits_of(ada)
