@@ -70,3 +70,24 @@ def test_an_allowance_is_recorded_before_and_after(browser, ada):
     assert browser.post(f"/admin/web/allowance/{ada.allowance.pk}/change/", form).status_code == 302
     detail = AuditEntry.objects.get(action="allowance").detail
     assert (detail["before"]["containers"], detail["after"]["containers"]) == (1, 3)
+
+
+@pytest.mark.parametrize("field", ["images", "gpus"])
+@pytest.mark.parametrize(
+    "value", ['"lab/*"', '""', "5", "0", "true", "false", "{}", '{"a": 1}', "[1]", "[null]", '[["a"]]', '["a\\u0000"]']
+)
+def test_an_allowance_of_images_or_gpus_is_a_list_of_texts(browser, ada, field, value):
+    answer = browser.post("/admin/web/allowance/add/", {"user": ada.pk, field: value})
+    assert answer.status_code == 200
+    assert list(answer.context["adminform"].form.errors) == [field]
+    assert "list of texts" in answer.content.decode()
+    assert not Allowance.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "images"),
+    [('["lab/*", "local"]', ["lab/*", "local"]), ("[]", []), ("null", None), ("", None)],
+)
+def test_a_list_of_texts_is_kept_an_empty_one_allows_nothing_and_none_everything(browser, ada, value, images):
+    assert browser.post("/admin/web/allowance/add/", {"user": ada.pk, "images": value}).status_code == 302
+    assert Allowance.objects.get().images == images

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -64,3 +65,21 @@ class Allowance(models.Model):
 
     def __str__(self) -> str:
         return str(self.user or self.group)
+
+    def clean(self) -> None:
+        """Not validators of the two fields: Django asks none about a value that is empty, such as {}."""
+        examples = {"images": '["lab/*"]', "gpus": '["GPU-5a1b…"]'}
+        wrong = {
+            name: f"This has to be a list of texts, such as {example}; [] allows nothing, an empty field everything."
+            for name, example in examples.items()
+            if not _is_list_of_texts(getattr(self, name))
+        }
+        if wrong:
+            raise ValidationError(wrong)
+
+
+def _is_list_of_texts(value: object) -> bool:
+    """Or None. Printable: PostgreSQL could not store a NUL character or half of a surrogate pair."""
+    if value is None:
+        return True
+    return isinstance(value, list) and all(isinstance(text, str) and text.isprintable() for text in value)
