@@ -28,6 +28,9 @@ class StrictSerializer(serializers.Serializer[Any]):
                     known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
                     message = f"There is no field of this name. There are: {known}."
                     raise serializers.ValidationError({force_str(name)[:64]: [message]}, code="unknown_field")
+            for name, value in data.items():
+                if _holds_nul(value):  # no database, command line or variable can
+                    raise serializers.ValidationError({name: ["This may not hold a NUL character."]})
         return dict(super().to_internal_value(data))
 
     @classmethod
@@ -36,6 +39,20 @@ class StrictSerializer(serializers.Serializer[Any]):
         if not serializer.is_valid():
             raise problem_from(serializer.errors)
         return dict(serializer.validated_data)
+
+
+def _holds_nul(value: Any) -> bool:
+    """Whether a text in it does. Without recursion: it may be nested as deeply as its sender likes."""
+    left = [value]
+    while left:
+        match left.pop():
+            case str() as text if "\0" in text:
+                return True
+            case list() as items:
+                left += items
+            case dict() as items:
+                left += [*items, *items.values()]
+    return False
 
 
 def problem_from(errors: Any) -> Problem:

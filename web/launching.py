@@ -35,7 +35,9 @@ def launch(user: User, spec: dict[str, Any], key: str = "") -> Command:
     try:
         return _launch(user, LaunchSpec.parse(spec), key)
     except Problem as problem:
-        told = {name: str(spec[name])[:200] for name in ("image", "name", "gpu_memory") if name in spec}
+        told = {
+            name: str(spec[name]).replace("\0", "")[:200] for name in ("image", "name", "gpu_memory") if name in spec
+        }
         audit.record(user.get_username(), "launch-refused", told.get("name", ""), **told,
                      code=problem.code, message=problem.message)  # fmt: skip
         raise

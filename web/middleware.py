@@ -1,13 +1,14 @@
-"""Remembers where a request came from, for the audit log."""
+"""What every request passes: it is noted where it came from, for the audit log, and a NUL character stops it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
 from web import audit
+from web.errors import invalid
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
@@ -18,3 +19,35 @@ def remember_origin(get_response: Respond) -> Respond:
             return get_response(request)
 
     return respond
+
+
+def refuse_nul(get_response: Respond) -> Respond:
+    """Answers 400 to a NUL character. PostgreSQL can neither store nor look for one, and no person types one.
+
+    In one place for the pages, the admin site and whatever else reads a form or an address, since each text that one
+    of them forgot would be a 500. In front of the sessions, whose key comes out of a cookie.
+    """
+
+    def respond(request: HttpRequest) -> HttpResponseBase:
+        if not any("\0" in text for text in _texts(request)):
+            return get_response(request)
+        problem = invalid("A NUL character came with this, and none may. Take it out and try again.")
+        if _is_rest(request):
+            return JsonResponse(problem.as_dict(), status=problem.status)
+        return HttpResponse(problem.message, "text/plain; charset=utf-8", problem.status)
+
+    return respond
+
+
+def _texts(request: HttpRequest) -> Iterator[str]:
+    yield request.path
+    yield from request.COOKIES.values()
+    if not _is_rest(request):  # REST judges query and body itself, by field; asking for a form would use up the body
+        for given in (request.GET, request.POST):
+            for name, values in given.lists():
+                yield name
+                yield from values
+
+
+def _is_rest(request: HttpRequest) -> bool:
+    return request.path.startswith("/api/")

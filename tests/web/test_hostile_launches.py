@@ -1,8 +1,11 @@
 """Launch bodies that nobody should send. Each is refused by code, field and sentence, and nothing is written."""
 
 import pytest
+from django.test import Client
 
-from web.models import Command, Container
+from web import services
+from web.errors import Problem
+from web.models import AuditEntry, Command, Container
 
 pytestmark = pytest.mark.django_db
 
@@ -207,3 +210,29 @@ def test_nobody_mounts_somebody_elses_home(client, gpu, settings):
     settings.GPUSHARE_VOLUME_ROOTS = ["/home/{user}"]
     error = client.post("/api/v1/containers/", {"image": "local", "volumes": ["/home/bob/x:/x"]}).json()["error"]
     assert (error["code"], error["field"]) == (F, "volumes")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"image": "a\0"}, {"name": "a\0"}, {"gpu_memory": "1g\0"}, {"gpus": ["GPU-0\0"]}, {"command": "echo \0"},
+     {"command": ["a", "\0"]}, {"env": {"A": "b\0"}}, {"env": {"A\0": "b"}}, {"volumes": ["data:/a\0"]},
+     {"ports": ["20080:80\0"]}],
+    ids=str,
+)  # fmt: skip
+def test_a_nul_character_is_refused_by_its_field_and_the_refusal_is_recorded(ada, gpu, asked):
+    with pytest.raises(Problem) as caught:
+        services.launch(ada, {"image": "local", **asked})
+    assert (caught.value.status, caught.value.field) == (400, next(iter(asked)))
+    assert "NUL" in caught.value.message
+    assert AuditEntry.objects.get().action == "launch-refused"
+    assert not Container.objects.exists()
+
+
+@pytest.mark.parametrize("field", ["image", "name", "command", "env", "gpu_memory", "volumes"])
+def test_a_launch_form_with_a_nul_character_is_refused(ada, gpu, field):
+    browser = Client()
+    browser.force_login(ada)
+    form = {"image": "local", field: "A=b\0" if field == "env" else "a\0"}
+    answer = browser.post("/launch/", form)
+    assert (answer.status_code, "NUL" in answer.content.decode()) == (400, True)
+    assert not Container.objects.exists()
