@@ -91,3 +91,12 @@ def test_a_server_that_is_away_lets_nobody_in_and_locals_still_can(ldap, setting
     make_user("bob", password="right")
     assert sign_in("grace", "compiles") == 401
     assert sign_in("bob", "right") == 201
+
+
+def test_without_a_place_to_search_groups_they_stay_as_they_are(ldap, settings):
+    settings.AUTH_LDAP_GROUP_SEARCH = settings.AUTH_LDAP_GROUP_TYPE = None
+    assert sign_in("grace", "compiles") == 201
+    grace = User.objects.get(username="grace")
+    grace.groups.add(Group.objects.create(name="vision"))
+    assert sign_in("grace", "compiles") == 201
+    assert grace.groups.get().name == "vision"

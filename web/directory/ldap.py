@@ -12,7 +12,7 @@ from web.directory import follow_groups, is_local
 class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types are checked
     def authenticate_ldap_user(self, ldap_user: Any, password: str) -> Any:
         user = super().authenticate_ldap_user(ldap_user, password)
-        if user is not None:
+        if user is not None and self.settings.GROUP_SEARCH is not None:
             follow_groups(user, ldap_user.group_names)
         return user
 
