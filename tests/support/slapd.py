@@ -57,6 +57,21 @@ cn: admin
 sn: admin
 userPassword: not yours
 
+dn: cn=Linus Torvalds,dc=lab
+objectClass: inetOrgPerson
+uid: torvalds
+uid: lin
+cn: Linus Torvalds
+sn: Torvalds
+userPassword: penguins
+
+dn: uid=../root,dc=lab
+objectClass: inetOrgPerson
+uid: ../root
+cn: root
+sn: root
+userPassword: climbs
+
 dn: cn=gpu-operators,dc=lab
 objectClass: groupOfNames
 cn: gpu-operators

@@ -93,6 +93,39 @@ def test_a_server_that_is_away_lets_nobody_in_and_locals_still_can(ldap, setting
     assert sign_in("bob", "right") == 201
 
 
+@pytest.mark.parametrize("typed", ["GRACE", "ｇｒａｃｅ", "ⓖrace"])
+def test_however_a_name_is_typed_it_is_one_account(ldap, typed):
+    assert sign_in(typed, "compiles") == 201
+    assert sign_in("grace", "compiles") == 201
+    assert [user.username for user in User.objects.all()] == ["grace"]
+
+
+def test_however_a_name_is_typed_an_account_of_ours_stays_ours(ldap):
+    make_user("admin", Role.ADMIN, password="ours")
+    assert sign_in("ａdmin", "not yours") == 401
+    assert User.objects.count() == 1
+
+
+def test_a_filter_that_only_holds_the_name_gives_one_account_too(ldap, settings):
+    settings.AUTH_LDAP_USER_SEARCH = directory.ldap(
+        {"GPUSHARE_LDAP_URL": "-", "GPUSHARE_LDAP_PEOPLE": "dc=lab", "GPUSHARE_LDAP_FILTER": "(cn=%(user)s Hopper)"}
+    )["AUTH_LDAP_USER_SEARCH"]
+    assert [sign_in(name, "compiles") for name in ("ⓖrace", "Grace")] == [201, 201]
+    assert [user.username for user in User.objects.all()] == ["grace"]
+
+
+def test_of_an_entrys_two_names_the_one_that_was_typed_counts(ldap):
+    assert sign_in("LIN", "penguins") == 201
+    assert sign_in("torvalds", "penguins") == 201
+    assert set(User.objects.values_list("username", flat=True)) == {"lin", "torvalds"}
+
+
+def test_a_name_that_no_account_can_have_lets_nobody_in_and_the_log_says_why(ldap, caplog):
+    assert sign_in("../root", "climbs") == 401
+    assert "'../root' cannot be that of an account" in caplog.text
+    assert not User.objects.exists()
+
+
 def test_without_a_place_to_search_groups_they_stay_as_they_are(ldap, settings):
     settings.AUTH_LDAP_GROUP_SEARCH = settings.AUTH_LDAP_GROUP_TYPE = None
     assert sign_in("grace", "compiles") == 201

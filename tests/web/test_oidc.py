@@ -142,5 +142,13 @@ def test_claims_without_a_name_let_nobody_in(provider):
     assert user_of(sign_in(provider)) is None
 
 
+@pytest.mark.parametrize("name", ["../root", "gr\0ace", "ｇｒａｃｅ", "g" * 151, ""])
+def test_a_name_that_no_account_can_have_lets_nobody_in(provider, name):
+    assert user_of(sign_in(provider)) is not None
+    provider.claims["preferred_username"] = name
+    assert user_of(sign_in(provider)) is None
+    assert [user.username for user in User.objects.all()] == ["grace"]
+
+
 def test_the_login_page_offers_it(provider):
     assert "/oidc/authenticate/" in Client().get("/login/").content.decode()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django_auth_ldap.backend import LDAPBackend
 
-from web.directory import follow_groups, is_local
+from web.directory import follow_groups, is_local, is_usable
+
+log = logging.getLogger(__name__)
+_NAMES = re.compile(r"\(([A-Za-z][\w.-]*)=%\(user\)s\)")  # "(uid=%(user)s)", alone or within a longer filter
 
 
 class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types are checked
@@ -17,7 +23,26 @@ class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types a
         return user
 
     def get_or_build_user(self, username: str, ldap_user: Any) -> tuple[Any, bool]:
-        if is_local(username):
+        name = self._name_of(username, ldap_user)
+        if not is_usable(name):
+            raise ldap_user.AuthenticationFailed("no account can have this name")
+        if is_local(name):
             raise ldap_user.AuthenticationFailed("this account has its password here")
-        user, built = super().get_or_build_user(username, ldap_user)
+        user, built = super().get_or_build_user(name, ldap_user)
         return user, built
+
+    def _name_of(self, typed: str, ldap_user: Any) -> str:
+        """The entry's own name. Servers find it by more than Django takes for the same, such as "ｇｒａｃｅ"."""
+        normal = get_user_model().normalize_username(typed)
+        attribute = _NAMES.search(self.settings.USER_SEARCH.filterstr)
+        if attribute is None:  # such as (userPrincipalName=%(user)s@lab.example)
+            return normal
+        names: list[str] = ldap_user.attrs.get(attribute[1], [])
+        if len(names) == 1:
+            return names[0]
+        # Of several, only one that was asked for: the search made sure that nobody else has it.
+        for name in names:
+            if get_user_model().normalize_username(name).casefold() == normal.casefold():
+                return name
+        log.warning("%s has no one %s, so nobody can sign in as %r", ldap_user.dn, attribute[1], typed)
+        raise ldap_user.AuthenticationFailed("the entry does not say which name is its own")

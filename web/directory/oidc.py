@@ -13,7 +13,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.db.models import QuerySet
 from mozilla_django_oidc.auth import OIDCAuthenticationBackend
 
-from web.directory import follow_groups, is_local
+from web.directory import follow_groups, is_local, is_usable
 
 
 class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed where types are checked
@@ -31,10 +31,10 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed
 
     def verify_claims(self, claims: dict[str, Any]) -> bool:
         name = self.get_username(claims)
-        return bool(name) and not is_local(name)
+        return is_usable(name) and not is_local(name)
 
     def get_username(self, claims: dict[str, Any]) -> str:
-        return str(claims.get(self.get_settings("GPUSHARE_OIDC_NAME_CLAIM")) or "")[:150]
+        return str(claims.get(self.get_settings("GPUSHARE_OIDC_NAME_CLAIM")) or "")
 
     def filter_users_by_claims(self, claims: dict[str, Any]) -> QuerySet[Any]:
         people: QuerySet[Any] = self.UserModel.objects.filter(username__iexact=self.get_username(claims))
