@@ -15,10 +15,8 @@ from uuid import UUID
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 from django.conf import settings
-from django.contrib.auth import get_user_model
-from django.db import DatabaseError
 
-from web import audit, tokens
+from web import admission, audit
 from web.errors import Problem, conflict, not_found
 from web.frames import BadFrame, Kind, Line, dial, frame_of, problem_of, refusal
 from web.models import Container
@@ -27,7 +25,6 @@ from web.roles import require_steering
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-LOOK_AGAIN = 10.0  # seconds; who may no longer use it keeps it for so long at the most
 BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
 AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
 
@@ -67,7 +64,8 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _pass_on(self, line: Line) -> None:
         """Until the output has ended, somebody may no longer look, or the WebSocket is closed."""
-        showing, watching = asyncio.create_task(self._show(line)), asyncio.create_task(self._watch())
+        showing = asyncio.create_task(self._show(line))
+        watching = asyncio.create_task(admission.watch(admit, self.scope))
         try:
             await asyncio.wait([showing, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -94,12 +92,6 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 raise problem_of(payload)
             await self.send(bytes_data=bytes([kind]) + payload)
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_AGAIN)
-            with suppress(DatabaseError):  # away for now: that takes nothing away from anybody
-                await database_sync_to_async(admit)(self.scope)
-
     async def _refuse(self, problem: Problem) -> None:
         await self.send(text_data=refusal(problem))
         await self.close(4000 + problem.status)
@@ -116,13 +108,7 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 def admit(scope: dict[str, Any]) -> tuple[User, Container]:
     """Who asks, by token or session, and for which container. Raises Problem if they may not, or no longer."""
-    token = tokens.of_header(dict(scope["headers"]).get(b"authorization", b""))
-    if token:
-        tokens.require_write(token)
-    # Read again each time: a session's user is as old as the connection.
-    user = token.user if token else get_user_model().objects.filter(pk=scope["user"].pk, is_active=True).first()
-    if user is None:
-        raise Problem("not_authenticated", "Sign in, or send a token.", 401)
+    user = admission.person(scope, by_token=True)
     pk: UUID = scope["url_route"]["kwargs"]["pk"]
     container = Container.objects.select_related("owner").filter(pk=pk).first()
     if container is None:

@@ -8,28 +8,32 @@ import json
 
 from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 
+from web import admission
+from web.errors import Problem
 from web.live import feed
 
-SIGN_IN = 4401  # close code: no session (WebSockets have no status codes once accepted)
+SIGN_IN = 4401  # close code: no session, or no longer (WebSockets have no status codes once accepted)
 
 
 class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Says {"type": "snapshot" | "delta" | "tick", "seq", "now", "data"}; hears {"type": "resync"}."""
 
-    sender: asyncio.Task[None] | None = None
+    tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def connect(self) -> None:
         await self.accept()
         if not self.scope["user"].is_authenticated:
             await self.close(SIGN_IN)
             return
-        self.sender = asyncio.create_task(self._send_all())
+        sender = asyncio.create_task(self._send_all())
+        self.tasks = sender, asyncio.create_task(self._watch(sender))
 
     async def disconnect(self, code: int) -> None:
-        if self.sender:
-            self.sender.cancel()
+        for task in self.tasks:
+            task.cancel()
+        for task in self.tasks:
             with contextlib.suppress(asyncio.CancelledError):
-                await self.sender
+                await task
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Whoever missed a number asks for everything again. Anything else is not for us."""
@@ -39,6 +43,14 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return
         if wanted == "resync" and feed().state is not None:
             await self.send(text_data=feed().whole())
+
+    async def _watch(self, sender: asyncio.Task[None]) -> None:
+        try:
+            await admission.watch(admission.person, self.scope)
+        except Problem:
+            sender.cancel()  # first, so that nothing follows the close
+            with contextlib.suppress(OSError):  # they have hung up
+                await self.close(SIGN_IN)
 
     async def _send_all(self) -> None:
         async with feed().watching() as source:

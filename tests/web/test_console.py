@@ -12,11 +12,13 @@ import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.db import connections
+from django.test import Client
 
 from appliance.asgi import application
+from tests.support.leaving import WAYS, cookie_of
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web import console, tokens
+from web import admission, tokens
 from web.errors import Problem
 from web.frames import PAYLOAD_LIMIT, Kind, Line, refusal, socket_path
 from web.models import AuditEntry, Container, Scope, Token
@@ -79,8 +81,15 @@ def key_of(name: str, role: Role = Role.USER, scope: str = Scope.WRITE) -> str:
 class Connection(ApplicationCommunicator):
     """A WebSocket as a server would hand it to the application."""
 
-    def __init__(self, container: Container, key: str | None, origin: str = "http://localhost") -> None:
+    def __init__(
+        self,
+        container: Container,
+        key: str | None,
+        origin: str = "http://localhost",
+        cookie: tuple[bytes, bytes] | None = None,
+    ) -> None:
         headers = [(b"origin", origin.encode()), *([(b"authorization", f"Token {key}".encode())] if key else [])]
+        headers += [cookie] if cookie else []
         path = f"/ws/containers/{container.pk}/console/"
         super().__init__(application, {"type": "websocket", "path": path, "headers": headers, "query_string": b""})
 
@@ -198,11 +207,28 @@ async def test_a_scheduler_that_goes_away_is_told(shell: Container, scheduler: S
 async def test_a_token_that_ends_takes_the_keyboard_away(
     shell: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(admission, "LOOK_AGAIN", 0.02)
     socket = Connection(shell, await sync_to_async(key_of)("owner"))
     await socket.connect()
     await Token.objects.all().adelete()
     assert (await socket.receive())["error"]["code"] == "bad_token"
+    assert await socket.receive() == 4401
+    await socket.close()
+
+
+@pytest.mark.parametrize("leave", [way for way in WAYS if way.__name__ != "delete"])
+async def test_whoever_is_no_longer_signed_in_cannot_type_on(
+    shell: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, leave: Any
+) -> None:
+    monkeypatch.setattr(admission, "LOOK_AGAIN", 0.02)
+    browser = Client()
+    await sync_to_async(browser.force_login)(shell.owner)
+    socket = Connection(shell, None, cookie=cookie_of(browser))
+    await socket.connect()
+    await socket.send(b"\0x")
+    assert await socket.receive() == b"\1x"
+    await sync_to_async(leave)(shell.owner, browser)
+    assert (await socket.receive())["error"]["message"] == "Sign in, or send a token."
     assert await socket.receive() == 4401
     await socket.close()
 
