@@ -4,11 +4,15 @@ from __future__ import annotations
 
 
 class Problem(Exception):
-    """Something was refused. `code` is for programs, `message` for people, `field` is the culprit."""
+    """Something was refused. `code` is for programs, `message` for people, `field` is the culprit.
 
-    def __init__(self, code: str, message: str, status: int = 400, field: str = "") -> None:
+    `wait` is the seconds until it may be tried again, where that is known.
+    """
+
+    def __init__(self, code: str, message: str, status: int = 400, field: str = "", wait: float = 0.0) -> None:
         super().__init__(message)
         self.code, self.message, self.status, self.field = code, message, status, field
+        self.wait = wait
 
     def as_dict(self) -> dict[str, dict[str, str]]:
         error = {"code": self.code, "message": self.message}

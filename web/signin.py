@@ -6,6 +6,7 @@ authentication backend: Django asks it first, and a PermissionDenied from it end
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
@@ -24,14 +25,18 @@ class Throttle:
     """An authentication backend that knows nobody; it only says when it is enough."""
 
     def authenticate(self, request: HttpRequest | None, username: str | None = None, **credentials: Any) -> None:
-        if is_blocked(request, username or ""):
+        if wait_of(request, username or ""):
             raise PermissionDenied("Too many failed attempts.")
 
 
-def is_blocked(request: HttpRequest | None, username: str) -> bool:
+def wait_of(request: HttpRequest | None, username: str) -> float:
+    """Seconds until this name may be tried again from this address; 0.0 if it may be now."""
     by_name, by_address = _keys(request, username)
-    counts = cache.get_many([by_name, by_address])
-    return bool(counts.get(by_name, 0) >= FAILURES or counts.get(by_address, 0) >= FAILURES_OF_ADDRESS)
+    found = cache.get_many([by_name, by_address, _until(by_name), _until(by_address)])
+    limits = {by_name: FAILURES, by_address: FAILURES_OF_ADDRESS}
+    blocked = [key for key, limit in limits.items() if found.get(key, 0) >= limit]
+    now = time.time()
+    return max((max(found.get(_until(key), now + PAUSE) - now, 1.0) for key in blocked), default=0.0)
 
 
 def note_failure(sender: Any, credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:
@@ -43,6 +48,7 @@ def note_failure(sender: Any, credentials: dict[str, Any], request: HttpRequest 
                 cache.touch(key, PAUSE)
             except ValueError:  # it expired in between
                 cache.set(key, 1, PAUSE)
+        cache.set(_until(key), time.time() + PAUSE, PAUSE)  # caches do not say how long they will keep a count
     audit.record(username, "sign-in-failed")
 
 
@@ -70,3 +76,7 @@ def _keys(request: HttpRequest | None, username: str) -> tuple[str, str]:
     address = request.META.get("REMOTE_ADDR", "") if request is not None else ""
     # Hex: cache keys may not hold spaces or control characters, names from outside may.
     return f"failures:{address}:{username.lower()[:150].encode().hex()}", f"failures:{address}"
+
+
+def _until(key: str) -> str:
+    return f"{key}:until"

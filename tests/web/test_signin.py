@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from django.contrib.auth import authenticate
 from django.test import Client
@@ -29,6 +31,19 @@ def test_after_ten_failures_even_the_right_password_has_to_wait():
     assert [attempt("wrong") for _ in range(signin.FAILURES)] == [401] * signin.FAILURES
     assert attempt("right") == 429
     assert attempt("right", address="10.0.0.2") == 201  # others are not locked out by it
+
+
+def test_whoever_has_to_wait_is_told_for_how_long(monkeypatch):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    for _ in range(signin.FAILURES):
+        attempt("wrong")
+    now += 100.5
+    answer = APIClient().post(URL, {"username": "bob", "password": "right"}, format="json", REMOTE_ADDR="10.0.0.1")
+    assert (answer.status_code, answer["Retry-After"]) == (429, "200")
+    assert answer.json()["error"]["message"] == "Too many failed attempts. Try again in 200 seconds."
+    now += 200
+    assert attempt("right") == 201
 
 
 def test_a_success_starts_the_count_again():

@@ -41,12 +41,12 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, exceptions.APIException):
         if header := getattr(error, "auth_header", None):
             response["WWW-Authenticate"] = header
-        if wait := getattr(error, "wait", None):
-            response["Retry-After"] = str(int(wait) + 1)
     elif problem.status == 401:
         response["WWW-Authenticate"] = "Token"
     elif problem.status == 503:
         response["Retry-After"] = "2"
+    if wait := getattr(error, "wait", None):
+        response["Retry-After"] = str(int(wait) + 1)
     return response
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 from django.contrib.auth import authenticate
@@ -77,8 +78,9 @@ class SignIn(GenericAPIView[Token]):
     @extend_schema(request=SignInSpec, responses={201: NewTokenAnswer, **ERRORS})
     def post(self, request: Request) -> Response:
         spec = SignInSpec.parse(request.data)
-        if signin.is_blocked(request._request, spec["username"]):
-            raise Problem("too_many_requests", "Too many failed attempts. Wait five minutes.", 429)
+        if wait := signin.wait_of(request._request, spec["username"]):
+            message = f"Too many failed attempts. Try again in {ceil(wait)} seconds."
+            raise Problem("too_many_requests", message, 429, wait=wait)
         user = authenticate(request._request, username=spec["username"], password=spec["password"])
         if not isinstance(user, User):
             raise Problem("bad_credentials", "The user name or the password is wrong.", 401)
