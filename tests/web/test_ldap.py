@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.test import Client
 from rest_framework.test import APIClient
 
 from appliance import directory
@@ -133,3 +134,12 @@ def test_without_a_place_to_search_groups_they_stay_as_they_are(ldap, settings):
     grace.groups.add(Group.objects.create(name="vision"))
     assert sign_in("grace", "compiles") == 201
     assert grace.groups.get().name == "vision"
+
+
+def test_somebody_who_is_switched_off_here_neither_stays_nor_comes_back(ldap):
+    browser = Client()
+    browser.post("/login/", {"username": "grace", "password": "compiles"})
+    assert browser.get("/").status_code == 200
+    User.objects.update(is_active=False)
+    assert browser.get("/").status_code == 302
+    assert sign_in("grace", "compiles") == 401

@@ -150,5 +150,13 @@ def test_a_name_that_no_account_can_have_lets_nobody_in(provider, name):
     assert [user.username for user in User.objects.all()] == ["grace"]
 
 
+def test_somebody_who_is_switched_off_here_neither_stays_nor_comes_back(provider):
+    browser = sign_in(provider)
+    assert browser.get("/").status_code == 200
+    User.objects.update(is_active=False)
+    assert browser.get("/").status_code == 302
+    assert user_of(sign_in(provider)) is None
+
+
 def test_the_login_page_offers_it(provider):
     assert "/oidc/authenticate/" in Client().get("/login/").content.decode()

@@ -18,9 +18,15 @@ _NAMES = re.compile(r"\(([A-Za-z][\w.-]*)=%\(user\)s\)")  # "(uid=%(user)s)", al
 class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types are checked
     def authenticate_ldap_user(self, ldap_user: Any, password: str) -> Any:
         user = super().authenticate_ldap_user(ldap_user, password)
-        if user is not None and self.settings.GROUP_SEARCH is not None:
+        if user is None or not user.is_active:
+            return None
+        if self.settings.GROUP_SEARCH is not None:
             follow_groups(user, ldap_user.group_names)
         return user
+
+    def get_user(self, user_id: Any) -> Any:
+        user = super().get_user(user_id)
+        return user if user is not None and user.is_active else None  # the library would keep their sessions open
 
     def get_or_build_user(self, username: str, ldap_user: Any) -> tuple[Any, bool]:
         name = self._name_of(username, ldap_user)

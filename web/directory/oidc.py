@@ -29,6 +29,10 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed
             raise SuspiciousOperation("The token was made by somebody else.")
         return payload
 
+    def get_user(self, user_id: Any) -> Any:
+        user = super().get_user(user_id)
+        return user if user is not None and user.is_active else None  # the library would keep their sessions open
+
     def verify_claims(self, claims: dict[str, Any]) -> bool:
         name = self.get_username(claims)
         return is_usable(name) and not is_local(name)
