@@ -15,7 +15,7 @@ from django.db.models import Sum
 from web import allowances, audit, commands, mounts
 from web.errors import Problem, conflict
 from web.models import Command, Container, Gpu
-from web.reports import require_gib_hours
+from web.reports import gib_hours_of_week, require_gib_hours
 from web.roles import Role, require
 from web.sizes import format_size
 from web.spec import LaunchSpec
@@ -47,12 +47,16 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
     require(user, Role.USER, "launch containers")
     mounts.require_roots(user.get_username(), spec["volumes"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    limits = allowances.limits_of(user)
+    # Looked at before the transaction: it reads a week of events, and nobody else could write meanwhile.
+    used = gib_hours_of_week(user) if limits.gib_hours is not None else 0.0
     with transaction.atomic():
         allowances.hold(user)
         if key and (earlier := _earlier(user, key, digest)):
             return earlier
         commands.require_scheduler()
-        chosen = _choose_gpus(user, spec)
+        require_gib_hours(used, limits.gib_hours)
+        chosen = _choose_gpus(user, limits, spec)
         _require_free_name(spec["name"])
         container = Container(
             owner=user,
@@ -105,10 +109,9 @@ def _make_name(image: str) -> str:
     return f"{stem[:48] or 'container'}-{secrets.token_hex(4)}"
 
 
-def _choose_gpus(user: User, spec: dict[str, Any]) -> list[str]:
+def _choose_gpus(user: User, limits: allowances.Limits, spec: dict[str, Any]) -> list[str]:
     """The GPUs by UUID, or nothing if the scheduler may choose. Refuses what can never be, or is not allowed."""
     present = {gpu.uuid: gpu for gpu in Gpu.objects.filter(present=True)}
-    limits = allowances.limits_of(user)
     asked: list[str] = spec["gpus"] if isinstance(spec["gpus"], list) else []
     if unknown := [uuid for uuid in asked if uuid not in present]:
         raise Problem("unknown_gpu", f"There is no GPU {unknown[0][:64]}.", 400, "gpus")
@@ -120,7 +123,6 @@ def _choose_gpus(user: User, spec: dict[str, Any]) -> list[str]:
     quota = allowances.DEFAULT_QUOTA if spec["gpu_memory"] is None else spec["gpu_memory"]
     fitting = require_capacity(candidates, quota, len(asked) or spec["gpus"])
     allowances.require_launch(user, limits, spec["image"], spec["priority"], quota * count, asked)
-    require_gib_hours(user, limits.gib_hours)
     if asked or limits.gpus is None:
         return asked
     return _least_promised(fitting, count)

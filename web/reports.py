@@ -113,13 +113,15 @@ def gib_hours(owner: str, start: datetime, end: datetime) -> float:
     return report(start, end, owner=owner).total.byte_microseconds / GIB_HOUR
 
 
-def require_gib_hours(user: User, limit: float | None) -> None:
-    """Refuses once somebody has used up the allowance of the last seven days."""
-    if limit is None:
-        return
+def gib_hours_of_week(user: User) -> float:
+    """What somebody held in the last seven days. Reads all events of that time."""
     now = timezone.now()
-    used = gib_hours(user.get_username(), now - WEEK, now)
-    if used >= limit:
+    return gib_hours(user.get_username(), now - WEEK, now)
+
+
+def require_gib_hours(used: float, limit: float | None) -> None:
+    """Refuses once somebody has used up the allowance of the last seven days."""
+    if limit is not None and used >= limit:
         raise Problem(
             "over_allowance", f"You held {used:.1f} GiB·hours in the last seven days, and may hold {limit:g}.", 403
         )
