@@ -124,7 +124,8 @@ class StrictNumber(serializers.FloatField):
             self.fail("invalid")
         if not math.isfinite(number):
             self.fail("invalid")
-        return number
+        # -0.0 is 0.0: PostgreSQL's jsonb keeps no sign of a zero, and the audit log would look changed.
+        return number + 0.0
 
 
 @extend_schema_field({"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "example": "2GiB"}]})

@@ -16,6 +16,7 @@ from tests.support.people import client_for, make_user
 from web import audit
 from web.models import AllocationEvent, AuditEntry, Chain, Seal
 from web.roles import Role
+from web.spec import KillSpec
 
 pytestmark = pytest.mark.django_db
 
@@ -44,6 +45,12 @@ def test_an_honest_log_verifies(history):
     out = io.StringIO()
     call_command("verify_audit", stdout=out)
     assert "5 seals" in out.getvalue()
+
+
+def test_a_zero_is_sealed_without_a_sign_that_postgresql_would_not_give_back(db):
+    audit.record("ada", "kill", "x", **KillSpec.parse({"grace": -0.0}))
+    assert str(AuditEntry.objects.get().detail["grace"]) == "0.0"
+    assert audit.verify() == (1, [])
 
 
 def test_an_empty_log_verifies(db):
