@@ -2,12 +2,15 @@
 
 Ended containers that were to be removed when done; and what the engine still has of containers that we count as
 removed, such as a launch that was refused because the engine did not answer, though it had done what it was asked.
+The other way round, what was removed from the engine by others is counted as removed from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+
+from django.utils import timezone
 
 from .containers import Containers
 from .engines.base import EngineAway, EngineError
@@ -29,8 +32,13 @@ class Leftovers:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _clear(self) -> None:
+        # First ours and then the engine's: what we know to have ended was in the engine before its list was made.
+        kept = await self._store.kept()
         try:
-            for id_ in await self._store.removed(await self._containers.ids_in_engine()):
+            present = await self._containers.ids_in_engine()
+            for id_ in set(kept).difference(present):
+                self._store.container(id_, removed_at=timezone.now())
+            for id_ in await self._store.removed(present):
                 await self._containers.abort(id_)
         except EngineError as error:
             log.debug("not cleared away for now: %s", error)

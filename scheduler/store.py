@@ -255,6 +255,10 @@ class Store:
         """Ended containers that the engine still has, though they were to be removed when done."""
         return await self.ask(_leftovers, self._node)
 
+    async def kept(self) -> list[str]:
+        """Ended containers that this node's engine should still have."""
+        return await self.ask(_kept, self._node)
+
     async def promise(self, container: Container, quota: Mapping[str, int], *, within_allowance: bool) -> None:
         """Makes or changes the claims of a container: bytes by GPU.
 
@@ -340,6 +344,14 @@ def _living(node: int) -> list[Container]:
 def _leftovers(node: int) -> list[Container]:
     done = Container.objects.filter(node=node, remove_when_done=True, removed_at=None, finished_at__isnull=False)
     return list(done.exclude(engine_id=""))
+
+
+def _kept(node: int) -> list[str]:
+    """Those of another engine, from before this node changed its own, are not for this one to tell about."""
+    ended = Container.objects.filter(
+        node=node, engine=models.F("node__engine"), removed_at=None, finished_at__isnull=False
+    )
+    return [str(id_) for id_ in ended.exclude(engine_id="").order_by().values_list("pk", flat=True)]
 
 
 def _nothing_held(node: int, except_by: Sequence[str]) -> None:

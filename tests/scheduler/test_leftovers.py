@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from django.utils import timezone
 
 from tests.support.eventually import eventually
@@ -42,6 +44,26 @@ async def test_what_runs_though_its_launch_was_refused_is_ended(host: Host) -> N
     await query(Container.objects.filter(pk=container.pk).update, finished_at=now, removed_at=now)
     await host.start()
     await eventually(lambda: not engine_has(host, container))
+
+
+async def test_ended_container_that_somebody_else_removed_counts_as_removed(host: Host) -> None:
+    container, other = await host.launch("true"), await host.launch("true")
+    for each in (container, other):
+        await host.until(each, "exited")
+    await host.up.engine.remove(container.engine_id)  # as `docker rm` would
+    for _ in range(500):
+        if (await host.get(container)).removed_at is not None:
+            break
+        await asyncio.sleep(0.02)
+    assert (await host.get(container)).removed_at is not None
+    assert (await host.get(other)).removed_at is None
+
+
+async def test_ended_container_of_an_engine_that_the_node_does_not_use_any_more_stays(host: Host) -> None:
+    container = await host.launch("true")
+    await host.until(container, "exited")
+    await query(Container.objects.filter(pk=container.pk).update, engine="docker")
+    assert await host.up.store.kept() == []
 
 
 async def test_figures_of_a_scheduler_that_was_killed_do_not_stay(host: Host) -> None:
