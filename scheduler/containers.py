@@ -192,6 +192,7 @@ class Containers:
         tenant.engine_id = row.engine_id
         tenant.started_at = row.started_at
         tenant.paused = row.paused_at is not None
+        tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None
         tenant.peak = {claim.gpu.uuid: claim.peak for claim in claims}
         tenant.suspended_before = row.suspended_seconds

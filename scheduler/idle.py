@@ -36,20 +36,20 @@ class Idle:
         self._broker = broker
         self._store = store
         self._since: dict[str, float] = {}
-        self._marked: set[str] = set()
 
     async def look(self, readings: Mapping[str, Reading]) -> None:
         tenants = self._broker.tenants
         self._since = {id_: since for id_, since in self._since.items() if id_ in tenants}
-        self._marked &= tenants.keys()
         for tenant in list(tenants.values()):
             if self._is_working(tenant, readings):
                 self._since.pop(tenant.id, None)
                 self._unmark(tenant)
-            elif not tenant.paused:
+            elif tenant.paused:
+                self._since.pop(tenant.id, None)  # it could not compute: whoever resumes it gives it its time anew
+            else:
                 since = self._since.setdefault(tenant.id, self._broker.now())
                 seconds = self._broker.now() - since
-                if seconds >= 60 * settings.GPUSHARE_IDLE_MINUTES and tenant.id not in self._marked:
+                if seconds >= 60 * settings.GPUSHARE_IDLE_MINUTES and not tenant.idle:
                     await self._mark(tenant, seconds)
 
     def _is_working(self, tenant: Tenant, readings: Mapping[str, Reading]) -> bool:
@@ -61,7 +61,7 @@ class Idle:
         return not loads or any(load is None or load > 0 for load in loads)
 
     async def _mark(self, tenant: Tenant, seconds: float) -> None:
-        self._marked.add(tenant.id)
+        tenant.idle = True
         self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
         self._store.event("idle", tenant.id, detail=f"It holds VRAM and has not computed for {seconds / 60:.0f} min.")
         try:
@@ -73,8 +73,8 @@ class Idle:
             log.warning("container %s is idle, but that is all: %s", tenant.name, error)
 
     def _unmark(self, tenant: Tenant) -> None:
-        if tenant.id in self._marked:
-            self._marked.discard(tenant.id)
+        if tenant.idle:
+            tenant.idle = False
             self._store.container(tenant.id, idle_since=None)
 
 

@@ -54,6 +54,7 @@ class Tenant:
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
     killed: bool = False
     paused: bool = False
+    idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None
     suspended_before: float = 0.0  # seconds, ended waits only
     waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began

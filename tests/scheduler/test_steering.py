@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 
 from scheduler.engines.base import EngineAway, Launch, Sighting
+from scheduler.gpus import Reading
+from scheduler.idle import Idle
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.people import make_user
@@ -274,6 +277,53 @@ async def test_owner_of_an_idle_holder_is_warned_if_configured(host: Host, setti
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await recorded(AuditEntry.objects.filter(action="warn", actor="gpushare", subject=str(container.pk)))
     assert (await host.get(container)).state == "running"
+
+
+async def marked(host: Host, container: Container, idle: bool) -> None:
+    """Waits until the row of the container says whether it is an idle holder."""
+    for _ in range(500):
+        if ((await host.get(container)).idle_since is not None) is idle:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"idle_since does not say {idle}")
+
+
+async def test_mark_of_an_idle_holder_goes_when_it_computes_under_another_scheduler(
+    host: Host, settings, monkeypatch
+) -> None:
+    settings.GPUSHARE_IDLE_MINUTES = 0.01
+    load = [0.0]
+    monkeypatch.setattr("scheduler.idle.busy", lambda *_: load[0])
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
+    await marked(host, container, True)
+    await host.stop()
+    load[0] = 90.0
+    await host.start()
+    await marked(host, container, False)
+
+
+async def test_time_in_a_pause_is_not_idle_time(host: Host, settings, monkeypatch) -> None:
+    settings.GPUSHARE_IDLE_MINUTES = 1
+    settings.GPUSHARE_IDLE_ACTION = "pause"
+    monkeypatch.setattr("scheduler.idle.busy", lambda *_: 0.0)
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(container, "holding")
+    readings = dict.fromkeys(host.up.gpus.cards, Reading(0))
+    now = [0.0]
+    broker: Any = SimpleNamespace(tenants=host.up.broker.tenants, now=lambda: now[0])
+    idle = Idle(host.up.containers, broker, host.up.store)
+    await idle.look(readings)
+    await host.command("pause", container)
+    now[0] = 59.0
+    await idle.look(readings)
+    await host.command("resume", container)
+    now[0] = 61.0
+    await idle.look(readings)
+    await host.up.store.flush()
+    assert (await host.get(container)).state == "running"
+    now[0] = 122.0
+    await idle.look(readings)
+    await host.until(container, "paused")
 
 
 async def test_node_shows_signs_of_life_and_the_policy(host: Host) -> None:
