@@ -177,8 +177,9 @@ class Containers:
     async def take_over(self) -> None:
         """After a restart: everything that lives, as it is, before any socket is open."""
         rows = [row for row in await self._store.living() if row.started_at is not None]
+        told = await self._store.told()
         for row in rows:
-            self._take_over(row)
+            self._take_over(row, told.get(str(row.pk), {}))
         for pid, container in await asyncio.to_thread(pages.holders):
             if tenant := self._broker.tenants.get(container):
                 self._take_over_process(tenant, pid)
@@ -186,7 +187,7 @@ class Containers:
         for tenant in list(self._broker.tenants.values()):
             self._server.listen(tenant.id)
 
-    def _take_over(self, row: Container) -> None:
+    def _take_over(self, row: Container, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]
         tenant = _tenant(row, {claim.gpu.uuid: claim.quota for claim in claims})
         tenant.engine_id = row.engine_id
@@ -195,6 +196,7 @@ class Containers:
         tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None
         tenant.peak = {claim.gpu.uuid: claim.peak for claim in claims}
+        tenant.told = told  # so that what came back while there was no scheduler is told, too
         tenant.suspended_before = row.suspended_seconds
         if row.suspended_since is not None:
             tenant.waited_since = tenant.suspended_since = self._store.monotonic(row.suspended_since)

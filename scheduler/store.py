@@ -251,6 +251,15 @@ class Store:
         """Containers that have not ended and were launched here, with their claims."""
         return await self.ask(_living, self._node)
 
+    async def told(self) -> dict[str, dict[str, int]]:
+        """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
+        uuids = {pk: uuid for uuid, pk in self._gpus.items()}
+        told: dict[str, dict[str, int]] = {}
+        for container, gpu, used in await self.ask(_told, self._node):
+            if gpu in uuids:
+                told.setdefault(str(container), {})[uuids[gpu]] = used
+        return told
+
     async def leftovers(self) -> list[Container]:
         """Ended containers that the engine still has, though they were to be removed when done."""
         return await self.ask(_leftovers, self._node)
@@ -339,6 +348,14 @@ def _commands() -> list[Command]:
 def _living(node: int) -> list[Container]:
     living = Container.objects.live().filter(node=node).order_by("created_at")
     return list(living.whole())
+
+
+def _told(node: int) -> list[tuple[Any, int, int]]:
+    said = AllocationEvent.objects.filter(container=models.OuterRef("container"), gpu=models.OuterRef("gpu"))
+    last = said.filter(used_after__isnull=False).order_by("-at", "-id").values("used_after")[:1]
+    claims = Claim.objects.filter(container__node=node, container__in=Container.objects.live().order_by())
+    known = claims.order_by().annotate(said=models.Subquery(last)).filter(said__isnull=False)
+    return list(known.values_list("container", "gpu", "said"))
 
 
 def _leftovers(node: int) -> list[Container]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,16 @@ async def asked_again(host: Host, container: Container, before: int) -> None:
             return
         await asyncio.sleep(0.02)
     pytest.fail(f"{container} did not ask again")
+
+
+async def told(host: Host, container: Container, right: Callable[[int], bool]) -> None:
+    """Waits until the last event that says what this container uses is right about it."""
+    for _ in range(500):
+        said = [event.used_after for event in await host.events(container) if event.used_after is not None]
+        if said and right(said[-1]):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"the events of {container} do not say what it uses")
 
 
 async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_resumes_in_turn(
@@ -95,6 +105,19 @@ async def test_container_that_ended_meanwhile_is_seen(separate: tuple[Host, Sepa
     await scheduler.start()
     ended = await host.until(container, "failed")
     assert ended.exit_code == 3
+
+
+async def test_memory_that_came_back_meanwhile_is_told(separate: tuple[Host, SeparateScheduler]) -> None:
+    host, scheduler = separate
+    script = f"{host.workload} --bytes 1GiB --hold 2; echo back; sleep 600"
+    container = await host.launch("bash", "-c", script, gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    await told(host, container, lambda used: used >= GIB)
+    await scheduler.kill()
+    await host.says(container, "back")
+    await scheduler.start()
+    await told(host, container, lambda used: used == 0)
+    assert (await host.events(container))[-1].kind == "freed"
 
 
 async def test_sigterm_leaves_containers_running(separate: tuple[Host, SeparateScheduler]) -> None:
