@@ -266,16 +266,19 @@ class Containers:
         if sighting.condition is Condition.GONE:
             reason = reason or "It was removed outside of this appliance."
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
+        # Nobody is charged for the time until a scheduler sees the end: it may have been away.
+        now = timezone.now()
+        at = min(max(_wall(sighting.finished_at), tenant.started_at or now), now)
         self._store.container(
             tenant.id,
-            finished_at=_wall(sighting.finished_at),
+            finished_at=at,
             exit_code=sighting.exit_code,
             paused_at=None,
             reason=(tenant.reason or reason)[:500],
             **({"removed_at": timezone.now()} if sighting.condition is Condition.GONE else {}),
         )
         exit_code = "" if sighting.exit_code is None else f"exit code {sighting.exit_code}"
-        self._store.event("ended", tenant.id, detail=tenant.reason or reason or exit_code)
+        self._store.event("ended", tenant.id, detail=tenant.reason or reason or exit_code, at=at)
         self._server.shut(tenant.id)
         self._broker.end(tenant)
         tenant.end.set()

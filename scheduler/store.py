@@ -110,10 +110,12 @@ class Store:
     def event(
         self, kind: str, container: str, *, gpu: str = "", pid: int | None = None, size: int = 0,
         used_after: int | None = None, waited: float = 0.0, policy: str = "", detail: str = "",
+        at: datetime | None = None,
     ) -> None:  # fmt: skip
+        """`at`: when it happened, if that is not now."""
         self._events.append(
             AllocationEvent(
-                at=timezone.now(),
+                at=at or timezone.now(),
                 kind=kind,
                 container_id=container,
                 gpu_id=self._gpus.get(gpu),

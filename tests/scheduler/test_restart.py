@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 
 from scheduler.worker import AlreadyRunning, only_one
+from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler
 from web.models import Container
 
@@ -101,10 +103,15 @@ async def test_container_that_ended_meanwhile_is_seen(separate: tuple[Host, Sepa
     host, scheduler = separate
     container = await host.launch("sh", "-c", "sleep 1; exit 3")
     await scheduler.kill()
-    await asyncio.sleep(1.5)
+    kept = host.home / "processes" / str(container.pk) / "ended.json"
+    await eventually(kept.exists)
+    seen_from = timezone.now()
     await scheduler.start()
     ended = await host.until(container, "failed")
     assert ended.exit_code == 3
+    (event,) = await host.events(container, "ended")
+    assert event.at == ended.finished_at
+    assert event.at < seen_from  # a report charges until then, and not until the next scheduler
 
 
 async def test_memory_that_came_back_meanwhile_is_told(separate: tuple[Host, SeparateScheduler]) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import timedelta
 from functools import partial
 from statistics import quantiles
 from typing import Any
@@ -73,6 +74,16 @@ async def test_2000_events_a_second_are_written_without_delaying_a_decision(host
     sound, faults = await query(verify)
     assert faults == []
     assert sound > 0
+
+
+async def test_what_happened_before_something_that_is_written_already_leaves_the_chain_sound(host: Host) -> None:
+    container = await _bystander()
+    now = timezone.now()
+    for at in (now, now - timedelta(minutes=1)):
+        host.up.store.event("ended", str(container.pk), at=at)
+        await host.up.store.flush()
+    assert [event.at for event in await host.events(container)] == [now, now - timedelta(minutes=1)]
+    assert (await query(verify))[1] == []
 
 
 async def test_locked_database_delays_no_decision_and_loses_nothing(host: Host) -> None:
