@@ -135,7 +135,7 @@ class Broker:
             self._later.append(Returned(self.now(), grant.gpu, {grant.session: size}))
             return
         tenant = self.tenants[grant.container]
-        tenant.waited_since = None
+        self._expect_no_more(tenant)
         self._changed(tenant.id)
         session.leases[grant.gpu].grant(grant.bytes, idle=grant.extra)
         slot = list(session.leases).index(grant.gpu)
@@ -173,13 +173,19 @@ class Broker:
         )
 
     def _suspended(self, effect: Suspended) -> None:
+        tenant = self.tenants[effect.container]
+        waited = 0.0
+        if tenant.wait_told and tenant.waited_since is not None:
+            # The first call that asks again stands for all that waited when the last scheduler ended.
+            tenant.wait_told, waited = False, max(1e-3, self.now() - tenant.waited_since)
         self._journal.event(
             "suspended",
             effect.container,
             gpu=effect.gpu,
             pid=self.sessions[effect.session].pid,
             size=effect.bytes,
-            used_after=self._note_use(self.tenants[effect.container], effect.gpu),
+            used_after=self._note_use(tenant, effect.gpu),
+            waited=waited,
             policy=self.state.policy,
         )
 
@@ -239,8 +245,19 @@ class Broker:
     def stop_expecting(self) -> None:
         """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""
         for tenant in self.tenants.values():
-            tenant.waited_since = None
+            self._expect_no_more(tenant)
         self._update_waits()
+
+    def _expect_no_more(self, tenant: Tenant) -> None:
+        """What went on from the last scheduler's time is over, or is a wait like any other."""
+        since, tenant.waited_since = tenant.waited_since, None
+        if tenant.wait_told and since is not None:
+            tenant.wait_told = False
+            self._journal.event(
+                "resumed", tenant.id, waited=max(0.0, self.now() - since), policy=self.state.policy,
+                detail="The scheduler was restarted, and no call of it waits any more.",
+            )  # fmt: skip
+            self._update_waits()
 
     # ---- containers ----
 

@@ -200,6 +200,7 @@ class Containers:
         tenant.suspended_before = row.suspended_seconds
         if row.suspended_since is not None:
             tenant.waited_since = tenant.suspended_since = self._store.monotonic(row.suspended_since)
+            tenant.wait_told = True
         if refused := self._broker.add(tenant, self._added(row, tenant, running=True)):
             log.error("container %s cannot be taken over: %s", row.name, refused.explanation)
 

@@ -58,6 +58,7 @@ class Tenant:
     suspended_since: float | None = None
     suspended_before: float = 0.0  # seconds, ended waits only
     waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
+    wait_told: bool = False  # by the last scheduler's events it waits; ours have not said yet what became of that
     peak: dict[str, int] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     reason: str = ""  # why it is being ended, if it is

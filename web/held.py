@@ -93,10 +93,12 @@ class _Ledger:
         if event.gpu is not None and event.used_after is not None:
             yield from self._hold(event.gpu, event.at, event.used_after)
         if event.kind == Kind.SUSPENDED:
-            self.waiting += 1
+            # One that has waited already was asked again of a restarted scheduler: it stands for all before it.
+            self.waiting = 1 if event.waited > 0 else self.waiting + 1
             self.waiting_since = self.waiting_since or event.at
         elif event.kind == Kind.RESUMED or (event.kind == Kind.REJECTED and event.waited > 0):
-            self.waiting = max(0, self.waiting - 1)
+            # Without a GPU it is not said of one call: none of the container's waits any more.
+            self.waiting = 0 if event.gpu is None else max(0, self.waiting - 1)
             if self.waiting == 0:
                 yield from self._stop_waiting(event.at)
         if event.kind == Kind.REJECTED:

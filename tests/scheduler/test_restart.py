@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from django.utils import timezone
 
 from scheduler.worker import AlreadyRunning, only_one
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host, SeparateScheduler
+from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
 from web.models import Container
+from web.reports import report
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
@@ -125,6 +129,50 @@ async def test_memory_that_came_back_meanwhile_is_told(separate: tuple[Host, Sep
     await scheduler.start()
     await told(host, container, lambda used: used == 0)
     assert (await host.events(container))[-1].kind == "freed"
+
+
+async def test_wait_that_goes_on_under_another_scheduler_is_one_wait_in_a_report(
+    separate: tuple[Host, SeparateScheduler],
+) -> None:
+    host, scheduler = separate
+    holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    waiter = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    waiter = await host.until(waiter, "suspended")
+    for _ in range(2):
+        before = len(await host.events(waiter, "suspended"))
+        await scheduler.kill()
+        await scheduler.start()
+        await asked_again(host, waiter, before)
+    await host.command("kill", holder)
+    await host.says(waiter, "holding")
+    waiter = await host.until(waiter, "running")
+    later = timezone.now() + timedelta(hours=1)  # a wait that does not end would go on until then
+    found = await query(report, later - timedelta(hours=2), later, "container")
+    (row,) = [row for row in found.rows if row.group.startswith(waiter.name)]
+    assert abs(row.suspended_microseconds / 1e6 - waiter.suspended_seconds) < 1
+
+
+async def test_wait_that_nobody_asks_for_again_ends_in_a_report_when_it_does_on_the_screen(host: Host) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    script = f"{host.workload} --bytes 3GiB & {host.workload} --bytes 3GiB & echo $!; wait; sleep 600"
+    waiter = await host.launch("bash", "-c", script, gpu_memory=4 * GIB)
+    for number in (1, 2):
+        await asked_again(host, waiter, number - 1)
+    sessions = list(host.up.broker.tenants[str(waiter.pk)].sessions.values())
+    await host.stop()
+    for session in sessions:
+        os.kill(session.pid, signal.SIGKILL)
+    await host.start()
+    host.up.broker.stop_expecting()
+    await host.up.store.flush()
+    waiter = await host.get(waiter)
+    assert waiter.suspended_since is None
+    later = timezone.now() + timedelta(hours=1)
+    found = await query(report, later - timedelta(hours=2), later, "container")
+    (row,) = [row for row in found.rows if row.group.startswith(waiter.name)]
+    assert abs(row.suspended_microseconds / 1e6 - waiter.suspended_seconds) < 1
 
 
 async def test_sigterm_leaves_containers_running(separate: tuple[Host, SeparateScheduler]) -> None:

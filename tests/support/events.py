@@ -55,9 +55,9 @@ def _waiting(past: list[AllocationEvent]) -> int:
     waiting = 0
     for event in past:
         if event.kind == Kind.SUSPENDED:
-            waiting += 1
+            waiting = 1 if event.waited > 0 else waiting + 1
         elif event.kind == Kind.RESUMED or (event.kind == Kind.REJECTED and event.waited > 0):
-            waiting = max(0, waiting - 1)
+            waiting = 0 if event.gpu_id is None else max(0, waiting - 1)
         elif event.kind == Kind.ENDED:
             waiting = 0
     return waiting

@@ -73,6 +73,22 @@ def test_a_report_counts_only_its_own_time(trace, start, end, gib_hours, waited,
     assert (total["suspended_seconds"], total["rejects"]) == (waited, rejects)
 
 
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_waits_of_before_a_restart_end_with_those_that_were_asked_again(ada, gpu, asked_again):
+    container = made(make_container(ada, "a", gpu))
+    minute = HOUR / 60
+    for _ in range(2):
+        append(container, T0, Kind.SUSPENDED, gpu, bytes=GIB, used_after=0)
+    if asked_again:
+        append(container, T0 + 5 * minute, Kind.SUSPENDED, gpu, bytes=GIB, used_after=0, waited=300)
+        append(container, T0 + 10 * minute, Kind.RESUMED, gpu, bytes=GIB, used_after=GIB, waited=600)
+    else:
+        append(container, T0 + 10 * minute, Kind.RESUMED, waited=600)
+    total = report(T0, T0 + HOUR).total
+    assert total.as_dict()["suspended_seconds"] == 600
+    assert total.suspended_microseconds == recomputed(T0, T0 + HOUR)["suspended_microseconds"]
+
+
 def test_parts_of_a_time_add_up_to_it(trace):
     cuts = [T0 + HOUR * fraction for fraction in (-1, 0.1, 0.3, 0.7, 1.9, 4)]
     whole = report(cuts[0], cuts[-1]).total
