@@ -194,6 +194,7 @@ class DockerEngine:
             additions=self._access.additions(launch.gpus),
             image_environment=image.environment,
         )
+        self._take_volumes(launch)
         try:
             made = api.create_container_from_config(body, options.container_name(launch))  # type: ignore[no-untyped-call]
             engine_id = str(made["Id"])
@@ -212,6 +213,18 @@ class DockerEngine:
             api.remove_container(engine_id, v=True, force=True)
             raise
         return engine_id
+
+    def _take_volumes(self, launch: Launch) -> None:
+        """Makes the named volumes that are not there yet; refuses those of others, this host's programs among them."""
+        for name in options.named_volumes(launch):
+            # One that is there already is returned as it is.
+            labels = self._client.api.create_volume(name, labels={options.LABEL_OWNER: launch.owner})["Labels"] or {}
+            if labels.get(options.LABEL_OWNER) != launch.owner and options.LABEL_SHARED not in labels:
+                message = (
+                    f'The volume "{name}" is somebody else\'s: take another name. '
+                    f"One that everybody may use carries the label {options.LABEL_SHARED}."
+                )
+                raise EngineError(message, code="forbidden", status=403, field="volumes")
 
     def _let_go(self, engine_id: str) -> None:
         if (attached := self._attached.pop(engine_id, None)) is not None:

@@ -18,6 +18,7 @@ from .outfit import environment, reserved
 
 LABEL = "com.gpushare.container"
 LABEL_OWNER = "com.gpushare.owner"
+LABEL_SHARED = "com.gpushare.shared"  # on a volume that everybody may mount
 LABEL_NAME = "com.gpushare.name"
 LABEL_LOG = "com.gpushare.log"
 LABEL_TTY = "com.gpushare.tty"
@@ -94,6 +95,10 @@ def create_body(
             "LogConfig": _log_config(given.log_bytes),
         },
     }
+
+
+def named_volumes(launch: Launch) -> list[str]:
+    return [name for name, _, _ in (text.partition(":") for text in launch.volumes) if not name.startswith("/")]
 
 
 def container_name(launch: Launch) -> str:

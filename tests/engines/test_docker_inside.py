@@ -176,6 +176,23 @@ async def test_named_volume_keeps_what_was_written(docker_engine: DockerEngine, 
     assert await output_of(docker_engine, a_launch("cat", "/v/file", volumes=["ada-data:/v:ro"])) == "kept\n"
 
 
+async def test_named_volume_is_its_makers_alone_unless_it_was_made_for_everybody(
+    docker_engine: DockerEngine, a_launch: Launcher, docker_api: docker.APIClient
+) -> None:
+    docker_api.create_volume("another-program")  # of this host's, such as a database
+    docker_api.create_volume("datasets", labels={"com.gpushare.shared": ""})
+    assert await output_of(docker_engine, a_launch("/bin/sh", "-c", "echo made", volumes=["notes:/v"])) == "made\n"
+    for name, owner in (("notes", "bob"), ("another-program", "ada")):
+        with pytest.raises(EngineError, match="somebody else's") as refused:
+            await docker_engine.launch(a_launch("true", volumes=[f"{name}:/v"], owner=owner))
+        assert (refused.value.code, refused.value.status, refused.value.field) == ("forbidden", 403, "volumes")
+    for name, owner in (("notes", "ada"), ("datasets", "ada"), ("datasets", "bob")):
+        assert (
+            await output_of(docker_engine, a_launch("/bin/sh", "-c", "echo in", volumes=[f"{name}:/v"], owner=owner))
+            == "in\n"
+        )
+
+
 @pytest.mark.parametrize(
     ("volume", "code", "says"),
     [
