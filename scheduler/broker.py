@@ -27,6 +27,7 @@ from .core.events import (
     OverheadMeasured,
     Pressure,
     QuotaChanged,
+    Reason,
     Refused,
     Rejected,
     Reordered,
@@ -155,6 +156,9 @@ class Broker:
         session = self.sessions.get(rejection.session)
         if session is None:
             return
+        if rejection.reason is Reason.WAITED_TOO_LONG:
+            # What the last scheduler let wait has been answered by this; the next call waits anew.
+            self._expect_no_more(self.tenants[rejection.container])
         if connection := session.asked.pop(rejection.serial, None):
             slot = list(session.leases).index(rejection.gpu)
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
@@ -284,6 +288,9 @@ class Broker:
     def end(self, tenant: Tenant) -> None:
         """The container has ended. It is forgotten when its last process's memory is back."""
         tenant.finished = True
+        if tenant.waited_since is not None:  # under the last scheduler; the end is the end of that, too
+            tenant.waited_since, tenant.wait_told = None, False
+            self._update_waits()
         self._forget_if_gone(tenant)
 
     def _forget_if_gone(self, tenant: Tenant) -> None:
@@ -317,10 +324,11 @@ class Broker:
         tenant = self.tenants[session.container]
         for gpu in session.leases:
             tenant.note_peak(gpu)
-        del self.sessions[session.id], tenant.sessions[session.id]
+        del tenant.sessions[session.id]
         for gpu in session.leases:
             del self._leases[gpu][session.id]
         self.tell(SessionEnded(self.now(), session.id))
+        del self.sessions[session.id]  # last: the end of a call of it that waited was still to be written down
         for gpu in session.leases:
             self.tell_use(tenant, gpu, pid=session.pid)
         self._changed(tenant.id)

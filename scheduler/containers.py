@@ -311,12 +311,23 @@ class Containers:
         self._store.container(tenant.id, kill_requested_at=timezone.now())
         self._store.event("killed", tenant.id, detail=reason)
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
-        await self._engine.kill(tenant.engine_id, grace=grace)
+        try:
+            await self._engine.kill(tenant.engine_id, grace=grace)
+        except EngineError:
+            tenant.kill_failed = True  # it is given no more memory: it is not left like that
+            raise
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 await tenant.end.wait()
         except TimeoutError:
             raise Problem("still_running", "It was killed, but the engine still shows it running.", 409) from None
+
+    async def kill_again(self) -> None:
+        """Those that the engine did not kill when it was told to. Raises EngineError."""
+        for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.kill_failed]:
+            if not tenant.finished:
+                await self._engine.kill(tenant.engine_id)
+            tenant.kill_failed = False
 
     async def remove(self, row: Container) -> None:
         if row.engine_id:

@@ -2,7 +2,8 @@
 
 Ended containers that were to be removed when done; and what the engine still has of containers that we count as
 removed, such as a launch that was refused because the engine did not answer, though it had done what it was asked.
-The other way round, what was removed from the engine by others is counted as removed from then on.
+The other way round, what was removed from the engine by others is counted as removed from then on. And kills that the
+engine did not carry out.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Leftovers:
         # First ours and then the engine's: what we know to have ended was in the engine before its list was made.
         kept = await self._store.kept()
         try:
+            await self._containers.kill_again()
             present = await self._containers.ids_in_engine()
             for id_ in set(kept).difference(present):
                 self._store.container(id_, removed_at=timezone.now())

@@ -129,7 +129,8 @@ class Sessions:
         if frame.type == Type.NEED:
             self._need(session, connection, frame, gpu)
         elif frame.type == Type.RELEASED:
-            self._broker.collect(gpu, [session])
+            for each in gpus:  # where the socket was full, those of the other GPUs were not sent
+                self._broker.collect(each, [session])
         elif frame.type == Type.PHYSICAL:
             self._physical(session, gpu, frame.bytes)
 

@@ -198,7 +198,9 @@ class Scheduler:
     async def _listen_to_hints(self) -> None:
         """A Channels worker for one channel, in this loop."""
         worker = Worker(Hints.as_asgi(heard=self.commands.wake), [CHANNEL], get_channel_layer())
-        await asyncio.gather(worker.application_checker(), worker.listener(CHANNEL))
+        async with asyncio.TaskGroup() as both:  # neither goes on without the other
+            both.create_task(worker.application_checker())
+            both.create_task(worker.listener(CHANNEL))
 
     async def _stop_expecting(self) -> None:
         await asyncio.sleep(RECONNECTING)

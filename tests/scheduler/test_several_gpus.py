@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
+from shim.binding import Frame, Type, pack
+from tests.support.host import GIB, MIB, Host, SeparateScheduler, a_host, query
+from tests.support.raw import Raw
 from web.models import Claim, Container, Gpu
 
 CONTEXT = 66 * MIB
@@ -85,3 +90,29 @@ async def test_waiting_on_one_gpu_does_not_stop_the_other(two: Host) -> None:
     other = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[1:])
     await two.says(other, "holding")
     assert (await two.get(waiter)).state == "suspended"
+
+
+def _fill(sock: socket.socket, frame: bytes) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sock.send(frame)
+
+
+async def test_release_on_one_gpu_is_seen_though_the_socket_was_full_of_those_on_the_other(
+    transactional_db: None, settings, tmp_path: Path
+) -> None:
+    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
+        both = await host.launch("sleep", "600", gpu_memory=4 * GIB, gpu_count=2)
+        raw = await asyncio.to_thread(Raw, host.home / "sockets" / str(both.pk))
+        page = await asyncio.to_thread(raw.hello)
+        for slot in (0, 1):
+            raw.need(3 * GIB, slot + 1, slot)
+            assert (await asyncio.to_thread(raw.read)).type == Type.GRANTED
+        gpu = await query(Gpu.objects.get, index=1)
+        waiter = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB, gpu_uuids=[gpu.uuid])
+        await host.until(waiter, "suspended")
+        _fill(raw.socket, pack(Frame(Type.RELEASED, 0)))  # the scheduler, in this thread, reads nothing meanwhile
+        assert page[1].release(3 * GIB)  # the shim drops what it cannot send
+        await host.until(waiter, "running")
+        raw.close()

@@ -238,6 +238,18 @@ async def test_command_that_the_database_does_not_take_may_be_repeated(host: Hos
     await host.launch("sleep", "600")
 
 
+async def test_kill_that_the_engine_does_not_carry_out_is_tried_again(host: Host, monkeypatch) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise EngineAway("It does not answer.")
+
+    container = await host.launch("sleep", "600")
+    with monkeypatch.context() as broken:
+        broken.setattr(host.up.engine, "kill", away)
+        assert (await host.command("kill", container)).code == "engine_away"
+    await host.up.leftovers._clear()  # as it does every few seconds
+    await host.until(container, "killed")
+
+
 async def test_killing_behind_our_back_is_seen(host: Host) -> None:
     container = await host.launch("sleep", "600")
     await host.up.engine.kill(container.engine_id)
