@@ -195,7 +195,7 @@ class Commands:
         raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
 
     def _living(self, row: Container) -> Tenant:
-        tenant = self._broker.tenants.get(str(row.pk))
+        tenant = self._containers.find(str(row.pk))
         if tenant is None or tenant.finished or tenant.started_at is None:
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)
         return tenant

@@ -66,6 +66,13 @@ class Containers:
         self._store = store
         self._logs = home / "logs"
         self._removals: set[asyncio.Task[None]] = set()
+        self._strays: dict[str, Tenant] = {}  # they live, on GPUs that this host does not have any more
+
+    def find(self, id_: str) -> Tenant | None:
+        return self._broker.tenants.get(id_) or self._strays.get(id_)
+
+    def _all(self) -> list[Tenant]:
+        return [*self._broker.tenants.values(), *self._strays.values()]
 
     # ---- launching ----
 
@@ -202,7 +209,8 @@ class Containers:
             tenant.waited_since = tenant.suspended_since = self._store.monotonic(row.suspended_since)
             tenant.wait_told = True
         if refused := self._broker.add(tenant, self._added(row, tenant, running=True)):
-            log.error("container %s cannot be taken over: %s", row.name, refused.explanation)
+            log.error("container %s gets no more memory, but can be killed: %s", row.name, refused.explanation)
+            self._strays[tenant.id] = tenant
 
     def _take_over_process(self, tenant: Tenant, pid: int) -> None:
         started, fd = start_time(pid), pages.find(pid)
@@ -220,7 +228,7 @@ class Containers:
 
     async def reconcile(self) -> None:
         """Compares what we know with what the engine knows. Raises EngineAway."""
-        launched = [tenant for tenant in self._broker.tenants.values() if tenant.engine_id]
+        launched = [tenant for tenant in self._all() if tenant.engine_id]
         sightings = {sighting.id: sighting for sighting in await self._engine.sightings()}
         for tenant in launched:
             self.seen(sightings.get(tenant.id) or Sighting(tenant.id, tenant.engine_id, Condition.GONE))
@@ -229,7 +237,7 @@ class Containers:
 
     def seen(self, sighting: Sighting) -> None:
         """Whatever the engine sees is what is so, whoever brought it about."""
-        tenant = self._broker.tenants.get(sighting.id)
+        tenant = self.find(sighting.id)
         if tenant is None or tenant.finished:
             return
         if tenant.started_at is None and sighting.condition is not Condition.GONE:
@@ -282,6 +290,7 @@ class Containers:
         self._store.event("ended", tenant.id, detail=tenant.reason or reason or exit_code, at=at)
         self._server.shut(tenant.id)
         self._broker.end(tenant)
+        self._strays.pop(tenant.id, None)
         tenant.end.set()
         if tenant.remove_when_done and sighting.condition is Condition.ENDED:
             task = asyncio.create_task(self._remove_quietly(tenant.id, tenant.engine_id))
@@ -324,7 +333,7 @@ class Containers:
 
     async def kill_again(self) -> None:
         """Those that the engine did not kill when it was told to. Raises EngineError."""
-        for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.kill_failed]:
+        for tenant in [tenant for tenant in self._all() if tenant.kill_failed]:
             if not tenant.finished:
                 await self._engine.kill(tenant.engine_id)
             tenant.kill_failed = False
@@ -350,7 +359,7 @@ class Containers:
 
     async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
         before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
-        if size > min(before.values()):
+        if size > min(before.values(), default=size):
             # Looked at when it was asked for, too, but something else may have been given to the owner since.
             await self._store.promise(row, wanted, within_allowance=True)
         if refused := self._broker.change_quota(tenant, wanted):

@@ -116,3 +116,21 @@ async def test_release_on_one_gpu_is_seen_though_the_socket_was_full_of_those_on
         assert page[1].release(3 * GIB)  # the shim drops what it cannot send
         await host.until(waiter, "running")
         raw.close()
+
+
+async def test_container_whose_gpu_is_gone_after_a_restart_can_be_killed_and_its_end_is_seen(
+    transactional_db: None, settings, tmp_path: Path
+) -> None:
+    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
+        gpu = await query(Gpu.objects.get, index=1)
+        killed, ended = [await host.launch("sleep", "600", gpu_uuids=[gpu.uuid]) for _ in range(2)]
+        await host.stop()
+        settings.GPUSHARE_GPUS = "sim:1x5GiB"
+        await host.start()
+        refused = await host.command("change", killed, gpu_memory=2 * GIB)
+        assert (refused.outcome, refused.code) == ("refused", "unknown")
+        assert (await host.command("kill", killed)).outcome == "done"
+        assert (await host.get(killed)).state == "killed"
+        [engine_id] = [each.engine_id for each in await host.up.engine.sightings() if each.id == str(ended.pk)]
+        await host.up.engine.kill(engine_id)
+        assert (await host.until(ended, "failed")).finished_at is not None
