@@ -332,11 +332,13 @@ class Containers:
             raise Problem("still_running", "It was killed, but the engine still shows it running.", 409) from None
 
     async def kill_again(self) -> None:
-        """Those that the engine did not kill when it was told to. Raises EngineError."""
-        for tenant in [tenant for tenant in self._all() if tenant.kill_failed]:
-            if not tenant.finished:
+        """Those that the engine did not kill when it was told to."""
+        for tenant in [tenant for tenant in self._all() if tenant.kill_failed and not tenant.finished]:
+            try:
                 await self._engine.kill(tenant.engine_id)
-            tenant.kill_failed = False
+                tenant.kill_failed = False
+            except EngineError as error:
+                log.warning("container %s has still not been killed: %s", tenant.name, error)
 
     async def remove(self, row: Container) -> None:
         if row.engine_id:

@@ -33,10 +33,10 @@ class Leftovers:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _clear(self) -> None:
+        await self._containers.kill_again()
         # First ours and then the engine's: what we know to have ended was in the engine before its list was made.
         kept = await self._store.kept()
         try:
-            await self._containers.kill_again()
             present = await self._containers.ids_in_engine()
             for id_ in set(kept).difference(present):
                 self._store.container(id_, removed_at=timezone.now())

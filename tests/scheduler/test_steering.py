@@ -246,6 +246,8 @@ async def test_kill_that_the_engine_does_not_carry_out_is_tried_again(host: Host
     with monkeypatch.context() as broken:
         broken.setattr(host.up.engine, "kill", away)
         assert (await host.command("kill", container)).code == "engine_away"
+        await host.up.leftovers._clear()  # to no avail
+        assert (await host.get(container)).state == "running"
     await host.up.leftovers._clear()  # as it does every few seconds
     await host.until(container, "killed")
 
