@@ -16,8 +16,8 @@ from django.urls import path  # noqa: E402
 
 from appliance.static import StaticFiles  # noqa: E402
 from appliance.threads import Handler, Threads  # noqa: E402
-from web.console import ConsoleConsumer  # noqa: E402
-from web.consumers import DashboardConsumer  # noqa: E402
+from web.console.consumer import ConsoleConsumer  # noqa: E402
+from web.live.consumer import DashboardConsumer  # noqa: E402
 
 sockets = [
     path("ws/dashboard/", DashboardConsumer.as_asgi()),

@@ -18,7 +18,7 @@ from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 
 from scheduler.worker import CANNOT_START, Scheduler
-from web.bootstrap import ensure_admin
+from web.people.bootstrap import ensure_admin
 
 
 class _Server(uvicorn.Server):

@@ -69,15 +69,15 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "web.middleware.remember_origin",
-    "web.middleware.refuse_nul",
+    "web.http.middleware.remember_origin",
+    "web.http.middleware.refuse_nul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "web.security.content_security_policy",
+    "web.http.security.content_security_policy",
 ]
 
 ROOT_URLCONF = "appliance.urls"
@@ -125,18 +125,18 @@ CHANNEL_LAYERS = {
 }
 
 CACHES = {  # throttles count in it: all web processes together
-    "default": {"BACKEND": "web.counts.Counts", "LOCATION": REDIS_URL}
+    "default": {"BACKEND": "web.http.throttle_cache.Counts", "LOCATION": REDIS_URL}
     if REDIS_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 }
 
-AUTHENTICATION_BACKENDS = ["web.signin.Throttle", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = ["web.people.signin.Throttle", "django.contrib.auth.backends.ModelBackend"]
 if LDAP := directory.ldap(os.environ):
-    AUTHENTICATION_BACKENDS.append("web.directory.ldap.Backend")
+    AUTHENTICATION_BACKENDS.append("web.people.directory.ldap.Backend")
     globals().update(LDAP)
 if OIDC := directory.oidc(os.environ):
     INSTALLED_APPS.append("mozilla_django_oidc")
-    AUTHENTICATION_BACKENDS.append("web.directory.oidc.Backend")
+    AUTHENTICATION_BACKENDS.append("web.people.directory.oidc.Backend")
     globals().update(OIDC)
 GPUSHARE_GROUPS = directory.group_map(os.environ.get("GPUSHARE_GROUPS", ""))
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
@@ -162,15 +162,15 @@ REST_FRAMEWORK: dict[str, object] = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["web.api.access.IsSignedIn", "web.api.access.TokenAllows"],
-    "DEFAULT_PARSER_CLASSES": ["web.api.body.StrictJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["web.http.body.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "web.api.body.OnlyJson",
-    "DEFAULT_PAGINATION_CLASS": "web.api.paging.Pages",
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "web.http.body.OnlyJson",
+    "DEFAULT_PAGINATION_CLASS": "web.api.queries.Pages",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "web.api.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
     "NUM_PROXIES": 0,  # else a client could choose its address by X-Forwarded-For; the server decides whom it believes
-    "DEFAULT_THROTTLE_CLASSES": ["web.api.throttles.ByUser"],
+    "DEFAULT_THROTTLE_CLASSES": ["web.http.throttles.ByUser"],
     "DEFAULT_THROTTLE_RATES": {
         "api": os.environ.get("GPUSHARE_API_RATE", "100/second"),
         "sign-in": os.environ.get("GPUSHARE_SIGN_IN_RATE", "60/minute"),

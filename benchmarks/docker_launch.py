@@ -26,7 +26,7 @@ import docker
 import httpx
 
 from scheduler.engines.base import Launch
-from scheduler.engines.docker import DockerEngine, DockerSettings
+from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.outfit import Outfit, Simulation
 from tests.support.appliance import Appliance
 from tests.support.dockerd import IMAGE, build_image, private

@@ -114,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     with Live(options.gpus, options.engine) as live:
         from scheduler.core.policies import POLICIES
-        from scheduler.simulate import run
+        from scheduler.experiment.simulate import run
 
         image, workload = program(options.engine)
         capacity, context = card(live)

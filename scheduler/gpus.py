@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 import pynvml
 
 import shim.sim
+from shim.binding import UUID_SIZE
 from web.sizes import parse_size
 
-from .pages import uuid_bytes
-
+PROBE = Path(__file__).with_name("context_probe.py")
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -207,7 +207,13 @@ class Gpus:
         """What a CUDA context takes on this card: that of a child process that makes one and nothing else."""
         try:
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(Path(__file__).with_name("context.py")), uuid_bytes(uuid).hex()),
+                *(
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(Path(__file__).with_name("context_probe.py")),
+                    uuid_bytes(uuid).hex(),
+                ),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -269,6 +275,12 @@ def _if_told(call: Callable[[Any], T], handle: Any) -> T | None:
         return call(handle)
     except pynvml.NVMLError:
         return None
+
+
+def uuid_bytes(gpu: str) -> bytes:
+    """NVML's "GPU-xxxxxxxx-…" as cuDeviceGetUuid gives it."""
+    digits = re.sub(r"[^0-9a-f]", "", gpu.split("-", 1)[-1].lower())
+    return bytes.fromhex(digits)[:UUID_SIZE].ljust(UUID_SIZE, b"\0")
 
 
 def real_cards() -> int:

@@ -23,12 +23,11 @@ from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DatabaseError, DataError, IntegrityError, connection, connections, models, transaction
 from django.utils import timezone
 
+from scheduler.gpus import Card
 from web import audit
-from web.allowances import require_promise
-from web.commands import outcome_channel
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
-
-from .gpus import Card
+from web.people.allowances import require_promise
+from web.services.issuing import outcome_channel
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

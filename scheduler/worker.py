@@ -24,29 +24,29 @@ from channels.worker import Worker  # type: ignore[import-untyped]
 from django.conf import settings
 from django.utils import timezone
 
-from .broker import Broker
-from .bypass import Bypass
-from .commands import Commands
-from .consoles import Consoles
-from .consumers import Hints
-from .containers import Containers
-from .core.events import GpuSeen, Ticked
-from .core.state import State
-from .engines.base import Engine, EngineAway, EngineError
-from .engines.choose import choose
-from .engines.outfit import Simulation
-from .gpus import Gpus, NoGpus, Reading
-from .history import History
-from .housekeeping import Housekeeping
-from .idle import Idle
-from .leftovers import Leftovers
-from .limits import Limits
-from .measure import Measure
-from .reaper import Reaper
-from .report import Report
-from .server import Server
-from .sessions import Sessions
-from .store import Store
+from scheduler.containers.commands import Commands
+from scheduler.containers.consoles import Consoles
+from scheduler.containers.leftovers import Leftovers
+from scheduler.containers.life import Containers
+from scheduler.core.events import GpuSeen, Ticked
+from scheduler.core.state import State
+from scheduler.engines.base import Engine, EngineAway, EngineError
+from scheduler.engines.choose import choose
+from scheduler.engines.outfit import Simulation
+from scheduler.gpus import Gpus, NoGpus, Reading
+from scheduler.hints import Hints
+from scheduler.rounds.bypass import Bypass
+from scheduler.rounds.housekeeping import Housekeeping
+from scheduler.rounds.idle import Idle
+from scheduler.rounds.measure import Measure
+from scheduler.rounds.samples import History
+from scheduler.rounds.showing import Report
+from scheduler.rounds.time_limits import Limits
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.processes import Sessions
+from scheduler.sessions.reaper import Reaper
+from scheduler.sessions.server import Server
+from scheduler.store import Store
 
 log = logging.getLogger(__name__)
 

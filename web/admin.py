@@ -12,8 +12,8 @@ from django.dispatch import receiver
 from django.http import HttpRequest
 
 from web import audit
-from web.allowances import Limits
 from web.models import AllocationEvent, Allowance, AuditEntry, Claim, Command, Container, Gpu, Node, Token
+from web.people.allowances import Limits
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

@@ -6,6 +6,6 @@ class WebConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from web import signin
+        from web.people import signin
 
         signin.connect()

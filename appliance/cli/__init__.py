@@ -7,6 +7,6 @@ What only some commands need (httpx, rich) is imported where it is used: `gpusha
 shell completion wait for the imports.
 """
 
-from .main import main
+from appliance.cli.main import main
 
 __all__ = ["main"]

@@ -18,11 +18,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
-from .client import Client, Json, Pending
-from .console import Console
-from .errors import REFUSED, TOO_MANY, Problem
-from .output import write
-from .text import clock, ordinal, span
+from appliance.cli.client import Client, Json, Pending
+from appliance.cli.console import Console
+from appliance.cli.errors import REFUSED, TOO_MANY, Problem
+from appliance.cli.output import write
+from appliance.cli.text import clock, ordinal, span
 
 ENDED = ("exited", "failed", "killed")
 LOOK = 0.5  # seconds between two looks at a container that runs

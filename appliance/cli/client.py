@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from . import login
-from .errors import Problem, from_answer, unreachable
+from appliance.cli import login
+from appliance.cli.errors import Problem, from_answer, unreachable
 
 # httpx imports its own command line, and with it rich and pygments, if it can: 0.3 s that nobody here has a use for.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from . import login as accounts
-from . import options
-from .client import Client, Json
-from .errors import Problem
-from .options import connect
-from .output import lines, note, show, write
-from .text import size
+from appliance.cli import login as accounts
+from appliance.cli import options
+from appliance.cli.client import Client, Json
+from appliance.cli.errors import Problem
+from appliance.cli.options import connect
+from appliance.cli.output import lines, note, show, write
+from appliance.cli.text import size
 
 ON_THIS_HOST = "http://127.0.0.1:8000"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from . import output
-from .client import CONNECT, Client, Json
-from .errors import Problem, from_answer, unreachable
+from appliance.cli import output
+from appliance.cli.client import CONNECT, Client, Json
+from appliance.cli.errors import Problem, from_answer, unreachable
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

@@ -8,14 +8,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from . import options
-from .attach import Attachment
-from .client import Client, Pending
-from .console import Console
-from .errors import Problem
-from .options import connect
-from .output import note, note_json, show
-from .text import seconds
+from appliance.cli import options
+from appliance.cli.attach import Attachment
+from appliance.cli.client import Client, Pending
+from appliance.cli.console import Console
+from appliance.cli.errors import Problem
+from appliance.cli.options import connect
+from appliance.cli.output import note, note_json, show
+from appliance.cli.text import seconds
 
 Words = dict[str, Any]
 StopTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import Problem
+from appliance.cli.errors import Problem
 
 
 @dataclass(frozen=True)

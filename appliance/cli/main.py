@@ -8,8 +8,8 @@ import sys
 
 import typer
 
-from . import commands, launch, output, reports, views
-from .errors import REFUSED, Problem
+from appliance.cli import commands, launch, output, reports, views
+from appliance.cli.errors import REFUSED, Problem
 
 app = typer.Typer(
     name="gpushare",

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from . import login, output
-from .client import ANSWER, Client
-from .errors import Problem
+from appliance.cli import login, output
+from appliance.cli.client import ANSWER, Client
+from appliance.cli.errors import Problem
 
 COMPLETION_WAIT = 1.0  # seconds: somebody has pressed a key and waits
 

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from . import options
-from .client import Client, Json
-from .errors import Problem
-from .options import connect
-from .output import show, write
-from .text import day_or_time, moment, size, span, table
+from appliance.cli import options
+from appliance.cli.client import Client, Json
+from appliance.cli.errors import Problem
+from appliance.cli.options import connect
+from appliance.cli.output import show, write
+from appliance.cli.text import day_or_time, moment, size, span, table
 
 
 class Group(StrEnum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from .client import Json
-from .text import age, clock, ordinal, size
+from appliance.cli.client import Json
+from appliance.cli.text import age, clock, ordinal, size
 
 CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", ">GPUS", ">USED", ">QUOTA", ">PEAK", "AGE")
 

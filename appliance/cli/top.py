@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .client import Client, Json
-from .errors import Problem
-from .output import show
-from .rows import CONTAINER_HEADS, QUEUE_HEADS, container_row, queue_row
-from .text import printable, size
+from appliance.cli.client import Client, Json
+from appliance.cli.errors import Problem
+from appliance.cli.output import show
+from appliance.cli.rows import CONTAINER_HEADS, QUEUE_HEADS, container_row, queue_row
+from appliance.cli.text import printable, size
 
 Seen = dict[str, list[Json]]
 

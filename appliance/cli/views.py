@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from . import options
-from .client import Json
-from .options import connect
-from .output import show
-from .rows import CONTAINER_HEADS, GPU_HEADS, QUEUE_HEADS, container_row, gpu_row, queue_row
-from .text import table
+from appliance.cli import options
+from appliance.cli.client import Json
+from appliance.cli.options import connect
+from appliance.cli.output import show
+from appliance.cli.rows import CONTAINER_HEADS, GPU_HEADS, QUEUE_HEADS, container_row, gpu_row, queue_row
+from appliance.cli.text import table
 
 
 def ps(
@@ -57,6 +57,6 @@ def top(
     as_json: options.Json = False,
 ) -> None:
     """GPUs, containers and the queue, live in the terminal. Ctrl-C returns."""
-    from .top import watch
+    from appliance.cli.top import watch
 
     watch(connect(), once=once, interval=interval, as_json=as_json)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import isnan
 
-from . import safety
-from .changes import put_container
-from .events import Reason, Refused
-from .state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, State
+from scheduler.core import safety
+from scheduler.core.changes import put_container
+from scheduler.core.events import Reason, Refused
+from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, State
 
 
 def size(amount: int) -> str:

@@ -33,8 +33,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from . import admission, changes, policies, safety
-from .events import (
+from scheduler.core import admission, changes, policies, safety
+from scheduler.core.events import (
     Admitted,
     ContainerAdded,
     ContainerEnded,
@@ -58,8 +58,8 @@ from .events import (
     SessionOpened,
     Ticked,
 )
-from .state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, State
-from .turn import Turn
+from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, State
+from scheduler.core.step import Step
 
 
 def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
@@ -68,157 +68,157 @@ def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
     Several events that are known at the same moment are best handed in together: all of them are taken in before
     anything is granted, so that two holes that open at once are seen as one.
     """
-    turn = Turn(state)
+    step = Step(state)
     for event in events:
-        turn.advance(event.now)
-        _HANDLERS[type(event)](turn, event)
-    turn.finish()
-    return turn.state, tuple(turn.effects)
+        step.advance(event.now)
+        _HANDLERS[type(event)](step, event)
+    step.finish()
+    return step.state, tuple(step.effects)
 
 
 # ---- GPUs and the queue -----------------------------------------------------------------------------------------
 
 
-def _gpu_seen(turn: Turn, event: GpuSeen) -> None:
+def _gpu_seen(step: Step, event: GpuSeen) -> None:
     capacity = max(0, event.capacity)
-    known = turn.state.gpus.get(event.gpu) or Gpu(event.gpu, 0)
+    known = step.state.gpus.get(event.gpu) or Gpu(event.gpu, 0)
     seen = replace(known, capacity=capacity, most=max(capacity, event.most or 0))
-    turn.state = replace(turn.state, gpus={**turn.state.gpus, event.gpu: seen})
-    turn.touched.add(event.gpu)
-    turn.disturbed = True
+    step.state = replace(step.state, gpus={**step.state.gpus, event.gpu: seen})
+    step.touched.add(event.gpu)
+    step.disturbed = True
 
 
-def _policy_changed(turn: Turn, event: PolicyChanged) -> None:
+def _policy_changed(step: Step, event: PolicyChanged) -> None:
     if event.policy not in policies.POLICIES:
-        turn.refuse(Reason.UNKNOWN, f"There is no policy {event.policy!r}; there are {', '.join(policies.POLICIES)}.")
+        step.refuse(Reason.UNKNOWN, f"There is no policy {event.policy!r}; there are {', '.join(policies.POLICIES)}.")
         return
-    turn.state = replace(turn.state, policy=event.policy)
-    turn.touched.update(turn.state.gpus)
+    step.state = replace(step.state, policy=event.policy)
+    step.touched.update(step.state.gpus)
 
 
-def _reordered(turn: Turn, event: Reordered) -> None:
+def _reordered(step: Step, event: Reordered) -> None:
     """Those named are placed, in this order; an earlier order by hand is forgotten."""
     rank = {name: place for place, name in reversed(list(enumerate(event.containers)))}
-    placed = sorted((r for r in turn.state.waiting if r.container in rank), key=lambda r: rank[r.container])
-    others = sorted((r for r in turn.state.waiting if r.container not in rank), key=lambda r: not r.placed)
+    placed = sorted((r for r in step.state.waiting if r.container in rank), key=lambda r: rank[r.container])
+    others = sorted((r for r in step.state.waiting if r.container not in rank), key=lambda r: not r.placed)
     queue = [replace(r, placed=True) for r in placed] + others
-    turn.state = replace(turn.state, waiting=tuple(queue))
-    turn.touched.update(request.gpu for request in queue)
+    step.state = replace(step.state, waiting=tuple(queue))
+    step.touched.update(request.gpu for request in queue)
 
 
-def _ticked(turn: Turn, event: Ticked) -> None:
-    turn.touched.update(request.gpu for request in turn.state.waiting)
+def _ticked(step: Step, event: Ticked) -> None:
+    step.touched.update(request.gpu for request in step.state.waiting)
 
 
 # ---- containers -------------------------------------------------------------------------------------------------
 
 
-def _container_added(turn: Turn, event: ContainerAdded) -> None:
+def _container_added(step: Step, event: ContainerAdded) -> None:
     wanted = Container(
         id=event.container,
         quota=dict(event.quota),
         owner=event.owner,
-        arrived=turn.state.now,
+        arrived=step.state.now,
         priority=event.priority,
         guaranteed=event.guaranteed,
         fail_fast=event.fail_fast,
         max_wait=event.max_wait,
         paused=event.paused,
     )
-    if known := turn.state.containers.get(wanted.id):
+    if known := step.state.containers.get(wanted.id):
         if known.quota == wanted.quota and known.owner == wanted.owner:
-            turn.effects.append(Admitted(known.id))
+            step.effects.append(Admitted(known.id))
         else:
-            turn.refuse(Reason.INVALID, f"Container {known.id} is already here, with other settings.", known.id)
-    elif any(asking.container.id == wanted.id for asking in turn.state.asking):
+            step.refuse(Reason.INVALID, f"Container {known.id} is already here, with other settings.", known.id)
+    elif any(asking.container.id == wanted.id for asking in step.state.asking):
         return  # repeated while the first is being decided
-    elif refused := admission.impossible(turn.state, wanted, running=event.running):
-        turn.effects.append(refused)
+    elif refused := admission.impossible(step.state, wanted, running=event.running):
+        step.effects.append(refused)
     elif event.running:
-        turn.admit(wanted)
-        turn.disturbed = True  # it is there whether or not that is safe
+        step.admit(wanted)
+        step.disturbed = True  # it is there whether or not that is safe
     else:
-        turn.ask(wanted)
+        step.ask(wanted)
 
 
-def _quota_changed(turn: Turn, event: QuotaChanged) -> None:
-    known = _known(turn, event.container, "changed")
+def _quota_changed(step: Step, event: QuotaChanged) -> None:
+    known = _known(step, event.container, "changed")
     if known is None:
         return
     if event.quota.keys() != known.quota.keys():
-        turn.refuse(Reason.INVALID, "A change of quota must name the GPUs that the container has.", known.id)
+        step.refuse(Reason.INVALID, "A change of quota must name the GPUs that the container has.", known.id)
         return
     wanted = replace(known, quota=dict(event.quota))
-    if refused := admission.impossible(turn.state, wanted):
-        turn.effects.append(refused)
+    if refused := admission.impossible(step.state, wanted):
+        step.effects.append(refused)
     else:
-        turn.ask(wanted)
+        step.ask(wanted)
 
 
-def _priority_changed(turn: Turn, event: PriorityChanged) -> None:
-    known = _known(turn, event.container, "given a priority")
+def _priority_changed(step: Step, event: PriorityChanged) -> None:
+    known = _known(step, event.container, "given a priority")
     if known is None:
         return
     if not LOWEST_PRIORITY <= event.priority <= HIGHEST_PRIORITY:
-        turn.effects.append(admission.bad_priority(known.id, event.priority))
+        step.effects.append(admission.bad_priority(known.id, event.priority))
         return
-    _put(turn, replace(known, priority=event.priority))
+    _put(step, replace(known, priority=event.priority))
 
 
-def _container_paused(turn: Turn, event: ContainerPaused) -> None:
-    known = turn.state.containers.get(event.container)
+def _container_paused(step: Step, event: ContainerPaused) -> None:
+    known = step.state.containers.get(event.container)
     if known and not known.killed:  # a kill ends a paused container too
-        _put(turn, replace(known, paused=True))
-        turn.disturbed = True
+        _put(step, replace(known, paused=True))
+        step.disturbed = True
 
 
-def _container_resumed(turn: Turn, event: ContainerResumed) -> None:
-    if known := turn.state.containers.get(event.container):
-        _put(turn, replace(known, paused=False))
+def _container_resumed(step: Step, event: ContainerResumed) -> None:
+    if known := step.state.containers.get(event.container):
+        _put(step, replace(known, paused=False))
 
 
-def _container_killed(turn: Turn, event: ContainerKilled) -> None:
-    turn.drop_asking(event.container, "The container is being ended.")
-    if known := turn.state.containers.get(event.container):
-        _put(turn, replace(known, killed=True, paused=False))
-        _reject_all(turn, [r for r in turn.state.waiting if r.container == known.id])
+def _container_killed(step: Step, event: ContainerKilled) -> None:
+    step.drop_asking(event.container, "The container is being ended.")
+    if known := step.state.containers.get(event.container):
+        _put(step, replace(known, killed=True, paused=False))
+        _reject_all(step, [r for r in step.state.waiting if r.container == known.id])
 
 
-def _container_ended(turn: Turn, event: ContainerEnded) -> None:
-    turn.drop_asking(event.container, "The container has ended.")
-    if known := turn.state.containers.get(event.container):
-        _reject_all(turn, [r for r in turn.state.waiting if r.container == known.id])
-        turn.touched.update(safety.linked(turn.state, known.quota))
-        turn.state = changes.drop_container(turn.state, known)
+def _container_ended(step: Step, event: ContainerEnded) -> None:
+    step.drop_asking(event.container, "The container has ended.")
+    if known := step.state.containers.get(event.container):
+        _reject_all(step, [r for r in step.state.waiting if r.container == known.id])
+        step.touched.update(safety.linked(step.state, known.quota))
+        step.state = changes.drop_container(step.state, known)
 
 
-def _known(turn: Turn, container: str, done: str) -> Container | None:
-    known = turn.state.containers.get(container)
+def _known(step: Step, container: str, done: str) -> Container | None:
+    known = step.state.containers.get(container)
     if known is None:
-        turn.refuse(Reason.UNKNOWN, f"Container {container} cannot be {done}: it has ended or never was.", container)
+        step.refuse(Reason.UNKNOWN, f"Container {container} cannot be {done}: it has ended or never was.", container)
     return known
 
 
-def _put(turn: Turn, container: Container) -> None:
-    turn.state = changes.put_container(turn.state, container)
-    turn.touched.update(container.quota)
+def _put(step: Step, container: Container) -> None:
+    step.state = changes.put_container(step.state, container)
+    step.touched.update(container.quota)
 
 
-def _reject_all(turn: Turn, requests: list[Request]) -> None:
+def _reject_all(step: Step, requests: list[Request]) -> None:
     for request in requests:
-        turn.reject(request, Reason.KILLED)
+        step.reject(request, Reason.KILLED)
 
 
 # ---- sessions ---------------------------------------------------------------------------------------------------
 
 
-def _session_opened(turn: Turn, event: SessionOpened) -> None:
-    container = _known(turn, event.container, "joined")
+def _session_opened(step: Step, event: SessionOpened) -> None:
+    container = _known(step, event.container, "joined")
     if container is None:
         return
-    if known := turn.state.sessions.get(event.session):
+    if known := step.state.sessions.get(event.session):
         if known.container != container.id:
-            turn.refuse(Reason.INVALID, f"Session {known.id} belongs to container {known.container}.", container.id)
+            step.refuse(Reason.INVALID, f"Session {known.id} belongs to container {known.container}.", container.id)
         return
     leased = {
         gpu: min(amount, container.quota[gpu] - container.leased.get(gpu, 0))
@@ -226,23 +226,23 @@ def _session_opened(turn: Turn, event: SessionOpened) -> None:
         if gpu in container.quota
     }
     session = Session(event.session, container.id, {gpu: amount for gpu, amount in leased.items() if amount > 0})
-    turn.state = changes.put_session(turn.state, session)
-    turn.disturbed = turn.disturbed or bool(session.leased)
+    step.state = changes.put_session(step.state, session)
+    step.disturbed = step.disturbed or bool(session.leased)
     # A page made after the flags went up has them down.
-    turn.effects.extend(Pressure(gpu, True) for gpu in container.quota if gpu in turn.state.pressed)
+    step.effects.extend(Pressure(gpu, True) for gpu in container.quota if gpu in step.state.pressed)
 
 
-def _session_ended(turn: Turn, event: SessionEnded) -> None:
-    if known := turn.state.sessions.get(event.session):
-        _reject_all(turn, [r for r in turn.state.waiting if r.session == known.id])
-        turn.touched.update(turn.state.containers[known.container].quota)
-        turn.state = changes.drop_session(turn.state, known)
+def _session_ended(step: Step, event: SessionEnded) -> None:
+    if known := step.state.sessions.get(event.session):
+        _reject_all(step, [r for r in step.state.waiting if r.session == known.id])
+        step.touched.update(step.state.containers[known.container].quota)
+        step.state = changes.drop_session(step.state, known)
 
 
-def _needed(turn: Turn, event: Needed) -> None:
-    session = turn.state.sessions.get(event.session)
-    container = turn.state.containers[session.container] if session else None
-    if any((r.session, r.serial) == (event.session, event.serial) for r in turn.state.waiting):
+def _needed(step: Step, event: Needed) -> None:
+    session = step.state.sessions.get(event.session)
+    container = step.state.containers[session.container] if session else None
+    if any((r.session, r.serial) == (event.session, event.serial) for r in step.state.waiting):
         return  # repeated: it is waiting already
     reason = None
     if container is None or event.gpu not in container.quota:
@@ -255,35 +255,35 @@ def _needed(turn: Turn, event: Needed) -> None:
         reason = Reason.OVER_QUOTA
     name = container.id if container else ""
     if reason is not None:
-        turn.effects.append(
+        step.effects.append(
             Rejected(event.session, event.serial, name, event.gpu, event.bytes, reason, 0.0, was_suspended=False)
         )
         return
-    now = turn.state.now
+    now = step.state.now
     since = now if event.since is None or not isfinite(event.since) else min(event.since, now)
-    turn.wait(Request(event.session, event.serial, name, event.gpu, event.bytes, since))
+    step.wait(Request(event.session, event.serial, name, event.gpu, event.bytes, since))
 
 
-def _returned(turn: Turn, event: Returned) -> None:
-    if event.gpu not in turn.state.gpus:
+def _returned(step: Step, event: Returned) -> None:
+    if event.gpu not in step.state.gpus:
         return
     for session, amount in event.taken.items():
-        if session in turn.state.sessions and amount > 0:
-            turn.state = changes.lend(turn.state, session, event.gpu, -amount)
-            turn.touched.add(event.gpu)
+        if session in step.state.sessions and amount > 0:
+            step.state = changes.lend(step.state, session, event.gpu, -amount)
+            step.touched.add(event.gpu)
     if event.all:
-        turn.returned(event.gpu)
+        step.returned(event.gpu)
 
 
-def _overhead_measured(turn: Turn, event: OverheadMeasured) -> None:
-    session = turn.state.sessions.get(event.session)
-    if session and event.gpu in turn.state.containers[session.container].quota:
-        turn.state = changes.lend(turn.state, session.id, event.gpu, event.change)
-        turn.disturbed = True
-        turn.touched.add(event.gpu)
+def _overhead_measured(step: Step, event: OverheadMeasured) -> None:
+    session = step.state.sessions.get(event.session)
+    if session and event.gpu in step.state.containers[session.container].quota:
+        step.state = changes.lend(step.state, session.id, event.gpu, event.change)
+        step.disturbed = True
+        step.touched.add(event.gpu)
 
 
-_HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     GpuSeen: _gpu_seen,
     ContainerAdded: _container_added,
     QuotaChanged: _quota_changed,

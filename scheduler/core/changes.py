@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .safety import held
-from .state import Container, Gpu, Request, Session, State
+from scheduler.core.safety import held
+from scheduler.core.state import Container, Gpu, Request, Session, State
 
 
 def put_container(state: State, container: Container) -> State:

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from . import packing, safety
-from .packing import Item
-from .state import HIGHEST_PRIORITY, Container, Request, State
+from scheduler.core import packing, safety
+from scheduler.core.packing import Item
+from scheduler.core.state import HIGHEST_PRIORITY, Container, Request, State
 
 # How long a call of priority 0 waits, in seconds, before nobody passes it at its cost any more.
 PATIENCE = 600.0

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from . import admission, safety
-from .admission import size
-from .arbiter import handle
-from .events import ContainerEnded, Granted
-from .state import Container, Request, State
+from scheduler.core import admission, safety
+from scheduler.core.admission import size
+from scheduler.core.arbiter import handle
+from scheduler.core.events import ContainerEnded, Granted
+from scheduler.core.state import Container, Request, State
 
 TRIED = 4  # containers whose end is thought through for one call: each is a decision's worth of work
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import safety
-from .policies import POLICIES
-from .state import State
+from scheduler.core import safety
+from scheduler.core.policies import POLICIES
+from scheduler.core.state import State
 
 
 def violations(state: State) -> list[str]:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from . import fair, safety
-from .fair import Sure
-from .state import Request, State
+from scheduler.core import fair, safety
+from scheduler.core.fair import Sure
+from scheduler.core.state import Request, State
 
 Order = Callable[[State, str, Sequence[Request]], Iterable[Request]]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import fair, safety
-from .admission import size
-from .state import Request, State
+from scheduler.core import fair, safety
+from scheduler.core.admission import size
+from scheduler.core.state import Request, State
 
 
 def why(state: State, request: Request, *, tried: bool) -> str:

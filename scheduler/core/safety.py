@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from .state import Container, State
+from scheduler.core.state import Container, State
 
 NOTHING = -(1 << 64)  # a claim of nothing: it fits even where foreign memory has left less than nothing
 

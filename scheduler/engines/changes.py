@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from .base import Condition, Sighting
+from scheduler.engines.base import Condition, Sighting
 
 
 class Changes:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from django.conf import settings
 
-from .base import Engine, EngineAway
-from .docker import DockerEngine, DockerSettings
-from .outfit import Outfit, Simulation, keep_copy
-from .process import ProcessEngine
+from scheduler.engines.base import Engine, EngineAway
+from scheduler.engines.docker.engine import DockerEngine, DockerSettings
+from scheduler.engines.outfit import Outfit, Simulation, keep_copy
+from scheduler.engines.process.engine import ProcessEngine
 
 
 async def choose(simulation: Simulation | None) -> Engine:

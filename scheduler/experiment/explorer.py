@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
 
-from ..core import fair, policies, safety
-from ..core.arbiter import handle
-from ..core.events import (
+from scheduler.core import fair, policies, safety
+from scheduler.core.arbiter import handle
+from scheduler.core.events import (
     ContainerPaused,
     ContainerResumed,
     Effect,
@@ -34,8 +34,8 @@ from ..core.events import (
     TakeBack,
     Ticked,
 )
-from ..core.invariants import violations
-from ..core.state import Container, Gpu, Request, Session, State
+from scheduler.core.invariants import violations
+from scheduler.core.state import Container, Gpu, Request, Session, State
 
 LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
-from .series import Means, Series
+from scheduler.experiment.series import Means, Series
 
 # Where the bars of the project are set: the sizes at which the card is short.
 SHORT = range(18, 39)

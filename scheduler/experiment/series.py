@@ -8,10 +8,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import repeat
 
-from ..core.policies import POLICIES
-from ..simulate import Outcome, run
-from .literal import RULES
-from .workloads import WORKLOADS, bound
+from scheduler.core.policies import POLICIES
+from scheduler.experiment.literal import RULES
+from scheduler.experiment.simulate import Outcome, run
+from scheduler.experiment.workloads import WORKLOADS, bound
 
 SIZES = tuple(range(4, 39, 2))
 ALL_POLICIES = (*POLICIES, *RULES)

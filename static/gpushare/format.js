@@ -1,4 +1,4 @@
-// Numbers, times and words as people read them. All words come from the catalogue in the page (web/text.py).
+// Numbers, times and words as people read them. All words come from the catalogue in the page (web/pages/text.py).
 const catalogue = JSON.parse(document.getElementById("text")?.textContent ?? "{}");
 
 /** The text for `key`, with {name} replaced by values.name. Plain text: put it into the page with textContent. */

@@ -3,9 +3,8 @@ import subprocess
 
 import pytest
 
+from tests.cli.support import ENTRY, environment
 from tests.support.appliance import Appliance
-
-from .support import ENTRY, environment
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,8 @@ import termios
 
 import pytest
 
+from tests.cli.support import gpushare
 from tests.support.appliance import WORKLOAD, until
-
-from .support import gpushare
 
 
 @pytest.fixture

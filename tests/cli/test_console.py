@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import Appliance
 from tests.support.dockerd import IMAGE, Dockerd, dockerd
 from tests.support.terminal import Terminal
-
-from .support import ENTRY, environment, gpushare
 
 __all__ = ["dockerd"]
 

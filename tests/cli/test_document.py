@@ -6,10 +6,9 @@ import time
 
 import pytest
 
+from tests.cli.support import ENTRY, environment
 from tests.support.appliance import ROOT, Appliance
 from tests.support.documents import console, level
-
-from .support import ENTRY, environment
 
 LOOKS = ("ps", "gpus", "queue", "peak", "report")  # repeated until they show it: it comes about by itself
 PATIENCE = 20.0  # seconds

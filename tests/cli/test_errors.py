@@ -6,8 +6,7 @@ import socket
 import pytest
 
 from appliance.cli.errors import Problem, from_answer
-
-from .support import gpushare
+from tests.cli.support import gpushare
 
 
 @pytest.fixture

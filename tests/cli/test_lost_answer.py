@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from .support import gpushare
+from tests.cli.support import gpushare
 
 LAUNCH = b"POST /api/v1/containers/ "
 

@@ -6,9 +6,8 @@ import signal
 
 import pytest
 
+from tests.cli.support import gpushare
 from tests.support.appliance import WORKLOAD, until
-
-from .support import gpushare
 
 
 def run(appliance, *words, **more):

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from .support import ENTRY, ROOT, environment, gpushare
+from tests.cli.support import ENTRY, ROOT, environment, gpushare
 
 HEAVY = {"django", "rest_framework", "channels", "docker", "httpx", "rich", "asyncio"}
 

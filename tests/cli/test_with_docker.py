@@ -12,12 +12,11 @@ from pathlib import Path
 import docker
 import pytest
 
+from tests.cli.support import gpushare
 from tests.support.appliance import Appliance, until
 from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
 from tests.support.host import BUILD, MIB
 from tests.support.registry import Registry, serving
-
-from .support import gpushare
 
 __all__ = ["docker_api", "dockerd"]
 

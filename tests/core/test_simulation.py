@@ -9,8 +9,8 @@ from django.core.management import call_command
 
 from scheduler.core.policies import POLICIES
 from scheduler.experiment.series import measure
+from scheduler.experiment.simulate import run
 from scheduler.experiment.workloads import CAPACITY, WORKLOADS, bound, paper
-from scheduler.simulate import run
 
 SIZES = (18, 26, 38)
 SEEDS = 12

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.engines.base import Launch
-from scheduler.engines.docker import DockerEngine, DockerSettings
+from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.outfit import Outfit
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
 

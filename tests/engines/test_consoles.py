@@ -13,13 +13,13 @@ from uuid import UUID
 
 import pytest
 
-from scheduler import consoles as module
-from scheduler.consoles import Consoles
+from scheduler.containers import consoles as module
+from scheduler.containers.consoles import Consoles
 from scheduler.engines.base import Launch
-from scheduler.engines.docker import DockerEngine
+from scheduler.engines.docker.engine import DockerEngine
 from tests.support.eventually import eventually
+from web.console.frames import PAYLOAD_LIMIT, WINDOW, Kind, Line, dial
 from web.errors import Problem
-from web.frames import PAYLOAD_LIMIT, WINDOW, Kind, Line, dial
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]

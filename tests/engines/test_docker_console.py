@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.engines import docker_client
 from scheduler.engines.base import Attached, Condition, EngineError, Launch, Output
-from scheduler.engines.docker import DockerEngine
-from scheduler.engines.docker_logs import DOCKERS_BUFFER, messages_of_terminal
+from scheduler.engines.docker import client
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.logs import DOCKERS_BUFFER, messages_of_terminal
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import next_change
 from tests.support.eventually import eventually
@@ -106,7 +106,7 @@ async def test_a_terminals_output_reaches_the_log_across_restarts(open_engine: O
 async def test_a_terminal_may_be_quiet_for_longer_than_docker_may(
     open_engine: Opener, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(docker_client, "ANSWERS_WITHIN", 1)
+    monkeypatch.setattr(client, "ANSWERS_WITHIN", 1)
     launch = a_launch("/bin/sh", "-c", "sleep 3; echo late", tty=True)
     async with open_engine() as engine:
         engine_id = (await engine.launch(launch)).engine_id

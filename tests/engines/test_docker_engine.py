@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.engines.base import Condition, EngineError, Launch, Sighting
-from scheduler.engines.docker import DockerEngine
+from scheduler.engines.docker.engine import DockerEngine
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.docker

@@ -18,9 +18,9 @@ import pytest
 import requests.exceptions
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
-from scheduler.engines.docker import DockerEngine, limits_of
-from scheduler.engines.docker_errors import explain
-from scheduler.engines.docker_options import container_name
+from scheduler.engines.docker.engine import DockerEngine, limits_of
+from scheduler.engines.docker.errors import explain
+from scheduler.engines.docker.options import container_name
 from tests.engines.conftest import Opener
 from tests.support.dockerd import IMAGE, Dockerd, NoBridge, build_image, have_dockerd, private
 from tests.support.eventually import eventually

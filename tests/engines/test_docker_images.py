@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from scheduler.engines.base import EngineError, Launch
-from scheduler.engines.docker import DockerEngine
+from scheduler.engines.docker.engine import DockerEngine
 from tests.engines.conftest import Opener
 from tests.support.registry import Registry, serving
 

@@ -9,8 +9,8 @@ import docker
 import pytest
 
 from scheduler.engines.base import EngineError, Launch
-from scheduler.engines.docker import DockerEngine
-from scheduler.engines.docker_options import SHIM
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.options import SHIM
 from scheduler.engines.outfit import Outfit, Simulation
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scheduler.engines.base import Launch
-from scheduler.engines.docker import DockerEngine
-from scheduler.engines.docker_logs import LogFile, parse_stamp
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.logs import LogFile, parse_stamp
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
 from tests.support.eventually import eventually

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import docker
 import pytest
 
-from scheduler.engines import docker_watch
 from scheduler.engines.base import Condition, EngineAway, Launch, Sighting
-from scheduler.engines.docker import DockerEngine
-from scheduler.engines.docker_options import LABEL
+from scheduler.engines.docker import watch
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.options import LABEL
 from tests.engines.conftest import Opener, leaks_sockets
 from tests.support.dockerd import Dockerd
 from tests.support.eventually import eventually
@@ -202,4 +202,4 @@ async def test_no_docker_at_the_start_is_said_and_may_be_tried_again(open_engine
 
 
 def test_regular_look_is_often_enough() -> None:
-    assert docker_watch.LOOK_AGAIN + docker_watch.LAST_WORDS <= WITHIN
+    assert watch.LOOK_AGAIN + watch.LAST_WORDS <= WITHIN

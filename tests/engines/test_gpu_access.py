@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.engines import gpu_access
 from scheduler.engines.base import EngineError, Launch
-from scheduler.engines.docker_options import Given, Limits, create_body
-from scheduler.engines.gpu_access import Access, Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
+from scheduler.engines.docker import gpu_access
+from scheduler.engines.docker.gpu_access import Access, Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
+from scheduler.engines.docker.options import Given, Limits, create_body
 from scheduler.engines.outfit import Simulation
 
 FIRST, SECOND = "GPU-1a2b3c4d-0000-0000-0000-000000000001", "GPU-1a2b3c4d-0000-0000-0000-000000000002"

@@ -22,13 +22,14 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from scheduler.engines.docker_options import LABEL, LABEL_HOME
+from scheduler.engines.docker.options import LABEL, LABEL_HOME
 from tests.support.dockerd import Dockerd, build_image
 from tests.support.host import BUILD, SeparateScheduler, query
 from tests.support.people import make_user
 from tests.support.site import running_site
-from web import audit, tokens
+from web import audit
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Gpu
+from web.people import tokens
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engines import tree
 from scheduler.engines.base import Condition, EngineError, Launch, Sighting
 from scheduler.engines.outfit import Outfit, Simulation
-from scheduler.engines.process import ProcessEngine
+from scheduler.engines.process import tree
+from scheduler.engines.process.engine import ProcessEngine
 from tests.support.eventually import eventually
 
 
@@ -232,7 +232,7 @@ import asyncio, json, sys
 from pathlib import Path
 from scheduler.engines.base import Launch
 from scheduler.engines.outfit import Outfit
-from scheduler.engines.process import ProcessEngine
+from scheduler.engines.process.engine import ProcessEngine
 async def main(home, launches):
     engine = ProcessEngine(Path(home), Outfit(Path("/nowhere.so")))
     await engine.start()

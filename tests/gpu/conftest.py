@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from . import host_image
-from .host_image import IMAGE, PYTHON
+from tests.gpu import host_image
+from tests.gpu.host_image import IMAGE, PYTHON
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).parent

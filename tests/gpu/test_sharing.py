@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .conftest import Appliance
+from tests.gpu.conftest import Appliance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.docker, pytest.mark.timeout(300)]
 GiB = 1 << 30

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from .conftest import HERE, ROOT, VOLUMES, Appliance
-from .host_image import IMAGE, PYTHON
+from tests.gpu.conftest import HERE, ROOT, VOLUMES, Appliance
+from tests.gpu.host_image import IMAGE, PYTHON
 
 pytestmark = [pytest.mark.gpu, pytest.mark.docker, pytest.mark.timeout(300)]
 ENTRY = [sys.executable, "-c", "from appliance.cli import main; main()"]

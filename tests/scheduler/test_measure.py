@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
-from scheduler import measure
+from scheduler.rounds import measure
 from tests.support.card import ROOT
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, MIB, Host, query

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from scheduler import pages
+from scheduler.sessions import lease_pages
 from shim.binding import WIRE_VERSION, Code, Frame, LeasePage, Type
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host
@@ -71,7 +71,7 @@ async def test_forged_headroom_is_wiped_out_and_never_taken_back(host: Host) -> 
 async def test_handed_back_page_brings_no_headroom_and_no_more_than_the_quota(host: Host) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     gpu = next(iter(host.up.gpus.cards))
-    page = pages.make(os.getpid(), str(container.pk), [pages.Place(gpu, GIB, CONTEXT)])
+    page = lease_pages.make(os.getpid(), str(container.pk), [lease_pages.Place(gpu, GIB, CONTEXT)])
     page[0].granted = 3 * GIB
     page[0].extend(512 * MIB)
     raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))

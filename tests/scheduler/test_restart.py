@@ -15,8 +15,8 @@ from django.utils import timezone
 from scheduler.worker import AlreadyRunning, only_one
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
+from web.history.reports import report
 from web.models import Container
-from web.reports import report
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 
 from scheduler.engines.base import EngineAway, Launch, Sighting
 from scheduler.gpus import Reading
-from scheduler.idle import Idle
+from scheduler.rounds.idle import Idle
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.people import make_user
@@ -87,7 +87,7 @@ async def test_ttl_warns_then_ends(host: Host) -> None:
 
 
 async def test_ttl_ends_a_program_that_ignores_sigterm(host: Host, monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.limits.GRACE", 0.5)
+    monkeypatch.setattr("scheduler.rounds.time_limits.GRACE", 0.5)
     container = await host.launch("bash", "-c", "trap '' TERM; while true; do sleep 1; done", ttl_seconds=0.5)
     ended = await host.until(container, "killed")
     assert ended.exit_code == 137
@@ -277,7 +277,7 @@ async def recorded(rows: QuerySet[Any]) -> None:
 async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settings, monkeypatch) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 0.01
     settings.GPUSHARE_IDLE_ACTION = "pause"
-    monkeypatch.setattr("scheduler.idle.busy", lambda *_: 0.0)  # the simulated card does not tell who computes
+    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)  # the simulated card does not tell who computes
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     idle = await host.until(container, "paused")
     assert idle.idle_since is not None
@@ -287,7 +287,7 @@ async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settin
 async def test_owner_of_an_idle_holder_is_warned_if_configured(host: Host, settings, monkeypatch) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 0.01
     settings.GPUSHARE_IDLE_ACTION = "notify"
-    monkeypatch.setattr("scheduler.idle.busy", lambda *_: 0.0)
+    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await recorded(AuditEntry.objects.filter(action="warn", actor="gpushare", subject=str(container.pk)))
     assert (await host.get(container)).state == "running"
@@ -307,7 +307,7 @@ async def test_mark_of_an_idle_holder_goes_when_it_computes_under_another_schedu
 ) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 0.01
     load = [0.0]
-    monkeypatch.setattr("scheduler.idle.busy", lambda *_: load[0])
+    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: load[0])
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await marked(host, container, True)
     await host.stop()
@@ -319,7 +319,7 @@ async def test_mark_of_an_idle_holder_goes_when_it_computes_under_another_schedu
 async def test_time_in_a_pause_is_not_idle_time(host: Host, settings, monkeypatch) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 1
     settings.GPUSHARE_IDLE_ACTION = "pause"
-    monkeypatch.setattr("scheduler.idle.busy", lambda *_: 0.0)
+    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await host.says(container, "holding")
     readings = dict.fromkeys(host.up.gpus.cards, Reading(0))

@@ -12,8 +12,8 @@ from django.utils import timezone
 from shim.binding import Type
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.raw import Raw
+from web.history.reports import report
 from web.models import Container
-from web.reports import report
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 

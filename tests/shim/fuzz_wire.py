@@ -10,7 +10,7 @@ import random
 import sys
 import time
 
-from scheduler.wire import FRAME_SIZE, FROM_PROCESS, Frame, Reader, Type, WireError, pack
+from scheduler.sessions.wire import FRAME_SIZE, FROM_PROCESS, Frame, Reader, Type, WireError, pack
 from shim.binding import WIRE_VERSION
 
 SEEDS = [

@@ -6,18 +6,7 @@ import os
 
 import pytest
 
-from shim.binding import (
-    FRAME_SIZE,
-    PAGE_SIZE,
-    PAGE_SLOTS,
-    BadFrame,
-    BadPage,
-    Frame,
-    LeasePage,
-    Type,
-    pack,
-    unpack,
-)
+from shim.binding import FRAME_SIZE, PAGE_SIZE, PAGE_SLOTS, BadFrame, BadPage, Frame, LeasePage, Type, pack, unpack
 
 MIB = 1 << 20
 FIRST, SECOND = bytes(range(16)), b"\1" * 16

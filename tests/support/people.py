@@ -7,9 +7,9 @@ from typing import Any
 from django.contrib.auth.models import Group, User
 from rest_framework.test import APIClient
 
-from web import tokens
 from web.models import Scope
-from web.roles import Role
+from web.people import tokens
+from web.people.roles import Role
 
 
 def make_user(name: str = "ada", role: Role = Role.USER, **fields: Any) -> User:

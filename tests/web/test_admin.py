@@ -10,9 +10,10 @@ from django.test import Client
 from tests.support.events import Kind, append
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web import audit, tokens
+from web import audit
 from web.models import Allowance, AuditEntry, Container
-from web.roles import Role, role_of
+from web.people import tokens
+from web.people.roles import Role, role_of
 
 pytestmark = pytest.mark.django_db
 

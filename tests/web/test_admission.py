@@ -16,8 +16,8 @@ from django.test import Client
 from appliance.asgi import application
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.people import make_user
-from web import admission
-from web.consumers import SIGN_IN
+from web.live.consumer import SIGN_IN
+from web.people import visitor
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +39,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.number, self.enough, self.loop = 0, asyncio.Event(), asyncio.get_running_loop()
-        self.really = admission.person
+        self.really = visitor.person
 
     def person(self, scope: dict[str, Any]) -> User:
         self.number += 1
@@ -53,13 +53,13 @@ class Looks:
 @pytest.fixture
 async def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     looks = Looks()
-    monkeypatch.setattr(admission, "person", looks.person)
+    monkeypatch.setattr(visitor, "person", looks.person)
     return looks
 
 
 @pytest.fixture
 async def page(browser: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApplicationCommunicator]:
-    monkeypatch.setattr(admission, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
     page = open_page(browser)
     await page.send_input({"type": "websocket.connect"})
     assert (await page.receive_output(10))["type"] == "websocket.accept"

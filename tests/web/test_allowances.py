@@ -12,11 +12,11 @@ from django.utils import timezone
 from tests.support.events import Kind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import client_for, make_user
-from web import services
-from web.allowances import Limits, limits_of
 from web.errors import Problem
 from web.models import Allowance, Container
-from web.roles import Role
+from web.people.allowances import Limits, limits_of
+from web.people.roles import Role
+from web.services import steering
 
 pytestmark = pytest.mark.django_db
 
@@ -27,26 +27,26 @@ def allow(who, **fields) -> None:
 
 def refused(user, **spec) -> tuple[int, str, str]:
     with pytest.raises(Problem) as problem:
-        services.launch(user, {"image": "local", **spec})
+        steering.launch(user, {"image": "local", **spec})
     return problem.value.status, problem.value.code, problem.value.field
 
 
 def test_without_an_allowance_there_is_no_limit(ada, gpu):
     assert limits_of(ada) == Limits()
     for _ in range(5):
-        services.launch(ada, {"image": "local", "gpu_memory": "5g", "priority": 100})
+        steering.launch(ada, {"image": "local", "gpu_memory": "5g", "priority": 100})
 
 
 def test_vram_at_once(ada, gpu, node):
     make_gpu(node, 1)
     allow(ada, gpu_memory=4 * GIB)
-    services.launch(ada, {"image": "local", "gpu_memory": "2g"})
-    services.launch(ada, {"image": "local"})  # 1 GiB where nothing is said
+    steering.launch(ada, {"image": "local", "gpu_memory": "2g"})
+    steering.launch(ada, {"image": "local"})  # 1 GiB where nothing is said
     assert refused(ada, gpu_memory="2g") == (403, "over_allowance", "gpu_memory")
     assert refused(ada, gpu_memory="1g", gpus=2) == (403, "over_allowance", "gpu_memory")
-    services.launch(ada, {"image": "local", "gpu_memory": "1g"})
+    steering.launch(ada, {"image": "local", "gpu_memory": "1g"})
     Container.objects.update(finished_at=timezone.now())
-    services.launch(ada, {"image": "local", "gpu_memory": "4g"})
+    steering.launch(ada, {"image": "local", "gpu_memory": "4g"})
 
 
 def test_a_quota_that_was_promised_counts_instead_of_what_was_asked_for(ada, gpu):
@@ -59,14 +59,14 @@ def test_raising_a_quota_is_held_to_the_same_limit(ada, gpu):
     allow(ada, gpu_memory=4 * GIB)
     container = make_container(ada, "a", gpu, quota=2 * GIB)
     make_container(ada, "b", gpu, quota=GIB)
-    services.change(ada, container, gpu_memory="3g")
+    steering.change(ada, container, gpu_memory="3g")
     with pytest.raises(Problem, match="at once"):
-        services.change(ada, container, gpu_memory="4g")
+        steering.change(ada, container, gpu_memory="4g")
 
 
 def test_containers_at_once(ada, gpu):
     allow(ada, containers=1)
-    services.launch(ada, {"image": "local"})
+    steering.launch(ada, {"image": "local"})
     assert refused(ada) == (403, "over_allowance", "")
 
 
@@ -74,15 +74,15 @@ def test_priorities(ada, gpu):
     allow(ada, priority_lowest=-5, priority_highest=0)
     assert refused(ada, priority=1) == (403, "over_allowance", "priority")
     assert refused(ada, priority=-6) == (403, "over_allowance", "priority")
-    services.launch(ada, {"image": "local", "priority": -5})
+    steering.launch(ada, {"image": "local", "priority": -5})
     with pytest.raises(Problem, match="not above 0"):
-        services.change(ada, make_container(ada, "x", gpu), priority=3)
+        steering.change(ada, make_container(ada, "x", gpu), priority=3)
 
 
 def test_images_by_pattern(ada, gpu):
     allow(ada, images=["lab/*", "local"])
     assert refused(ada, image="docker.io/miner:latest") == (403, "over_allowance", "image")
-    services.launch(ada, {"image": "lab/torch:2"})
+    steering.launch(ada, {"image": "lab/torch:2"})
     allow(ada, images=[])
     assert refused(ada) == (403, "over_allowance", "image")
 
@@ -93,14 +93,14 @@ def test_gpus(ada, gpu, node):
     allow(ada, gpus=["GPU-1", "GPU-2"])
     assert refused(ada, gpus=["GPU-0"]) == (403, "over_allowance", "gpus")
     assert refused(ada, gpus=3) == (400, "too_few_gpus", "gpus")
-    assert services.launch(ada, {"image": "local", "gpus": ["GPU-2"]}).container.gpu_uuids == ["GPU-2"]
+    assert steering.launch(ada, {"image": "local", "gpus": ["GPU-2"]}).container.gpu_uuids == ["GPU-2"]
 
 
 def test_where_gpus_are_limited_the_least_promised_of_them_is_taken(ada, gpu, node):
     first, second = make_gpu(node, 1), make_gpu(node, 2)
     make_container(ada, "a", first, quota=2 * GIB)
     allow(ada, gpus=["GPU-1", "GPU-2"])
-    assert services.launch(ada, {"image": "local"}).container.gpu_uuids == [second.uuid]
+    assert steering.launch(ada, {"image": "local"}).container.gpu_uuids == [second.uuid]
 
 
 def test_vram_hours_a_week(ada, gpu):
@@ -110,7 +110,7 @@ def test_vram_hours_a_week(ada, gpu):
     allow(ada, gib_hours=2)
     append(container, long_ago, Kind.ACCEPTED, gpu, used_after=GIB)
     append(container, long_ago + timedelta(days=5), Kind.FREED, gpu, used_after=0)
-    services.launch(ada, {"image": "local"})  # long ago does not count
+    steering.launch(ada, {"image": "local"})  # long ago does not count
     append(container, now - timedelta(hours=3), Kind.ACCEPTED, gpu, used_after=GIB)
     assert refused(ada) == (403, "over_allowance", "")
 
@@ -134,7 +134,7 @@ def test_an_allowance_is_somebodys(ada):
 
 def test_one_sees_what_one_may_and_does_use(client, ada, gpu):
     allow(ada, gpu_memory=4 * GIB, images=["local"])
-    services.launch(ada, {"image": "local", "gpu_memory": "3g"})
+    steering.launch(ada, {"image": "local", "gpu_memory": "3g"})
     body = client.get("/api/v1/me/").json()
     assert (body["username"], body["role"]) == ("ada", "user")
     assert (body["limits"]["gpu_memory"], body["limits"]["images"]) == (4 * GIB, ["local"])
@@ -146,7 +146,7 @@ def test_images_by_role(ada, gpu):
     """A role is a group, and so may have an allowance."""
     allow(Group.objects.get(name="user"), images=["lab/*"])
     assert refused(ada) == (403, "over_allowance", "image")
-    services.launch(make_user("olga", Role.OPERATOR), {"image": "local"})
+    steering.launch(make_user("olga", Role.OPERATOR), {"image": "local"})
 
 
 def test_the_allowance_of_a_role_binds_those_who_have_the_role_by_default(client, gpu, settings):

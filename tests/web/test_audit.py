@@ -15,8 +15,8 @@ from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
 from web import audit
 from web.models import AllocationEvent, AuditEntry, Chain, Seal
-from web.roles import Role
-from web.spec import KillSpec
+from web.people.roles import Role
+from web.spec.requests import KillSpec
 
 pytestmark = pytest.mark.django_db
 

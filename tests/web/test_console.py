@@ -18,11 +18,11 @@ from appliance.asgi import application
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web import admission, tokens
+from web.console.frames import PAYLOAD_LIMIT, Kind, Line, refusal, socket_path
 from web.errors import Problem
-from web.frames import PAYLOAD_LIMIT, Kind, Line, refusal, socket_path
 from web.models import AuditEntry, Container, Scope, Token
-from web.roles import Role
+from web.people import tokens, visitor
+from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -207,7 +207,7 @@ async def test_a_scheduler_that_goes_away_is_told(shell: Container, scheduler: S
 async def test_a_token_that_ends_takes_the_keyboard_away(
     shell: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
     socket = Connection(shell, await sync_to_async(key_of)("owner"))
     await socket.connect()
     await Token.objects.all().adelete()
@@ -220,7 +220,7 @@ async def test_a_token_that_ends_takes_the_keyboard_away(
 async def test_whoever_is_no_longer_signed_in_cannot_type_on(
     shell: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, leave: Any
 ) -> None:
-    monkeypatch.setattr(admission, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
     browser = Client()
     await sync_to_async(browser.force_login)(shell.owner)
     socket = Connection(shell, None, cookie=cookie_of(browser))

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.machine import GIB, commands_answered
-from web import services
 from web.models import AuditEntry, Command
+from web.services import steering
 
 URL = "/api/v1/forecast/"
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,7 +24,7 @@ def test_the_answer_is_the_schedulers(client, gpu):
 
 
 def test_what_is_asked(ada, gpu):
-    command = services.forecast(ada, gpu_memory=2 * GIB, priority=3)
+    command = steering.forecast(ada, gpu_memory=2 * GIB, priority=3)
     assert command.arguments == {"gpu_memory": 2 * GIB, "gpus": 1, "priority": 3, "owner": "ada"}
 
 

@@ -3,9 +3,9 @@
 import pytest
 from django.test import Client
 
-from web import services
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
+from web.services import steering
 
 pytestmark = pytest.mark.django_db
 
@@ -200,7 +200,7 @@ def test_there_are_at_least_sixty():
 )
 def test_what_is_right_is_stored_in_one_normal_form(client, gpu, settings, monkeypatch, asked, stored):
     settings.GPUSHARE_VOLUME_ROOTS = ["/srv/data", "/home/{user}"]
-    monkeypatch.setattr("web.services.wait_for", lambda command: command)
+    monkeypatch.setattr("web.services.steering.wait_for", lambda command: command)
     assert client.post("/api/v1/containers/", {"image": "local", **asked}).status_code == 202
     container = Container.objects.get()
     assert {name: getattr(container, name) for name in stored} == stored
@@ -221,7 +221,7 @@ def test_nobody_mounts_somebody_elses_home(client, gpu, settings):
 )  # fmt: skip
 def test_a_nul_character_is_refused_by_its_field_and_the_refusal_is_recorded(ada, gpu, asked):
     with pytest.raises(Problem) as caught:
-        services.launch(ada, {"image": "local", **asked})
+        steering.launch(ada, {"image": "local", **asked})
     assert (caught.value.status, caught.value.field) == (400, next(iter(asked)))
     assert "NUL" in caught.value.message
     assert AuditEntry.objects.get().action == "launch-refused"

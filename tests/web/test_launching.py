@@ -7,9 +7,9 @@ from django.utils import timezone
 
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu
 from tests.support.people import client_for, make_user
-from web import services
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
+from web.services import steering
 
 URL = "/api/v1/containers/"
 
@@ -59,7 +59,7 @@ def test_the_schedulers_refusal_is_the_answer(client, gpu):
 
 @pytest.mark.django_db
 def test_a_scheduler_that_takes_long_gives_202_and_where_to_look(client, gpu, monkeypatch):
-    monkeypatch.setattr(services, "wait_for", lambda command: command)
+    monkeypatch.setattr(steering, "wait_for", lambda command: command)
     answer = client.post(URL, {"image": "local"})
     assert answer.status_code == 202
     body = answer.json()
@@ -101,12 +101,12 @@ def test_what_cannot_be_is_refused_before_a_row_is_written(client, gpu, asked, e
 @pytest.mark.django_db
 def test_a_name_is_free_again_once_its_container_ended(ada, gpu):
     make_container(ada, "again", finished_at=timezone.now())
-    assert services.launch(ada, {"image": "local", "name": "again"}).container.name == "again"
+    assert steering.launch(ada, {"image": "local", "name": "again"}).container.name == "again"
 
 
 @pytest.mark.django_db
 def test_a_launch_without_a_name_gets_one(ada, gpu):
-    first, second = (services.launch(ada, {"image": "registry.lab/team/torch:2.1"}).container for _ in range(2))
+    first, second = (steering.launch(ada, {"image": "registry.lab/team/torch:2.1"}).container for _ in range(2))
     assert first.name.startswith("torch-")
     assert first.name != second.name
 
@@ -114,27 +114,27 @@ def test_a_launch_without_a_name_gets_one(ada, gpu):
 @pytest.mark.django_db
 def test_the_same_key_launches_once(ada, gpu):
     asked = {"image": "local", "gpu_memory": "1g"}
-    first = services.launch(ada, asked, key="k1")
-    assert services.launch(ada, {"image": "local", "gpu_memory": GIB}, key="k1") == first
-    assert services.launch(ada, asked, key="k2") != first
-    assert services.launch(make_user("bob"), asked, key="k1") != first
+    first = steering.launch(ada, asked, key="k1")
+    assert steering.launch(ada, {"image": "local", "gpu_memory": GIB}, key="k1") == first
+    assert steering.launch(ada, asked, key="k2") != first
+    assert steering.launch(make_user("bob"), asked, key="k1") != first
     with pytest.raises(Problem) as refused:
-        services.launch(ada, {"image": "local"}, key="k1")
+        steering.launch(ada, {"image": "local"}, key="k1")
     assert (refused.value.status, refused.value.code) == (409, "idempotency_key_reused")
 
 
 @pytest.mark.django_db
 def test_a_refused_launch_frees_its_key(ada, gpu):
-    first = services.launch(ada, {"image": "local"}, key="k1")
+    first = steering.launch(ada, {"image": "local"}, key="k1")
     now = timezone.now()
     Command.objects.update(outcome=Command.Outcome.REFUSED, done_at=now)
     Container.objects.update(finished_at=now, removed_at=now)
-    assert services.launch(ada, {"image": "local"}, key="k1") != first
+    assert steering.launch(ada, {"image": "local"}, key="k1") != first
 
 
 @pytest.mark.django_db
 def test_the_values_of_variables_stay_out_of_answers_and_the_audit_log(client, ada, gpu):
-    command = services.launch(ada, {"image": "local", "env": {"API_KEY": "hunter2"}})
+    command = steering.launch(ada, {"image": "local", "env": {"API_KEY": "hunter2"}})
     assert "hunter2" not in client.get(f"{URL}{command.container_id}/").content.decode()
     assert "hunter2" not in str(AuditEntry.objects.get(action="launch").detail)
 
@@ -143,13 +143,13 @@ def test_the_values_of_variables_stay_out_of_answers_and_the_audit_log(client, a
 def test_gpus_that_fit_are_chosen_by_the_scheduler(ada, node):
     make_gpu(node, 0)
     make_gpu(node, 1, capacity=8 * GIB)
-    assert services.launch(ada, {"image": "local", "gpu_memory": "7g"}).container.gpu_uuids == []
-    assert services.launch(ada, {"image": "local", "gpus": ["GPU-1"]}).container.gpu_uuids == ["GPU-1"]
+    assert steering.launch(ada, {"image": "local", "gpu_memory": "7g"}).container.gpu_uuids == []
+    assert steering.launch(ada, {"image": "local", "gpus": ["GPU-1"]}).container.gpu_uuids == ["GPU-1"]
 
 
 @pytest.mark.django_db
 def test_a_viewer_launches_nothing(gpu):
-    from web.roles import Role
+    from web.people.roles import Role
 
     answer = client_for(make_user("eve", Role.VIEWER)).post(URL, {"image": "local"})
     assert refusal(answer) == (403, "forbidden", "")

@@ -11,7 +11,7 @@ from appliance import directory
 from tests.support.people import make_user
 from tests.support.slapd import SLAPD, running_slapd
 from web.models import AuditEntry
-from web.roles import Role, role_of
+from web.people.roles import Role, role_of
 
 pytest.importorskip("django_auth_ldap", reason="needs the extra 'signin'")
 pytestmark = [
@@ -39,7 +39,7 @@ def ldap(server, settings):
     for name, value in directory.ldap(environment).items():
         setattr(settings, name, value)
     settings.GPUSHARE_GROUPS = directory.group_map("gpu-operators=operator vision")
-    settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "web.directory.ldap.Backend"]
+    settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "web.people.directory.ldap.Backend"]
 
 
 def sign_in(username: str, password: str) -> int:

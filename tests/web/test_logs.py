@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web import logs, tokens
+from web.console import output
 from web.models import Container
+from web.people import tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,14 +60,14 @@ async def text_of(answer) -> bytes:
 )
 async def test_what_was_written(home, query, expected):
     container, key = await sync_to_async(launched)()
-    logs.path_of(container.pk).write_bytes(b"one\ntwo\nthree\n")
+    output.path_of(container.pk).write_bytes(b"one\ntwo\nthree\n")
     assert await text_of(await get(container, key, query)) == expected
 
 
 async def test_the_last_lines_of_a_long_log(home):
     container, key = await sync_to_async(launched)()
     lines = [b"%d " % index + b"x" * 200 + b"\n" for index in range(5000)]
-    logs.path_of(container.pk).write_bytes(b"".join(lines) + b"unfinished")
+    output.path_of(container.pk).write_bytes(b"".join(lines) + b"unfinished")
     assert await text_of(await get(container, key, "?tail=1001")) == b"".join(lines[-1000:]) + b"unfinished"
     assert await text_of(await get(container, key)) == b"".join(lines) + b"unfinished"
 
@@ -79,13 +80,13 @@ async def test_no_output_yet_is_an_empty_text(home):
 async def test_following_ends_with_the_container(home):
     container, key = await sync_to_async(launched)()
     stream = (await get(container, key, "?follow=true")).streaming_content
-    logs.path_of(container.pk).write_bytes(b"first\n")
+    output.path_of(container.pk).write_bytes(b"first\n")
     assert await anext(stream) == b"first\n"
     later = asyncio.ensure_future(anext(stream))
-    with logs.path_of(container.pk).open("ab") as file:
+    with output.path_of(container.pk).open("ab") as file:
         file.write(b"second\n")
     assert await later == b"second\n"
-    with logs.path_of(container.pk).open("ab") as file:
+    with output.path_of(container.pk).open("ab") as file:
         file.write(b"last words\n")
     await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
     assert [part async for part in stream] == [b"last words\n"]

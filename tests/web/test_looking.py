@@ -9,7 +9,7 @@ from django.utils import timezone
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
 from web.models import AuditEntry, Claim, Command, Container, State
-from web.roles import Role
+from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -157,11 +157,11 @@ def test_nodes_say_whether_they_live(client, node):
 
 
 def test_people_see_their_own_commands_alone(client, ada, gpu):
-    from web import services
+    from web.services import steering
 
     bob = make_user("bob")
-    theirs = services.pause(bob, make_container(bob, "b"))
-    mine = services.pause(ada, make_container(ada, "a"))
+    theirs = steering.pause(bob, make_container(bob, "b"))
+    mine = steering.pause(ada, make_container(ada, "a"))
     assert [row["id"] for row in client.get("/api/v1/commands/").json()["results"]] == [str(mine.pk)]
     assert client.get(f"/api/v1/commands/{theirs.pk}/").status_code == 404
 

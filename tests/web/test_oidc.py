@@ -18,7 +18,7 @@ from django.urls import clear_url_caches
 
 from appliance import directory, urls
 from tests.support.people import make_user
-from web.roles import Role, role_of
+from web.people.roles import Role, role_of
 
 jwt = pytest.importorskip("jwt", reason="needs the extra 'signin'")
 pytest.importorskip("mozilla_django_oidc", reason="needs the extra 'signin'")
@@ -78,7 +78,7 @@ def provider(settings) -> Iterator[Provider]:
         for name, value in settings.OIDC.items():
             setattr(settings, name, value)
         settings.GPUSHARE_GROUPS = {"gpu-operators": "operator"}
-        settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "web.directory.oidc.Backend"]
+        settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "web.people.directory.oidc.Backend"]
         _reload_urls()
         yield provider
         provider.shutdown()

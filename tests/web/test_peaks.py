@@ -10,9 +10,9 @@ from django.utils import timezone
 from tests.support.events import Kind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import make_user
+from web.history.peaks import peaks, suggest
 from web.models import Claim
-from web.peaks import peaks, suggest
-from web.roles import Role
+from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 MIB = 2**20

@@ -14,9 +14,10 @@ from rest_framework.test import APIClient
 
 from tests.support.machine import make_container
 from tests.support.people import client_for, make_user
-from web import services, tokens
 from web.models import Command, Scope
-from web.roles import Role
+from web.people import tokens
+from web.people.roles import Role
+from web.services import steering
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +64,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
 
 @pytest.fixture
 def things(gpu, monkeypatch) -> dict[str, Any]:
-    monkeypatch.setattr(services, "wait_for", lambda command: command)  # not decided yet: a 202 is a yes
+    monkeypatch.setattr(steering, "wait_for", lambda command: command)  # not decided yet: a 202 is a yes
     owner = make_user("owner")
     live = make_container(owner, "live", gpu)
     return {

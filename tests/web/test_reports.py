@@ -15,9 +15,9 @@ from django.contrib.auth.models import Group
 from tests.support.events import Kind, append, recomputed
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
-from web import reports
+from web.history import reports
+from web.history.reports import report
 from web.models import Container
-from web.reports import report
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)

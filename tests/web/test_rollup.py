@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.machine import make_container
+from web.history.rollup import roll_up
 from web.models import UsageSample
-from web.rollup import roll_up
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)

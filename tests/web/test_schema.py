@@ -16,9 +16,9 @@ from rest_framework.test import APIClient
 
 from tests.support.machine import commands_answered, make_container, make_gpu, make_node
 from tests.support.people import make_user
-from web import tokens
 from web.models import Container
-from web.roles import Role
+from web.people import tokens
+from web.people.roles import Role
 
 URL = "/api/v1/schema/"
 

@@ -10,8 +10,8 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from tests.support.people import client_for, make_user
-from web import signin
-from web.api import throttles
+from web.http import throttles
+from web.people import signin
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/sign-in/"

@@ -11,10 +11,11 @@ from django.utils import timezone
 
 from tests.support.machine import GIB, commands_answered, make_container
 from tests.support.people import client_for, make_user
-from web import audit, commands, launching, services
+from web import audit
 from web.errors import Problem
 from web.models import AllocationEvent, AuditEntry, Command
-from web.roles import Role
+from web.people.roles import Role
+from web.services import issuing, launching, steering
 
 pytestmark = pytest.mark.django_db
 
@@ -33,12 +34,12 @@ def code_of(deed) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("deed", "kind", "arguments"),
     [
-        (lambda user, it: services.pause(user, it, "lunch"), "pause", {}),
-        (lambda user, it: services.resume(user, it), "resume", {}),
-        (lambda user, it: services.kill(user, it), "kill", {"grace": 0.0}),
-        (lambda user, it: services.kill(user, it, grace=3), "kill", {"grace": 3.0}),
-        (lambda user, it: services.change(user, it, gpu_memory="3g"), "change", {"gpu_memory": 3 * GIB}),
-        (lambda user, it: services.change(user, it, priority=-5), "change", {"priority": -5}),
+        (lambda user, it: steering.pause(user, it, "lunch"), "pause", {}),
+        (lambda user, it: steering.resume(user, it), "resume", {}),
+        (lambda user, it: steering.kill(user, it), "kill", {"grace": 0.0}),
+        (lambda user, it: steering.kill(user, it, grace=3), "kill", {"grace": 3.0}),
+        (lambda user, it: steering.change(user, it, gpu_memory="3g"), "change", {"gpu_memory": 3 * GIB}),
+        (lambda user, it: steering.change(user, it, priority=-5), "change", {"priority": -5}),
     ],
 )
 def test_a_wish_is_a_command_and_an_audit_entry(ada, running, deed, kind, arguments):
@@ -52,27 +53,27 @@ def test_a_wish_is_a_command_and_an_audit_entry(ada, running, deed, kind, argume
 
 def test_nobody_steers_what_is_not_theirs(running):
     bob = make_user("bob")
-    for deed in (services.pause, services.resume, services.kill):
+    for deed in (steering.pause, steering.resume, steering.kill):
         assert code_of(lambda deed=deed: deed(bob, running)) == (403, "forbidden")
-    assert services.pause(make_user("olga", Role.OPERATOR), running).kind == "pause"
+    assert steering.pause(make_user("olga", Role.OPERATOR), running).kind == "pause"
 
 
 def test_what_has_ended_is_not_steered(ada, running):
     running.finished_at = timezone.now()
     running.save(update_fields=["finished_at"])
-    assert code_of(lambda: services.pause(ada, running)) == (409, "container_ended")
-    assert services.remove(ada, running).kind == "remove"
+    assert code_of(lambda: steering.pause(ada, running)) == (409, "container_ended")
+    assert steering.remove(ada, running).kind == "remove"
 
 
 def test_what_lives_is_not_removed(ada, running):
-    assert code_of(lambda: services.remove(ada, running)) == (409, "not_ended")
+    assert code_of(lambda: steering.remove(ada, running)) == (409, "not_ended")
 
 
 def test_what_was_removed_is_not_removed_again(ada, running):
     now = timezone.now()
     running.finished_at = running.removed_at = now
     running.save(update_fields=["finished_at", "removed_at"])
-    assert code_of(lambda: services.remove(ada, running)) == (404, "not_found")
+    assert code_of(lambda: steering.remove(ada, running)) == (404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -87,18 +88,18 @@ def test_what_was_removed_is_not_removed_again(ada, running):
     ],
 )
 def test_a_change_that_makes_no_sense_is_refused(ada, running, fields, expected):
-    assert code_of(lambda: services.change(ada, running, **fields)) == expected
+    assert code_of(lambda: steering.change(ada, running, **fields)) == expected
     assert not Command.objects.exists()
 
 
 def test_an_operator_reorders_and_an_admin_sets_the_policy(ada, running, gpu):
     operator, admin = make_user("olga", Role.OPERATOR), make_user("root", Role.ADMIN)
-    assert services.reorder(operator, [running.pk]).arguments == {"containers": [str(running.pk)]}
-    assert services.set_policy(admin, "fifo").arguments == {"policy": "fifo"}
-    assert code_of(lambda: services.reorder(ada, [running.pk])) == (403, "forbidden")
-    assert code_of(lambda: services.set_policy(operator, "fifo")) == (403, "forbidden")
-    assert code_of(lambda: services.reorder(operator, [running.pk] * 2)) == (400, "invalid")
-    assert code_of(lambda: services.reorder(operator, ["00000000-0000-0000-0000-000000000000"])) == (
+    assert steering.reorder(operator, [running.pk]).arguments == {"containers": [str(running.pk)]}
+    assert steering.set_policy(admin, "fifo").arguments == {"policy": "fifo"}
+    assert code_of(lambda: steering.reorder(ada, [running.pk])) == (403, "forbidden")
+    assert code_of(lambda: steering.set_policy(operator, "fifo")) == (403, "forbidden")
+    assert code_of(lambda: steering.reorder(operator, [running.pk] * 2)) == (400, "invalid")
+    assert code_of(lambda: steering.reorder(operator, ["00000000-0000-0000-0000-000000000000"])) == (
         400,
         "unknown_container",
     )
@@ -107,7 +108,7 @@ def test_an_operator_reorders_and_an_admin_sets_the_policy(ada, running, gpu):
 def test_nothing_is_asked_of_a_silent_scheduler(ada, running, node):
     node.seen_at = timezone.now() - timedelta(seconds=6)
     node.save(update_fields=["seen_at"])
-    assert code_of(lambda: services.pause(ada, running)) == (503, "scheduler_away")
+    assert code_of(lambda: steering.pause(ada, running)) == (503, "scheduler_away")
     assert not Command.objects.exists()
 
 
@@ -129,7 +130,7 @@ def test_the_answer_says_what_really_happened(ada, client, running):
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time and locks no rows")
 @pytest.mark.parametrize(
     "deed",
-    [lambda user, it: services.pause(user, it), lambda user, it: services.launch(user, {"image": "local"})],
+    [lambda user, it: steering.pause(user, it), lambda user, it: steering.launch(user, {"image": "local"})],
     ids=["steering", "launching"],
 )
 def test_rows_that_refer_to_what_is_locked_are_written_meanwhile(ada, running, deed, monkeypatch):
@@ -146,9 +147,9 @@ def test_rows_that_refer_to_what_is_locked_are_written_meanwhile(ada, running, d
         writer.start()
         writer.join(10)
         assert not writer.is_alive()
-        return commands.issue(*arguments, **words)
+        return issuing.issue(*arguments, **words)
 
-    monkeypatch.setattr(services, "issue", issue)
+    monkeypatch.setattr(steering, "issue", issue)
     monkeypatch.setattr(launching, "commands", SimpleNamespace(issue=issue, require_scheduler=lambda: None))
     assert deed(ada, running).done_at is None
 
@@ -158,12 +159,12 @@ def test_a_command_sends_the_scheduler_a_hint(ada, running):
     from asgiref.sync import async_to_sync
     from channels.layers import get_channel_layer
 
-    services.pause(ada, running)
+    steering.pause(ada, running)
     assert async_to_sync(get_channel_layer().receive)("scheduler") == {"type": "wake"}
 
 
 def test_waiting_ends_with_the_outcome_or_the_timeout(ada, running):
-    command = services.pause(ada, running)
-    assert services.wait_for(command, timeout=0.02).done_at is None
+    command = steering.pause(ada, running)
+    assert steering.wait_for(command, timeout=0.02).done_at is None
     Command.objects.update(done_at=timezone.now(), outcome="done", message="Paused.")
-    assert services.wait_for(command).message == "Paused."
+    assert steering.wait_for(command).message == "Paused."

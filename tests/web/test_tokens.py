@@ -5,9 +5,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from tests.support.people import client_for, make_user
-from web import tokens
-from web.bootstrap import ensure_admin
 from web.models import AuditEntry, Scope, Token
+from web.people import tokens
+from web.people.bootstrap import ensure_admin
 
 pytestmark = pytest.mark.django_db
 

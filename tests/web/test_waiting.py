@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from tests.support.machine import make_container
 from tests.support.redis_server import BIN, Redis, running_redis
-from web import commands, services
 from web.models import Command, Gpu
+from web.services import issuing, steering
 
 pytestmark = [
     pytest.mark.production,
@@ -34,7 +34,7 @@ def redis(settings) -> Iterator[Redis]:
 
 @pytest.fixture
 def command(ada: User, gpu: Gpu, redis: Redis) -> Command:
-    return services.pause(ada, make_container(ada, gpu=gpu))
+    return steering.pause(ada, make_container(ada, gpu=gpu))
 
 
 def _finish() -> None:
@@ -43,20 +43,20 @@ def _finish() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_word_through_redis_ends_the_wait(command, monkeypatch):
-    monkeypatch.setattr(commands, "LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
 
     def scheduler() -> None:  # with its own connections and loop, as in another process
         _finish()
-        async_to_sync(get_channel_layer().send)(commands.outcome_channel(command.pk), {"type": "command.done"})
+        async_to_sync(get_channel_layer().send)(issuing.outcome_channel(command.pk), {"type": "command.done"})
         connections.close_all()
 
     thread = threading.Thread(target=scheduler)
     thread.start()
-    assert services.wait_for(command, timeout=3600).message == "Paused."
+    assert steering.wait_for(command, timeout=3600).message == "Paused."
     thread.join()
 
 
 def test_while_redis_is_away_the_outcome_is_looked_for(command, redis):
     redis.stop()
     _finish()
-    assert services.wait_for(command).message == "Paused."
+    assert steering.wait_for(command).message == "Paused."

@@ -19,10 +19,13 @@ from django.utils import timezone
 from tests.support.events import recomputed
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
-from web import audit, commands, reports, services, tokens
-from web.allowances import quota_held
+from web import audit
+from web.history import reports
 from web.models import Allowance, AuditEntry, Command, Container, State
-from web.roles import Role
+from web.people import tokens
+from web.people.allowances import quota_held
+from web.people.roles import Role
+from web.services import issuing, steering
 
 WORKLOAD = str(BUILD / "workload")
 
@@ -60,8 +63,8 @@ async def rest(host) -> Rest:
 
 @pytest.mark.timeout(60)
 async def test_an_outcome_is_told_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "LOOK_AGAIN", 3600.0)
-    monkeypatch.setattr(services, "wait_for", partial(commands.wait_for, timeout=3600.0))
+    monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=3600.0))
     body = await rest.launch("a", "--hold", "60")
     command = await query(Command.objects.get, kind=Command.Kind.LAUNCH)
     assert command.created_at <= command.taken_at <= command.done_at
@@ -204,7 +207,7 @@ async def test_of_two_that_pass_an_allowance_together_one_is_refused(host: Host,
     def both(first: Callable[[], Command], second: Callable[[], Command]) -> list[str]:
         with transaction.atomic():  # the scheduler sees neither before both have been asked for
             asked = [first(), second()]
-        return sorted(f"{command.outcome} {command.code}".strip() for command in map(services.wait_for, asked))
+        return sorted(f"{command.outcome} {command.code}".strip() for command in map(steering.wait_for, asked))
 
     async def image_labels(image: str, progress: object = None) -> dict[str, str]:
         return {"com.nvidia.memory.limit": "3GiB"}
@@ -216,17 +219,17 @@ async def test_of_two_that_pass_an_allowance_together_one_is_refused(host: Host,
     hold = [WORKLOAD, "--bytes", "1MiB", "--hold", "60"]
 
     def launch() -> Command:
-        return services.launch(user, {"image": "local", "command": hold})
+        return steering.launch(user, {"image": "local", "command": hold})
 
     assert await query(both, launch, launch) == outcomes
     [labelled] = await query(lambda: list(Container.objects.live()))
     assert await query(quota_held, user) == 3 * GIB
 
-    await query(lambda: services.wait_for(services.change(user, labelled, gpu_memory="1GiB")))
+    await query(lambda: steering.wait_for(steering.change(user, labelled, gpu_memory="1GiB")))
     status, other = await rest("POST", "containers/", {"image": "local", "command": hold, "gpu_memory": "1GiB"})
     assert status == 201, other
     one, two = await query(lambda: list(Container.objects.live()))
-    raised = [partial(services.change, user, container, gpu_memory="3GiB") for container in (one, two)]
+    raised = [partial(steering.change, user, container, gpu_memory="3GiB") for container in (one, two)]
     assert await query(both, *raised) == outcomes
     assert await query(quota_held, user) == 4 * GIB
     assert sorted(next(iter(tenant.quota.values())) for tenant in host.up.broker.tenants.values()) == [GIB, 3 * GIB]

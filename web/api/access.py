@@ -9,9 +9,9 @@ from rest_framework.authentication import BaseAuthentication, get_authorization_
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from web import tokens
 from web.models import Token
-from web.roles import Role, require
+from web.people import tokens
+from web.people.roles import Role, require
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -17,16 +17,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from web import logs, services
 from web.api.access import body, person
 from web.api.answers import CommandAnswer, ContainerAnswer, PendingAnswer, SteeredAnswer
 from web.api.outcome import ERRORS, finished
 from web.api.queries import ContainerQuery, PageQuery, Query, containers_matching
+from web.console import output
 from web.errors import invalid
 from web.models import Command, Container
 from web.models.records import claims_with_gpus
-from web.roles import Role, require_steering, role_of, steering
-from web.spec import ChangeSpec, KillSpec, LaunchSpec, NoteSpec
+from web.people.roles import Role, require_steering, role_of, steered_by
+from web.services import steering
+from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec
 
 STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
 LAUNCHED = {201: SteeredAnswer, 202: PendingAnswer, **ERRORS}
@@ -48,7 +49,7 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
         return Container.objects.whole()
 
     def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "shows": steering(person(self.request))}
+        return {**super().get_serializer_context(), "shows": steered_by(person(self.request))}
 
     @extend_schema(parameters=[ContainerQuery], responses={200: ContainerAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -77,33 +78,33 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 128 or not key.isascii() or not key.isprintable():
             raise invalid("The Idempotency-Key has to be at most 128 printable characters.")
-        return self._outcome(services.launch(person(request), body(request), key), status.HTTP_201_CREATED)
+        return self._outcome(steering.launch(person(request), body(request), key), status.HTTP_201_CREATED)
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:
-        return self._outcome(services.change(person(request), self.get_object(), **body(request)))
+        return self._outcome(steering.change(person(request), self.get_object(), **body(request)))
 
     @extend_schema(request=None, responses=STEERED)
     def destroy(self, request: Request, pk: UUID) -> Response:
-        return self._outcome(services.remove(person(request), self.get_object()))
+        return self._outcome(steering.remove(person(request), self.get_object()))
 
     @extend_schema(request=NoteSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: UUID) -> Response:
         given = NoteSpec.parse(request.data)
-        return self._outcome(services.pause(person(request), self.get_object(), **given))
+        return self._outcome(steering.pause(person(request), self.get_object(), **given))
 
     @extend_schema(request=NoteSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, pk: UUID) -> Response:
         given = NoteSpec.parse(request.data)
-        return self._outcome(services.resume(person(request), self.get_object(), **given))
+        return self._outcome(steering.resume(person(request), self.get_object(), **given))
 
     @extend_schema(request=KillSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def kill(self, request: Request, pk: UUID) -> Response:
         given = KillSpec.parse(request.data)
-        return self._outcome(services.kill(person(request), self.get_object(), **given))
+        return self._outcome(steering.kill(person(request), self.get_object(), **given))
 
     @extend_schema(parameters=[LogsQuery], responses={(200, "text/plain"): OpenApiTypes.STR, **ERRORS})
     @action(detail=True)
@@ -111,7 +112,7 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
         query = LogsQuery.of(request)
         container = self.get_object()
         require_steering(person(request), container, "read the output of")
-        lines = logs.stream(container.pk, follow=query["follow"], tail=query.get("tail"))
+        lines = output.stream(container.pk, follow=query["follow"], tail=query.get("tail"))
         return StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8")
 
     def _outcome(self, command: Command, done: int = status.HTTP_200_OK) -> Response:

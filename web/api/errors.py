@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from web.errors import Problem
-from web.fields import problem_from
+from web.spec.fields import problem_from
 
 logger = logging.getLogger(__name__)
 

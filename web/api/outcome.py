@@ -7,17 +7,17 @@ from drf_spectacular.utils import OpenApiResponse
 from rest_framework import status
 from rest_framework.response import Response
 
-from web import services
 from web.api.answers import CommandAnswer, ErrorAnswer, PendingAnswer
 from web.errors import Problem
 from web.models import Command
+from web.services import steering
 
 ERRORS = {code: OpenApiResponse(ErrorAnswer) for code in (400, 401, 403, 404, 409, 429, 503)}
 
 
 def finished(command: Command) -> Command | Response:
     """The command once it is done, or the 202 if that takes longer. Raises the scheduler's refusal as a Problem."""
-    command = services.wait_for(command)
+    command = steering.wait_for(command)
     if command.done_at is None:
         url = reverse("command-detail", args=[command.pk])
         message = command.message or "The scheduler has not finished this yet."  # a launch tells what it fetches

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, time
 from typing import Any
 
 from django.db.models import Q
+from django.utils.dateparse import parse_date, parse_datetime
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.pagination import PageNumberPagination
 from rest_framework.request import Request
 
-from web.fields import StrictSerializer
 from web.models import State
+from web.spec.fields import StrictSerializer
+
+
+class Pages(PageNumberPagination):
+    """Every list is paged, in one shape."""
+
+    page_size = 100
+    page_size_query_param = "page_size"
+    max_page_size = 1000
 
 
 class Query(StrictSerializer):
@@ -27,6 +40,34 @@ class PageQuery(Query):
     page_size = serializers.IntegerField(required=False, min_value=1, max_value=1000)
 
 
+@extend_schema_field(OpenApiTypes.STR)
+class TimeField(serializers.Field[datetime, Any, str, Any]):
+    """An ISO time, or a date: its midnight UTC. A time without a zone is UTC."""
+
+    def to_internal_value(self, data: Any) -> datetime:
+        try:
+            found = parse_datetime(data) if "T" in data or " " in data.strip() else None
+            date = parse_date(data) if found is None else None
+        except ValueError:  # looks right, but there is no such day or hour
+            found = date = None
+        if date is not None:
+            found = datetime.combine(date, time(), UTC)
+        if found is None:
+            raise serializers.ValidationError("This has to be a date, such as 2026-11-20, or a time in ISO form.")
+        if not 2000 <= found.year < 3000:
+            raise serializers.ValidationError("This is not a time of this appliance's.")
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+    def to_representation(self, value: datetime) -> str:
+        return value.isoformat()
+
+
+class SpanQuery(Query):
+    def get_fields(self) -> dict[str, Any]:
+        # "from" is a word of Python's, so it cannot be declared as an attribute.
+        return {**super().get_fields(), "from": TimeField(required=False), "to": TimeField(required=False)}
+
+
 class ContainerQuery(PageQuery):
     state = serializers.ChoiceField(State.choices, required=False)
     live = serializers.BooleanField(required=False, help_text="true: only those that have not ended; false: the ended.")
@@ -41,7 +82,11 @@ class ContainerQuery(PageQuery):
 
 
 _ENDED = Q(finished_at__isnull=False)
+
+
 _STARTED = Q(finished_at=None, started_at__isnull=False)
+
+
 # `Container.state` as conditions; a test holds the two together.
 STATES: Mapping[str, Q] = {
     State.KILLED: _ENDED & Q(kill_requested_at__isnull=False),
@@ -52,6 +97,8 @@ STATES: Mapping[str, Q] = {
     State.SUSPENDED: _STARTED & Q(paused_at=None, suspended_since__isnull=False),
     State.RUNNING: _STARTED & Q(paused_at=None, suspended_since=None),
 }
+
+
 _SAME = {"owner": "owner__username", "name": "name", "image": "image", "gpu": "claims__gpu__uuid"}
 
 

@@ -11,7 +11,7 @@ from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from web.fields import StrictSerializer
+from web.spec.fields import StrictSerializer
 
 
 class StrictExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]

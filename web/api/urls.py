@@ -3,26 +3,26 @@
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from web.api import containers, devices, errors, history, people, schema
+from web.api import allocations, audit, containers, errors, gpus, me, nodes, queue, reports, schema, tokens
 
 router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
 router.register("commands", containers.Commands, basename="command")
-router.register("tokens", people.Tokens, basename="token")
+router.register("tokens", tokens.Tokens, basename="token")
 
 urlpatterns = [
     path("", include(router.urls)),
-    path("gpus/", devices.Gpus.as_view(), name="gpus"),
-    path("nodes/", devices.Nodes.as_view(), name="nodes"),
-    path("queue/", devices.Queue.as_view(), name="queue"),
-    path("policy/", devices.Policy.as_view(), name="policy"),
-    path("forecast/", devices.Forecast.as_view(), name="forecast"),
-    path("allocations/", history.Allocations.as_view(), name="allocations"),
-    path("reports/allocations/", history.AllocationReport.as_view(), name="report"),
-    path("peaks/", history.Peaks.as_view(), name="peaks"),
-    path("audit/", history.Audit.as_view(), name="audit"),
-    path("me/", people.Me.as_view(), name="me"),
-    path("sign-in/", people.SignIn.as_view(), name="sign-in"),
+    path("gpus/", gpus.Gpus.as_view(), name="gpus"),
+    path("nodes/", nodes.Nodes.as_view(), name="nodes"),
+    path("queue/", queue.Queue.as_view(), name="queue"),
+    path("policy/", queue.Policy.as_view(), name="policy"),
+    path("forecast/", queue.Forecast.as_view(), name="forecast"),
+    path("allocations/", allocations.Allocations.as_view(), name="allocations"),
+    path("reports/allocations/", reports.AllocationReport.as_view(), name="report"),
+    path("peaks/", reports.Peaks.as_view(), name="peaks"),
+    path("audit/", audit.Audit.as_view(), name="audit"),
+    path("me/", me.Me.as_view(), name="me"),
+    path("sign-in/", tokens.SignIn.as_view(), name="sign-in"),
     path("schema/", schema.Schema.as_view(), name="schema"),
     path("docs/", schema.Docs.as_view(), name="docs"),
     re_path(r"^.*", errors.unknown_path),

@@ -1,9 +1,9 @@
 """All records of the appliance. What the scheduler shares in records.py, who may do what in people.py, the hash
 chain in chain.py."""
 
-from .chain import AuditEntry, Chain, Seal
-from .people import Allowance, Scope, Token
-from .records import (
+from web.models.chain import AuditEntry, Chain, Seal
+from web.models.people import Allowance, Scope, Token
+from web.models.records import (
     AllocationEvent,
     Claim,
     Command,

@@ -1,4 +1,4 @@
-"""Tokens, and what people may use. Users and groups are Django's; roles are groups (`web/roles.py`)."""
+"""Tokens, and what people may use. Users and groups are Django's; roles are groups (`web/people/roles.py`)."""
 
 from __future__ import annotations
 

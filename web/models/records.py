@@ -1,6 +1,6 @@
 """The records: nodes, GPUs, containers, their claims, commands, and what happened.
 
-Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services.py` alone;
+Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services/steering.py` alone;
 observed state (every field below a line "observed") by `scheduler/store.py` alone. A container's `state` is never
 stored: it is a function of stored facts, so the two sides cannot disagree about it.
 

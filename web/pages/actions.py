@@ -12,20 +12,20 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from web import services
 from web.errors import Problem, invalid
 from web.models import Command, Container
 from web.pages.frame import answer, person, refusal, toast
-from web.services import wait_for
+from web.services import steering
+from web.services.steering import wait_for
 from web.sizes import parse_size
 
 Action = Callable[[User, Container, dict[str, Any]], Command]
 ACTIONS: dict[str, Action] = {
-    "pause": lambda user, container, given: services.pause(user, container, note=given["note"]),
-    "resume": lambda user, container, given: services.resume(user, container, note=given["note"]),
-    "kill": lambda user, container, given: services.kill(user, container, note=given["note"]),
-    "remove": lambda user, container, given: services.remove(user, container),
-    "change": lambda user, container, given: services.change(user, container, **_changes(given)),
+    "pause": lambda user, container, given: steering.pause(user, container, note=given["note"]),
+    "resume": lambda user, container, given: steering.resume(user, container, note=given["note"]),
+    "kill": lambda user, container, given: steering.kill(user, container, note=given["note"]),
+    "remove": lambda user, container, given: steering.remove(user, container),
+    "change": lambda user, container, given: steering.change(user, container, **_changes(given)),
 }
 TOGETHER = ("pause", "resume", "kill")  # what can be done to many at once
 

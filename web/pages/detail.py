@@ -11,13 +11,14 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from web import history, logs
+from web.console import output
+from web.history import samples
+from web.history.life import stretches
 from web.models import AllocationEvent, Container
 from web.pages.frame import container_or_404, person, show
-from web.roles import may_steer
-from web.snapshot import seconds
-from web.text import EVENTS, STATES
-from web.timeline import stretches
+from web.pages.text import EVENTS, STATES
+from web.people.roles import may_steer
+from web.times import seconds
 
 EVENTS_PER_PAGE = 50
 
@@ -49,7 +50,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
 @require_GET
 def held(request: HttpRequest, pk: UUID) -> JsonResponse:
     """VRAM over its life, for the chart."""
-    return JsonResponse(history.container(container_or_404(pk)))
+    return JsonResponse(samples.container(container_or_404(pk)))
 
 
 @login_required
@@ -69,7 +70,7 @@ def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
     if not may_steer(person(request), found):
         return HttpResponse("Only its owner and operators may read this.\n", status=403, content_type="text/plain")
     download = "download" in request.GET
-    lines = logs.stream(found.pk, follow=not download, tail=None if download else 1000)
+    lines = output.stream(found.pk, follow=not download, tail=None if download else 1000)
     # Text and nothing else, whatever a program printed: nosniff is set for every response.
     response = StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8")
     response.headers["Cache-Control"] = "no-store"

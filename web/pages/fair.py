@@ -12,10 +12,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 
-from web import audit, fairness
+from web import audit
 from web.errors import Problem
+from web.history import fairness
 from web.pages.frame import container_or_404, person, refusal, show, toast
-from web.roles import may_steer, require_steering
+from web.people.roles import may_steer, require_steering
 
 RANGES = {"1": gettext_lazy("Last 24 hours"), "7": gettext_lazy("Last 7 days"), "30": gettext_lazy("Last 30 days")}
 

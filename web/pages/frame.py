@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy
 
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
-from web.roles import Role, role_of
-from web.services import wait_for
-from web.text import catalogue
+from web.pages.text import catalogue
+from web.people.roles import Role, role_of
+from web.services.steering import wait_for
 
 PAGES: tuple[tuple[str, str | Promise], ...] = (
     ("dashboard", gettext_lazy("Overview")),

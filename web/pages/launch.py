@@ -11,12 +11,15 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from web import allowances, launch_form, peaks, services
 from web.errors import Problem
+from web.history import peaks
 from web.models import Command, Container, Gpu
+from web.pages import launch_form
 from web.pages.frame import person, show
-from web.roles import Role, may_steer, require
-from web.services import wait_for
+from web.people import allowances
+from web.people.roles import Role, may_steer, require
+from web.services import steering
+from web.services.steering import wait_for
 from web.sizes import format_size, parse_size
 
 RECENT = 8
@@ -31,7 +34,7 @@ def launch(request: HttpRequest) -> HttpResponse:
         require(user, Role.USER, "launch containers")
         if request.method == "GET":
             return _form(request, _start(request), None)
-        command = wait_for(services.launch(user, launch_form.spec_of(request.POST)))
+        command = wait_for(steering.launch(user, launch_form.spec_of(request.POST)))
         if command.outcome == Command.Outcome.REFUSED:
             raise Problem(command.code, command.message, command.status or 409, command.field)
         return redirect("container", command.container_id)
@@ -99,7 +102,7 @@ def forecast(request: HttpRequest) -> JsonResponse:
     try:
         size = parse_size(request.POST.get("gpu_memory", "").strip() or allowances.DEFAULT_QUOTA)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
-        command = wait_for(services.forecast(person(request), size, gpus), PATIENCE)
+        command = wait_for(steering.forecast(person(request), size, gpus), PATIENCE)
     except ValueError:
         return JsonResponse({})
     except Problem as problem:

@@ -8,8 +8,9 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
-from web import history, listing
+from web.history import samples
 from web.models import Gpu
+from web.pages import table
 from web.pages.frame import person, show
 
 
@@ -17,17 +18,17 @@ from web.pages.frame import person, show
 @login_required
 @require_GET
 def dashboard(request: HttpRequest) -> HttpResponse:
-    return show(request, "dashboard.html", {"page": listing.page(person(request), request.GET)})
+    return show(request, "dashboard.html", {"page": table.page(person(request), request.GET)})
 
 
 @gzip_page
 @login_required
 @require_GET
 def rows(request: HttpRequest) -> HttpResponse:
-    return render(request, "parts/rows.html", {"page": listing.page(person(request), request.GET)})
+    return render(request, "parts/rows.html", {"page": table.page(person(request), request.GET)})
 
 
 @login_required
 @require_GET
 def last_hour(request: HttpRequest, uuid: str) -> JsonResponse:
-    return JsonResponse(history.card(get_object_or_404(Gpu, uuid=uuid)))
+    return JsonResponse(samples.card(get_object_or_404(Gpu, uuid=uuid)))

@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
-from web import history
+from web.history import samples
 from web.models import Gpu
 from web.pages.frame import show
 
@@ -30,13 +30,13 @@ def replay(request: HttpRequest) -> HttpResponse:
 def day(request: HttpRequest, uuid: str) -> JsonResponse:
     """24 hours up to ?until= (seconds since the epoch; now if it is left out)."""
     until = _time(request.GET.get("until"))
-    return JsonResponse(history.holders(get_object_or_404(Gpu, uuid=uuid), until - history.DAY_LONG, until))
+    return JsonResponse(samples.holders(get_object_or_404(Gpu, uuid=uuid), until - samples.DAY_LONG, until))
 
 
 @login_required
 @require_GET
 def moment(request: HttpRequest, uuid: str) -> JsonResponse:
-    return JsonResponse(history.moment(get_object_or_404(Gpu, uuid=uuid), _time(request.GET.get("at"))))
+    return JsonResponse(samples.moment(get_object_or_404(Gpu, uuid=uuid), _time(request.GET.get("at"))))
 
 
 def _time(text: str | None) -> datetime:

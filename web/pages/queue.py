@@ -6,12 +6,12 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_POST
 
-from web import services
 from web.errors import Problem
 from web.models import Container, Node
 from web.pages.frame import answer, person, refusal, show
-from web.roles import Role, role_of
-from web.text import POLICIES
+from web.pages.text import POLICIES
+from web.people.roles import Role, role_of
+from web.services import steering
 
 
 @login_required
@@ -36,7 +36,7 @@ def reorder(request: HttpRequest) -> HttpResponse:
     undo = {"act": "reorder", "id": "queue", "fields": {"id": ",".join(before)}}
     ids = [pk for text in request.POST.getlist("id") for pk in text.split(",")]
     try:
-        return answer(request, services.reorder(person(request), ids), undo=undo)
+        return answer(request, steering.reorder(person(request), ids), undo=undo)
     except Problem as problem:
         return refusal(request, problem)
 
@@ -47,6 +47,6 @@ def policy(request: HttpRequest) -> HttpResponse:
     node = Node.objects.first()
     undo = {"act": "policy", "id": "queue", "fields": {"policy": node.policy}} if node else None
     try:
-        return answer(request, services.set_policy(person(request), request.POST.get("policy", "")), undo=undo)
+        return answer(request, steering.set_policy(person(request), request.POST.get("policy", "")), undo=undo)
     except Problem as problem:
         return refusal(request, problem)

@@ -12,9 +12,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
 
-from web import peaks, reports
+from web.history import peaks, reports
 from web.pages.frame import person, show
-from web.roles import Role, role_of
+from web.people.roles import Role, role_of
 
 GROUPINGS = {
     "user": gettext_lazy("User"),

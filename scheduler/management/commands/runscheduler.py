@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from scheduler.worker import CANNOT_START, Scheduler
-from web.bootstrap import ensure_admin
+from web.people.bootstrap import ensure_admin
 
 
 class Command(BaseCommand):

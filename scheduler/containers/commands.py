@@ -1,0 +1,204 @@
+"""Carries out what people want: takes Command rows in order and writes down what came of each.
+
+Commands about one container follow each other; those about different containers do not wait for one another, so that
+the fetching of an image holds up nobody else. A message on the channel "scheduler" says that there may be something
+to do; the rows are looked at every second as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.containers.foresight import foresee
+from scheduler.containers.life import Containers
+from scheduler.core.events import PolicyChanged, Refused
+from scheduler.engines.base import EngineError
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web.errors import Problem
+from web.models import Command, Container
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0  # seconds
+Kind = Command.Kind
+
+
+class Commands:
+    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
+        self._containers = containers
+        self._broker = broker
+        self._store = store
+        self._wake = asyncio.Event()
+        self._taken: dict[Any, asyncio.Task[None]] = {}
+        self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
+        self._launching: dict[str, asyncio.Task[None]] = {}
+        self._calling_off: set[Any] = set()  # kills that broke a launch off
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._take()
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            except DatabaseError as error:
+                log.error("the commands cannot be read: %s", error)
+                await asyncio.sleep(LOOK_EVERY)
+
+    async def close(self) -> None:
+        """Lets go of what is under way: it is taken up again at the next start."""
+        for task in self._taken.values():
+            task.cancel()
+        await asyncio.gather(*self._taken.values(), return_exceptions=True)
+
+    async def _take(self) -> None:
+        self._wake.clear()
+        commands = await self._store.commands()
+        # An outcome is in the database a moment after its command is done; until then the row still looks open.
+        still_open = {command.pk for command in commands}
+        self._taken = {pk: task for pk, task in self._taken.items() if pk in still_open or not task.done()}
+        for command in commands:
+            if command.pk not in self._taken:
+                self._start(command)
+                await asyncio.sleep(0)  # it begins, so that a kill finds the launch that it is to break off
+
+    def _start(self, command: Command) -> None:
+        container = str(command.container_id or "")
+        before = self._last.get(container)
+        if command.kind == Kind.KILL:
+            if launching := self._launching.pop(container, None):
+                launching.cancel()
+                self._calling_off.add(command.pk)
+            elif before is not None and before.get_name() == Kind.KILL:
+                before = None  # who asks again does not want to wait out the grace of the first
+        task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
+        self._taken[command.pk] = self._last[container] = task
+        task.add_done_callback(lambda done: self._last.get(container) is done and self._last.pop(container))
+
+    async def _carry_out(self, command: Command, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._store.taken(command.pk)
+        try:
+            message = await self._act(command)
+        except Problem as problem:
+            self._refuse(command, problem)
+        except EngineError as error:
+            self._refuse(command, Problem(error.code, str(error), error.status, error.field))
+        except DatabaseError as error:
+            log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
+            self._refuse(command, Problem("database_away", "The database did not take this. Try again shortly.", 503))
+        except Exception:
+            log.exception("command %s (%s)", command.pk, command.kind)
+            self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))
+        else:
+            self._done(command, Command.Outcome.DONE, message=message[:1000])
+
+    def _refuse(self, command: Command, problem: Problem) -> None:
+        if command.kind == Kind.LAUNCH:
+            now = timezone.now()
+            self._store.container(
+                str(command.container_id), finished_at=now, removed_at=now, reason=problem.message[:500]
+            )
+        self._done(
+            command,
+            Command.Outcome.REFUSED,
+            code=problem.code,
+            status=problem.status,
+            field=problem.field,
+            message=problem.message[:1000],
+        )
+
+    def _done(self, command: Command, outcome: Command.Outcome, **fields: Any) -> None:
+        self._store.command(command.pk, outcome=outcome, done_at=timezone.now(), **fields)
+
+    async def _act(self, command: Command) -> str:
+        """Does it; a sentence about what happened. Raises Problem or EngineError."""
+        arguments = command.arguments
+        match command.kind:
+            case Kind.POLICY:
+                self._decided(self._broker.ask(PolicyChanged(self._broker.now(), arguments["policy"])))
+                self._store.node(policy=self._broker.state.policy)
+                return f"The policy is {self._broker.state.policy}."
+            case Kind.REORDER:
+                self._decided(self._broker.reorder(tuple(arguments["containers"])))
+                return "The queue is reordered."
+            case Kind.FORECAST:
+                result, message = foresee(self._broker, arguments)
+                self._store.command(command.pk, result=result)
+                return message
+        row = command.container
+        if row is None:
+            raise Problem("unknown_container", "There is no such container.", 404)
+        match command.kind:
+            case Kind.LAUNCH:
+                return await self._launch(row, command)
+            case Kind.REMOVE:
+                await self._containers.remove(row)
+                return "It was removed."
+            case Kind.KILL if command.pk in self._calling_off:
+                self._calling_off.discard(command.pk)
+                return "It was killed before it had started."
+        return await self._steer(row, self._living(row), command)
+
+    async def _launch(self, row: Container, command: Command) -> str:
+        id_, loop = str(row.pk), asyncio.get_running_loop()
+
+        def progress(text: str) -> None:
+            loop.call_soon_threadsafe(lambda: self._store.command(command.pk, message=text[:1000]))
+
+        task = asyncio.current_task()
+        assert task is not None
+        self._launching[id_] = task
+        try:
+            await self._containers.launch(row, progress)
+        except asyncio.CancelledError:
+            if id_ in self._launching:
+                raise  # nobody killed it: the scheduler stops
+            task.uncancel()
+            self._store.container(id_, kill_requested_at=timezone.now())
+            await self._containers.abort(id_)
+            raise Problem("killed", "It was killed before it had started.", 409) from None
+        finally:
+            self._launching.pop(id_, None)
+        return "It was started."
+
+    async def _steer(self, row: Container, tenant: Tenant, command: Command) -> str:
+        arguments = command.arguments
+        match command.kind:
+            case Kind.PAUSE:
+                await self._containers.pause(tenant)
+                return "It is paused."
+            case Kind.RESUME:
+                await self._containers.resume(tenant)
+                return "It goes on."
+            case Kind.KILL:
+                by = command.issued_by.get_username() if command.issued_by else "the appliance"
+                reason = f"Killed by {by}" + (f": {command.note}" if command.note else ".")
+                await self._containers.kill(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
+                return "It has ended."
+            case Kind.CHANGE:
+                await self._containers.change(row, tenant, arguments)
+                return "It was changed."
+        raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
+
+    def _living(self, row: Container) -> Tenant:
+        tenant = self._containers.find(str(row.pk))
+        if tenant is None or tenant.finished or tenant.started_at is None:
+            raise Problem("container_ended", f'"{row.name}" has ended.', 409)
+        return tenant
+
+    def _decided(self, refused: Refused | None) -> None:
+        if refused is not None:
+            raise Problem(refused.reason.value, refused.explanation, 400)

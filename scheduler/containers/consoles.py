@@ -1,0 +1,232 @@
+"""Containers' keyboards and screens, for whoever the web lets in (web/console/frames.py).
+
+A console is attached before its container starts, so that no output is missed, and stays attached until the container
+ends. One connection at a time looks at it; a newer one takes over from an older one, which may be half dead. While
+nobody looks, the newest output is kept in memory for the next who does; the log has all of it anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections import deque
+from pathlib import Path
+
+from scheduler.engines.base import Attached, Engine, EngineError, Output
+from scheduler.sessions.broker import Broker
+from web.console.frames import PAYLOAD_LIMIT, WINDOW, BadFrame, Kind, Line, refusal, socket_path
+from web.errors import Problem
+
+log = logging.getLogger(__name__)
+
+FIRST = 10.0  # seconds in which whoever launched it comes to look; until then the container's output waits
+KEPT = 64 << 10  # bytes of output that nobody has seen yet
+SAYS_WITHIN = 10.0  # seconds until a connection has said whose console it wants
+TAKEN_OVER = Problem("console_taken", "Somebody opened this console elsewhere.", 409)
+KINDS = {Output.OUT: Kind.OUTPUT, Output.ERR: Kind.ERRORS}
+
+
+class Viewer:
+    """One connection that looks at a console and types into it."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self._keys: asyncio.Queue[bytes] = asyncio.Queue()  # empty bytes: the input's end
+        self._said_all = False
+        self._untyped = 0
+        self._unseen = 0
+        self._news = asyncio.Event()
+        self._gone = False
+
+    async def show(self, kind: Kind, data: bytes) -> bool:
+        """Waits until the person has seen enough of what came before. False if they have gone."""
+        while self._unseen >= WINDOW and not self._gone:
+            self._news.clear()
+            await self._news.wait()
+        if self._gone:
+            return False
+        self._unseen += len(data)
+        await self.line.send(kind, data)
+        return True
+
+    async def dismiss(self) -> None:
+        await self.line.send(Kind.REFUSED, refusal(TAKEN_OVER).encode())
+        await self.line.close()
+
+    def leave(self) -> None:
+        self._gone = True
+        self._news.set()
+
+    async def listen(self, attached: Attached) -> None:
+        """Until they hang up. Raises BadFrame."""
+        typing = asyncio.create_task(self._type(attached))
+        try:
+            while (frame := await self.line.read()) and not self._gone:
+                await self._hear(*frame, attached)
+        finally:
+            typing.cancel()
+
+    async def _hear(self, kind: Kind, payload: bytes, attached: Attached) -> None:
+        if kind is Kind.INPUT and payload:
+            self._untyped += len(payload)
+            if self._untyped > WINDOW:
+                raise BadFrame("more input than was to be sent")
+            self._keys.put_nowait(payload)
+        elif kind is Kind.END and not self._said_all:
+            self._said_all = True
+            self._keys.put_nowait(b"")
+        elif kind is Kind.TAKEN:
+            self._unseen = max(0, self._unseen - struct.unpack("!I", payload)[0])
+            self._news.set()
+        elif kind is Kind.RESIZE:
+            with contextlib.suppress(EngineError):  # it has ended, or Docker is away: a later one may do
+                await attached.resize(*struct.unpack("!HH", payload))
+
+    async def _type(self, attached: Attached) -> None:
+        """Beside the listening: a program that does not read its input must not hide that somebody has hung up."""
+        while keys := await self._keys.get():
+            await attached.write(keys)
+            self._untyped -= len(keys)
+            await self.line.send(Kind.TAKEN, struct.pack("!I", len(keys)))
+        attached.end_input()
+
+
+class Console:
+    """One container's."""
+
+    def __init__(self, attached: Attached) -> None:
+        self.attached = attached
+        self._viewer: Viewer | None = None
+        self._came = asyncio.Event()
+        self._unseen: deque[tuple[Kind, bytes]] = deque()
+        self._kept = 0  # bytes in there
+        self._ended = False
+        self._in_order = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until the container has written its last."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._came.wait(), FIRST)
+            while not self._ended:
+                output, data = await self.attached.read()
+                if data:
+                    self._unseen.append((KINDS[output], data))
+                    self._kept += len(data)
+                self._ended = not data
+                await self._show()
+        finally:
+            await self.attached.close()
+
+    async def look(self, viewer: Viewer) -> None:
+        """Shows it to this viewer, until it hangs up or another one comes."""
+        before, self._viewer = self._viewer, viewer
+        if before:
+            before.leave()
+            self._dismissing = asyncio.create_task(before.dismiss())  # not awaited: it may be half dead
+        self._came.set()
+        showing = asyncio.create_task(self._show())
+        try:
+            await viewer.listen(self.attached)
+        finally:
+            viewer.leave()
+            if self._viewer is viewer:
+                self._viewer = None
+            await showing
+
+    async def _show(self) -> None:
+        async with self._in_order:
+            while self._unseen and (viewer := self._viewer):
+                if await viewer.show(*self._unseen[0]):
+                    self._drop()
+            if self._ended and self._viewer:
+                await self._viewer.line.send(Kind.END)
+        while not self._viewer and self._kept > KEPT:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._kept -= len(self._unseen.popleft()[1])
+
+
+class Consoles:
+    """All of this host's, and the socket that leads to them."""
+
+    def __init__(self, engine: Engine, broker: Broker, home: Path) -> None:
+        self._engine, self._broker, self._home = engine, broker, home
+        self._consoles: dict[str, Console] = {}
+        self._finding = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        folder = self._home / "consoles"
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o750)  # a web service of another user has to be of our group, as for the containers' output
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        with socket_path(self._home) as path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.bind(path)
+            os.chmod(path, 0o660)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=2 * PAYLOAD_LIMIT)
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def hold(self, container: str, engine_id: str) -> Console:
+        """Attaches to a container for the rest of its life. Raises EngineError."""
+        console = Console(await self._engine.attach(engine_id))
+        self._consoles[container] = console
+        self._keep(asyncio.create_task(self._run(container, console)))
+        return console
+
+    async def _run(self, container: str, console: Console) -> None:
+        try:
+            await console.run()
+        except Exception:
+            log.exception("the console of container %s", container)
+        finally:
+            if self._consoles.get(container) is console:
+                del self._consoles[container]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if task := asyncio.current_task():
+            self._keep(task)
+        line = Line(reader, writer)
+        try:
+            async with asyncio.timeout(SAYS_WITHIN):
+                frame = await line.read()
+            if frame is None or frame[0] is not Kind.OPEN:
+                raise BadFrame("OPEN is to be said first")
+            async with self._finding:
+                console = await self._find(frame[1].decode())
+            await line.send(Kind.OPEN)
+            await console.look(Viewer(line))
+        except Problem as problem:
+            await line.send(Kind.REFUSED, refusal(problem).encode())
+        except (ValueError, TimeoutError) as error:
+            log.warning("a connection to a console was closed: %s", error or "it said nothing")
+        finally:
+            await line.close()
+
+    async def _find(self, container: str) -> Console:
+        """Held since its start; or attached to now, after a restart of ours. Raises Problem."""
+        if console := self._consoles.get(container):
+            return console
+        tenant = self._broker.tenants.get(container)
+        if tenant is None or tenant.finished or not tenant.engine_id:
+            raise Problem("container_ended", "It has ended.", 409)
+        try:
+            return await self.hold(container, tenant.engine_id)
+        except EngineError as error:
+            raise Problem(error.code, str(error), error.status) from None
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

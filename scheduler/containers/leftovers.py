@@ -1,0 +1,53 @@
+"""Clears away what could not be cleared at its moment, because the engine was away, or we were.
+
+Ended containers that were to be removed when done; and what the engine still has of containers that we count as
+removed, such as a launch that was refused because the engine did not answer, though it had done what it was asked.
+The other way round, what was removed from the engine by others is counted as removed from then on. And kills that the
+engine did not carry out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from django.utils import timezone
+
+from scheduler.containers.life import Containers
+from scheduler.engines.base import EngineAway, EngineError
+from scheduler.store import Store
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 5.0  # seconds
+
+
+class Leftovers:
+    def __init__(self, containers: Containers, store: Store) -> None:
+        self._containers = containers
+        self._store = store
+
+    async def run(self) -> None:
+        while True:
+            await self._clear()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _clear(self) -> None:
+        await self._containers.kill_again()
+        # First ours and then the engine's: what we know to have ended was in the engine before its list was made.
+        kept = await self._store.kept()
+        try:
+            present = await self._containers.ids_in_engine()
+            for id_ in set(kept).difference(present):
+                self._store.container(id_, removed_at=timezone.now())
+            for id_ in await self._store.removed(present):
+                await self._containers.abort(id_)
+        except EngineError as error:
+            log.debug("not cleared away for now: %s", error)
+        for row in await self._store.leftovers():
+            try:
+                await self._containers.remove(row)
+            except EngineAway:
+                return  # it says so elsewhere; all are tried again
+            except EngineError as error:
+                log.warning("container %s has ended but cannot be removed: %s", row.name, error)

@@ -1,0 +1,246 @@
+"""One event being handled: the state so far, the effects so far, and what follows from a change by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+
+from scheduler.core import admission, changes, policies, safety
+from scheduler.core.events import Admitted, Effect, Granted, Pressure, Reason, Refused, Rejected, Suspended, TakeBack
+from scheduler.core.state import Asking, Container, Request, State
+
+
+class Step:
+    """Handlers change `state`, add the GPUs that the change concerns to `touched`, and say if it was `disturbed`.
+
+    `finish` does the rest.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.effects: list[Effect] = []
+        self.touched: set[str] = set()
+        self.disturbed = False  # something happened that no decision could have prevented
+        self._settled: set[tuple[int, int]] = set()  # calls whose last awaited headroom this event has returned
+        self._idle: set[str] = set()  # GPUs whose idle headroom is to be taken back
+
+    def advance(self, now: float) -> None:
+        if isfinite(now) and now > self.state.now:
+            self.state = replace(self.state, now=now)
+
+    def refuse(self, reason: Reason, explanation: str, container: str | None = None) -> None:
+        self.effects.append(Refused(reason, explanation, container))
+
+    def finish(self) -> None:
+        """Lets every consequence happen: ends of waits, grants, answers, flags."""
+        if self.disturbed or not self.state.calm:
+            self.state = replace(self.state, calm=safety.calm(self.state))
+        self._expire()
+        while True:
+            touched, self.touched = self.touched, set()
+            self._serve(touched)
+            self._settle()
+            self._decide()
+            self._expire()
+            if not self.touched:
+                break
+        self._press()
+
+    # ---- calls ----
+
+    def wait(self, request: Request) -> None:
+        """Puts a call into the queue. It is suspended only when the headroom of all linked GPUs has been taken back."""
+        awaiting = frozenset(safety.linked(self.state, [request.gpu]))
+        queue = self.state.waiting
+        # A call that waited for the last scheduler already has its place among those that came after it.
+        later = (i for i, other in enumerate(queue) if not other.placed and other.since > request.since)
+        place = next(later, len(queue))
+        queue = (*queue[:place], replace(request, awaiting=awaiting), *queue[place:])
+        self.state = replace(self.state, waiting=queue)
+        self._idle |= awaiting
+        self.touched.add(request.gpu)
+
+    def reject(self, request: Request, reason: Reason) -> None:
+        self.state = changes.without(self.state, request)
+        self.touched.add(request.gpu)  # it may have been the one that others queued behind
+        self.effects.append(
+            Rejected(
+                session=request.session,
+                serial=request.serial,
+                container=request.container,
+                gpu=request.gpu,
+                bytes=request.bytes,
+                reason=reason,
+                waited=self._end_wait(request),
+                was_suspended=request.suspended,
+            )
+        )
+
+    def _end_wait(self, request: Request) -> float:
+        waited = max(0.0, self.state.now - request.since)
+        if request.suspended:
+            container = self.state.containers[request.container]
+            self.state = changes.put_container(self.state, replace(container, waited=container.waited + waited))
+        return waited
+
+    def _expire(self) -> None:
+        """Ends the waits whose time is over, and those that their whole quota has no room for."""
+        for request in self.state.waiting:
+            container = self.state.containers[request.container]
+            if request.bytes > container.quota[request.gpu]:
+                self.reject(request, Reason.OVER_QUOTA)
+            elif container.max_wait is not None and self.state.now - request.since >= container.max_wait:
+                self.reject(request, Reason.WAITED_TOO_LONG)
+
+    # ---- granting ----
+
+    def _serve(self, gpus: set[str]) -> None:
+        wanted = {request.gpu for request in self.state.waiting}
+        for gpu in safety.linked(self.state, gpus) if wanted and gpus else ():
+            while gpu in wanted and self._serve_one(gpu):
+                pass
+
+    def _serve_one(self, gpu: str) -> bool:
+        room = safety.free(self.state, gpu)
+        for request in policies.order(self.state, gpu):
+            after = self._after(request, request.bytes, room)
+            if after is not None:
+                self._grant(request, after)
+                return True
+        return False
+
+    def _after(self, request: Request, amount: int, room: int) -> State | None:
+        """The state after lending `amount`, or None if that must not be."""
+        container = self.state.containers[request.container]
+        leased = container.leased.get(request.gpu, 0)
+        if container.guaranteed:  # it takes from its own reserve first
+            room += safety.held(container, request.gpu) - leased
+        if container.killed or amount > room or leased + amount > container.quota[request.gpu]:
+            return None
+        after = changes.lend(self.state, request.session, request.gpu, amount)
+        return after if safety.harmless(self.state, after, container.id) else None
+
+    def _grant(self, request: Request, after: State) -> None:
+        self.state = replace(changes.without(after, request), grants=after.grants + 1)
+        waited = self._end_wait(request)
+        self.effects.append(
+            Granted(
+                session=request.session,
+                serial=request.serial,
+                container=request.container,
+                gpu=request.gpu,
+                bytes=request.bytes,
+                extra=self._extra(request),
+                waited=waited,
+                was_suspended=request.suspended,
+            )
+        )
+
+    def _extra(self, request: Request) -> int:
+        """Lends headroom beyond the call, and says how much.
+
+        Nothing while anybody waits. Where all quotas fit together nobody can ever be short, so all that is left of
+        the quota goes out at once, in equal parts to the container's sessions; elsewhere as much again as was asked,
+        so that a growing program asks a number of times that grows with the logarithm of what it takes.
+        """
+        state, gpu = self.state, request.gpu
+        if state.waiting and gpu in safety.linked(state, {other.gpu for other in state.waiting}):
+            return 0
+        container, card = state.containers[request.container], state.gpus[gpu]
+        extra = (container.quota[gpu] - container.leased.get(gpu, 0)) // len(container.sessions)
+        if sum(state.containers[name].quota[gpu] for name in card.members) > card.capacity:
+            extra = min(extra, request.bytes)
+        after = self._after(request, extra, safety.free(state, gpu)) if extra > 0 else None
+        if after is None:
+            return 0
+        self.state = after
+        return extra
+
+    # ---- taking back headroom ----
+
+    def returned(self, gpu: str) -> None:
+        """All idle headroom of this GPU is back."""
+        waiting = []
+        for request in self.state.waiting:
+            if gpu in request.awaiting:
+                request = replace(request, awaiting=request.awaiting - {gpu})
+                if not request.awaiting:
+                    self._settled.add((request.session, request.serial))
+            waiting.append(request)
+        asking = tuple(replace(each, awaiting=each.awaiting - {gpu}) for each in self.state.asking)
+        self.state = replace(self.state, waiting=tuple(waiting), asking=asking)
+
+    def _settle(self) -> None:
+        """Headroom is no longer in the way: who was not served now is over quota, or short, or suspended."""
+        for request in self.state.waiting:
+            if (request.session, request.serial) not in self._settled:
+                continue
+            container = self.state.containers[request.container]
+            if container.leased.get(request.gpu, 0) + request.bytes > container.quota[request.gpu]:
+                self.reject(request, Reason.OVER_QUOTA)
+            elif container.fail_fast:
+                self.reject(request, Reason.SHORTAGE)
+            elif not request.suspended:
+                self._replace(request, replace(request, suspended=True))
+                self.effects.append(
+                    Suspended(request.session, request.serial, request.container, request.gpu, request.bytes)
+                )
+        self._settled = set()
+
+    def _replace(self, request: Request, by: Request) -> None:
+        waiting = tuple(by if each is request else each for each in self.state.waiting)
+        self.state = replace(self.state, waiting=waiting)
+
+    def _press(self) -> None:
+        """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
+        for request in self.state.waiting:
+            container = self.state.containers[request.container]
+            over = container.leased.get(request.gpu, 0) + request.bytes > container.quota[request.gpu]
+            if over and not request.awaiting:
+                # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
+                self._replace(request, replace(request, awaiting=frozenset([request.gpu])))
+                self._idle.add(request.gpu)
+        before, now = self.state.pressed, frozenset(safety.linked(self.state, {r.gpu for r in self.state.waiting}))
+        self.state = replace(self.state, pressed=now)
+        awaited = {gpu for call in self.state.waiting for gpu in call.awaiting}
+        awaited |= {gpu for asking in self.state.asking for gpu in asking.awaiting}
+        self.effects.extend(Pressure(gpu, True) for gpu in sorted(now - before))
+        self.effects.extend(TakeBack(gpu) for gpu in sorted(now - before | self._idle & awaited))
+        self.effects.extend(Pressure(gpu, False) for gpu in sorted(before - now))
+
+    # ---- launches and quotas ----
+
+    def ask(self, wanted: Container) -> None:
+        """Lets a container be as `wanted`, or not; decided later if idle headroom may be in the way."""
+        if admission.blocked(self.state, wanted) is None:
+            self.admit(wanted)
+            return
+        awaiting = frozenset(safety.linked(self.state, wanted.quota))
+        self.state = replace(self.state, asking=(*self.state.asking, Asking(wanted, awaiting)))
+        self._idle |= awaiting
+
+    def admit(self, wanted: Container) -> None:
+        self.state = changes.put_container(self.state, wanted)
+        if wanted.paused or any(quota > self.state.gpus[gpu].capacity for gpu, quota in wanted.quota.items()):
+            self.state = replace(self.state, calm=False)  # it cannot end before it is resumed, or foreign memory goes
+        self.touched.update(wanted.quota)
+        self.effects.append(Admitted(wanted.id))
+
+    def drop_asking(self, container: str, explanation: str) -> None:
+        """Answers whatever is still asked for a container that is ending."""
+        for asking in self.state.asking:
+            if asking.container.id == container:
+                self.refuse(Reason.KILLED, explanation, container)
+        self.state = replace(self.state, asking=tuple(a for a in self.state.asking if a.container.id != container))
+
+    def _decide(self) -> None:
+        for asking in [each for each in self.state.asking if not each.awaiting]:
+            self.state = replace(self.state, asking=tuple(each for each in self.state.asking if each is not asking))
+            wanted = asking.container
+            if known := self.state.containers.get(wanted.id):
+                wanted = replace(known, quota=wanted.quota)
+            refused = admission.impossible(self.state, wanted) or admission.blocked(self.state, wanted)
+            if refused is not None:
+                self.effects.append(refused)
+            else:
+                self.admit(wanted)

@@ -1,0 +1,88 @@
+"""The Docker SDK, called from threads. Every error leaves here as an EngineError."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import docker
+import docker.errors
+import requests.exceptions
+from docker.types import CancellableStream
+
+from scheduler.engines.docker.errors import explain
+
+T = TypeVar("T")
+
+ANSWERS_WITHIN = 60  # seconds; creating a container on a loaded disk takes a while
+HEAD_START = 0.1  # seconds; whoever launched is answered before we look at what started and ask for its output
+LOOK_WITHIN = 10  # seconds; a list or an inspection that takes longer means that Docker hangs
+WORKERS = 16
+
+
+class Client:
+    """`api` is for acting, `look` the same with less patience, for looking."""
+
+    api: docker.APIClient
+    look: docker.APIClient
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="docker")
+
+    async def connect(self) -> dict[str, Any]:
+        """Docker's own description of itself. Raises EngineAway."""
+        return await self.call(self._connect)
+
+    def _connect(self) -> dict[str, Any]:
+        self.api = docker.APIClient(self.address, version="auto", timeout=ANSWERS_WITHIN, max_pool_size=2 * WORKERS)
+        version = self.api.api_version
+        self.look = docker.APIClient(self.address, version=version, timeout=LOOK_WITHIN, max_pool_size=2 * WORKERS)
+        info: dict[str, Any] = self.api.info()
+        return info
+
+    async def call(self, function: Callable[..., T], *arguments: Any, **words: str) -> T:
+        """Calls from a worker thread; `words` (image, command, ports) go into the explanation of an error."""
+        try:
+            return await self.blocking(function, *arguments)
+        except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+            raise explain(error, address=self.address, **words) from error
+
+    async def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, partial(function, *arguments))
+
+    async def unless_gone(self, function: Callable[..., object], *arguments: Any) -> None:
+        """The same, where a container that is gone, or already in the state asked for, is success."""
+        try:
+            await self.blocking(function, *arguments)
+        except docker.errors.APIError as error:
+            # Docker has no code of its own for what ended, or was let go on, by its signal before it could be unpaused.
+            runs = any(
+                words in str(error.explanation) for words in ("is not paused", "cannot resume a running process")
+            )
+            if error.status_code not in (304, 404, 409) and not runs:
+                raise explain(error, address=self.address) from error
+        except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+            raise explain(error, address=self.address) from error
+
+    def close(self) -> None:
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        for name in ("api", "look"):
+            if (client := getattr(self, name, None)) is not None:
+                client.close()
+
+
+def wake(stream: CancellableStream[Any]) -> None:
+    """Ends a stream that another thread reads: its next read finds the end."""
+    with suppress(OSError, AttributeError):  # it may have ended just now
+        stream.close()
+
+
+def release(stream: CancellableStream[Any]) -> None:
+    """Gives a stream's descriptor back, in the thread that read it; the SDK leaves that to the garbage collector."""
+    with suppress(OSError):
+        stream._response.close()  # type: ignore[attr-defined]

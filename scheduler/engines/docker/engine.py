@@ -1,0 +1,279 @@
+"""The Docker engine. The scheduler is the only one who talks to Docker about our containers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+
+from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, Progress, Sighting
+from scheduler.engines.docker import options
+from scheduler.engines.docker.attach import Attached, attach, attach_again
+from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
+from scheduler.engines.docker.gpu_access import Access, detect
+from scheduler.engines.docker.images import Images
+from scheduler.engines.docker.watch import Watch
+from scheduler.engines.outfit import Outfit
+
+logger = logging.getLogger(__name__)
+
+# What a container gets that asks for nothing: nearly the whole host, but not what keeps the host alive.
+SHARE_OF_MEMORY = 0.9
+PIDS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DockerSettings:
+    """`address` is a DOCKER_HOST. `memory` (bytes), `cpus` and `pids` are for containers that ask for nothing.
+
+    `registries` is a Docker config.json with credentials. Volumes come from below `volume_roots`, or are named ones.
+    """
+
+    address: str
+    gpu_access: str = "auto"
+    memory: int | None = None
+    cpus: float | None = None
+    pids: int = PIDS
+    log_bytes: int = 100 << 20
+    volume_roots: tuple[Path, ...] = ()
+    registries: Path | None = None
+
+
+class DockerEngine:
+    name = "docker"
+
+    def __init__(self, home: Path, outfit: Outfit, settings: DockerSettings) -> None:
+        self._home, self._outfit, self._settings = home.resolve(), outfit, settings
+        self._preload = self._home / "ld.so.preload"
+        self._client = Client(settings.address)
+        self._watch = Watch(self._client, self._home, settings.log_bytes)
+        self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
+        self._why_not_started = "The Docker engine has not been started."
+
+    @property
+    def away(self) -> str:
+        return self._why_not_started or self._watch.away
+
+    @property
+    def was_used(self) -> bool:
+        """Whether this home has run containers in Docker before."""
+        return self._preload.exists()
+
+    async def start(self) -> None:
+        try:
+            info = await self._client.connect()
+            await self._prepare(info)
+            await self._watch.start()
+        except EngineAway as error:
+            self._why_not_started = str(error)
+            raise
+        self._why_not_started = ""
+
+    async def _prepare(self, info: Mapping[str, Any]) -> None:
+        self._images = Images(self._client.api, self._settings.registries)
+        self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
+        self._limits = limits_of(self._settings, info)
+        self._preload.write_text(f"{options.SHIM}\n")
+        self._preload.chmod(0o644)
+        self._given = options.Given(
+            home=self._home,
+            shim=self._outfit.shim,
+            preload=self._preload,
+            roots=self._settings.volume_roots,
+            log_bytes=self._settings.log_bytes,
+        )
+
+    async def close(self) -> None:
+        await self._watch.close()
+        for engine_id in list(self._attached):
+            self._let_go(engine_id)
+        self._client.close()
+
+    async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
+        self._check_started()
+        return (await self._client.call(self._images.get, image, progress, image=image)).labels
+
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+        self._check_started()
+        if known := self._watch.changes.last(launch.id):
+            return known  # the same launch again, taken up by a restarted scheduler: it may even have ended meanwhile
+        self._watch.launching.add(launch.id)
+        self._watch.doomed.discard(launch.id)
+        try:
+            engine_id = await self._client.call(
+                self._create_and_start,
+                launch,
+                progress,
+                image=launch.image,
+                command=launch.command[0] if launch.command else "",
+                ports=", ".join(launch.ports),
+            )
+        except EngineAway:
+            # Docker may have done what it was asked, or may yet do it: it is taken away when Docker answers again.
+            self._watch.doomed.add(launch.id)
+            raise
+        finally:
+            self._watch.launching.discard(launch.id)
+        self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)
+        sighting = self._watch.changes.last(launch.id)
+        if sighting is None:  # no look was faster
+            sighting = Sighting(launch.id, engine_id, Condition.RUNNING, started_at=time.time())
+            self._watch.changes.see(sighting)
+        return sighting
+
+    async def attach(self, engine_id: str) -> Attached:
+        self._check_started()
+        attached = self._attached.pop(engine_id, None)
+        if attached is None:
+            attached = await self._client.call(attach_again, self._client, engine_id)
+        return await attached.open()
+
+    async def pause(self, engine_id: str) -> None:
+        await self._act(self._client.api.pause, engine_id, Condition.PAUSED)
+
+    async def resume(self, engine_id: str) -> None:
+        await self._act(self._client.api.unpause, engine_id, Condition.RUNNING)
+
+    async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
+        self._check_started()
+        api = self._client.api
+        if grace > 0:
+            await self._client.unless_gone(partial(api.kill, engine_id, signal="SIGTERM"))
+            found = await self._watch.look(engine_id)
+            if found is not None and found.condition is Condition.PAUSED:
+                await self._client.unless_gone(api.unpause, engine_id)
+            if await self._has_ended(engine_id, within=grace):
+                return
+        await self._client.unless_gone(api.kill, engine_id)
+        if not await self._has_ended(engine_id, within=ANSWERS_WITHIN):
+            raise EngineError("It has not ended after SIGKILL; the kernel holds it.")
+
+    async def remove(self, engine_id: str) -> None:
+        self._check_started()
+        found = await self._watch.look(engine_id)
+        if found is not None and found.condition is not Condition.ENDED:
+            raise EngineError("It still runs: kill it first.", code="still_running")
+        self._let_go(engine_id)
+        await self._watch.stop_logs(engine_id)
+        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
+        await self._watch.look(engine_id)
+
+    async def sightings(self) -> list[Sighting]:
+        self._check_started()
+        return await self._watch.reconcile()
+
+    def changes(self) -> AsyncIterator[Sighting]:
+        return self._watch.changes.stream()
+
+    def owns(self, engine_id: str, pid: int) -> bool:
+        """By the control group, which no process leaves by itself; else by the PID namespace."""
+        try:
+            if engine_id in Path(f"/proc/{pid}/cgroup").read_text():
+                return True
+            first = self._watch.pids.get(engine_id, 0)
+            return first > 0 and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{first}/ns/pid")
+        except OSError:
+            return False  # one of the two has ended
+
+    def _create_and_start(self, launch: Launch, progress: Progress | None) -> str:
+        """Blocking. Leaves nothing behind when it fails: a start that fails takes its container away again."""
+        api = self._client.api
+        image = self._images.get(launch.image, progress)
+        body = options.create_body(
+            launch,
+            given=self._given,
+            limits=self._limits,
+            additions=self._access.additions(launch.gpus),
+            image_environment=image.environment,
+        )
+        self._take_volumes(launch)
+        try:
+            made = api.create_container_from_config(body, options.container_name(launch))  # type: ignore[no-untyped-call]
+            engine_id = str(made["Id"])
+        except docker.errors.APIError as error:
+            if error.status_code == 409 and (engine_id := self._same_launch(launch)):
+                return engine_id
+            raise
+        try:
+            if launch.interactive or launch.tty:
+                self._attached[engine_id] = attach(
+                    self._client, engine_id, interactive=launch.interactive, tty=launch.tty
+                )
+            api.start(engine_id)
+        except (docker.errors.APIError, EngineError):
+            self._let_go(engine_id)
+            api.remove_container(engine_id, v=True, force=True)
+            raise
+        return engine_id
+
+    def _take_volumes(self, launch: Launch) -> None:
+        """Makes the named volumes that are not there yet; refuses those of others, this host's programs among them."""
+        for name in options.named_volumes(launch):
+            # One that is there already is returned as it is.
+            labels = self._client.api.create_volume(name, labels={options.LABEL_OWNER: launch.owner})["Labels"] or {}
+            if labels.get(options.LABEL_OWNER) != launch.owner and options.LABEL_SHARED not in labels:
+                message = (
+                    f'The volume "{name}" is somebody else\'s: take another name. '
+                    f"One that everybody may use carries the label {options.LABEL_SHARED}."
+                )
+                raise EngineError(message, code="forbidden", status=403, field="volumes")
+
+    def _let_go(self, engine_id: str) -> None:
+        if (attached := self._attached.pop(engine_id, None)) is not None:
+            attached.discard()
+
+    def _same_launch(self, launch: Launch) -> str:
+        """The container that this very launch has made before, if it has; else empty."""
+        found = self._client.api.containers(all=True, filters={"label": f"{options.LABEL}={launch.id}"})
+        return str(found[0]["Id"]) if found else ""
+
+    async def _act(self, action: Any, engine_id: str, wanted: Condition) -> None:
+        """Does it unless it is so already; what has ended cannot be paused or resumed."""
+        self._check_started()
+        found = await self._watch.look(engine_id)
+        if found is not None and found.condition not in (wanted, Condition.ENDED):
+            await self._client.unless_gone(action, engine_id)
+            found = await self._watch.look(engine_id)
+        if found is None or found.condition is Condition.ENDED:
+            raise EngineError("It has ended.", code="not_running")
+        if found.condition is not wanted:
+            raise EngineError(f"Docker left it {found.condition}.")
+
+    async def _has_ended(self, engine_id: str, within: float) -> bool:
+        deadline = time.monotonic() + within
+        while (found := await self._watch.look(engine_id)) is not None and found.condition is not Condition.ENDED:
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    def _check_started(self) -> None:
+        if self._why_not_started:
+            raise EngineAway(self._why_not_started)
+
+
+def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Limits:
+    """What this host's control groups can enforce; says what they cannot."""
+    missing = [
+        what
+        for what, key in {"host memory": "MemoryLimit", "CPU": "CpuCfsQuota", "processes": "PidsLimit"}.items()
+        if not info.get(key)
+    ]
+    if missing:
+        logger.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
+    if not any("name=seccomp" in option and "unconfined" not in option for option in info.get("SecurityOptions", [])):
+        logger.warning("This Docker engine runs containers without a seccomp profile.")
+    return options.Limits(
+        memory=(settings.memory or int(info["MemTotal"] * SHARE_OF_MEMORY)) if info.get("MemoryLimit") else None,
+        cpus=(settings.cpus or float(info["NCPU"])) if info.get("CpuCfsQuota") else None,
+        pids=settings.pids if info.get("PidsLimit") else None,
+        swap=bool(info.get("SwapLimit")),
+    )

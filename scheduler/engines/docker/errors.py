@@ -1,0 +1,77 @@
+"""Docker's errors, turned into ours: one table from what Docker says to what a person should be told.
+
+Docker has few error codes and many sentences; the sentences below have been the same from 20.10 on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import docker.errors
+import requests.exceptions
+
+from scheduler.engines.base import EngineAway, EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    pattern: str
+    code: str
+    status: int
+    message: str
+    field: str = ""
+
+
+RULES = (
+    Rule(r"invalid reference format|invalid repository name", "invalid_image", 400,
+         "{image!r} is not the name of an image.", "image"),
+    Rule(r"no such image|manifest .*unknown|manifest for .* not found|repository does not exist|pull access denied"
+         r"|name unknown", "unknown_image", 404,
+         "There is no image {image!r}, here or at its registry, or its registry does not let us have it.", "image"),
+    Rule(r"unauthorized|authentication required|no basic auth", "registry_refused", 409,
+         "The registry of {image!r} asks for credentials, and has not accepted ours: an admin sets them with "
+         "GPUSHARE_REGISTRY_CONFIG.", "image"),
+    Rule(r"(lookup|dial tcp|tls handshake|connection refused|i/o timeout).*", "registry_away", 503,
+         "The image {image!r} is not here, and its registry does not answer.", "image"),
+    Rule(r"container name .* is already in use", "name_taken", 409,
+         "Docker already has a container with this name.", "name"),
+    Rule(r"port is already allocated|address already in use|bind.*address", "port_taken", 409,
+         "One of the host's ports {ports} is taken.", "ports"),
+    Rule(r"bind source path does not exist: (?P<what>\S+)", "volume_missing", 400,
+         "{what} does not exist on the host.", "volumes"),
+    Rule(r"no space left on device|disk quota exceeded", "disk_full", 503,
+         "The host's disk is full: nothing can be started until an admin frees some."),
+    Rule(r"executable file not found|exec: .*no such file or directory|exec: .*permission denied"
+         r"|exec format error|is a directory", "cannot_start", 400,
+         "The image {image!r} cannot run {command!r}: there is no such program in it.", "command"),
+    Rule(r"no command specified", "cannot_start", 400,
+         "Say what to run: the image {image!r} has no command of its own.", "command"),
+    Rule(r"could not select device driver|nvidia-container-cli|unresolvable CDI devices", "gpu_unreachable", 503,
+         "Docker cannot give its containers a GPU: {said}"),
+    Rule(r"read-only file system", "volume_in_the_way", 400,
+         "A volume covers a place where gpushare must put its library.", "volumes"),
+    Rule(r"minimum memory limit", "memory_too_small", 400, "So little host memory is not enough for a container: "
+         "{said}", "memory"),
+)  # fmt: skip
+
+
+def explain(error: Exception, *, address: str, image: str = "", command: str = "", ports: str = "") -> EngineError:
+    """What to tell a person. `address` is where Docker was expected."""
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, requests.exceptions.Timeout):
+        return EngineAway(f"Docker at {address} is too slow: it has not answered in time. Try again in a minute.")
+    if not isinstance(error, docker.errors.APIError):
+        return EngineAway(f"Docker does not answer at {address}. Is it running, and may we reach it? ({_short(error)})")
+    said = str(error.explanation or error)
+    for rule in RULES:
+        if found := re.search(rule.pattern, said, re.IGNORECASE | re.DOTALL):
+            words = {"image": image, "command": command, "ports": ports, "said": said, **found.groupdict()}
+            return EngineError(rule.message.format(**words), code=rule.code, status=rule.status, field=rule.field)
+    status = 503 if error.is_server_error() else 409
+    return EngineError(f"Docker says: {said}", status=status)
+
+
+def _short(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

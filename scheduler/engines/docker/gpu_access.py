@@ -1,0 +1,174 @@
+"""How GPUs reach a Docker container: four ways behind one question, "what must be added for these GPUs?".
+
+In order of preference: the NVIDIA runtime's device request, CDI, raw device nodes with the driver's libraries, and,
+for a simulated card, its libraries and state file. Always by UUID, and only the GPUs named: a container never gets
+"all", and never an index, which means another card after a reboot.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from scheduler.engines.base import EngineError
+from scheduler.engines.outfit import Simulation
+
+# Where things are found inside a container. None of it lies below a folder that images or volumes commonly fill.
+LIBRARIES = "/run/gpushare-lib"
+CARD = "/run/gpushare-card"
+
+# What a CUDA program loads from the driver, by the names it asks for. A driver release has some of them only.
+DRIVER_LIBRARIES = re.compile(
+    r"lib(cuda|cudadebugger|nvidia-ml|nvidia-ptxjitcompiler|nvidia-nvvm|nvidia-nvvm70|nvidia-gpucomp|nvidia-opencl"
+    r"|nvidia-fatbinaryloader|nvidia-cfg)\.so\.[0-9.]+"
+)
+DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """`requests` are Docker's DeviceRequests, `devices` host paths, `libraries` folders inside for the loader."""
+
+    requests: tuple[Mapping[str, Any], ...] = ()
+    devices: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    libraries: tuple[str, ...] = ()
+    state: str | None = None
+
+
+class Access(Protocol):
+    def additions(self, gpus: Sequence[str]) -> Additions:
+        """What a container needs to reach these GPUs. Raises EngineError."""
+
+
+class NvidiaRuntime:
+    def additions(self, gpus: Sequence[str]) -> Additions:
+        wanted = {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu", "compute", "utility"]]}
+        return Additions(requests=(wanted,))
+
+
+class Cdi:
+    def additions(self, gpus: Sequence[str]) -> Additions:
+        return Additions(requests=({"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={gpu}" for gpu in gpus]},))
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """`nodes` maps a UUID to its device node; `control` are the nodes that every CUDA program opens.
+
+    `libraries` maps the name a program asks for to the file that the host has for it.
+    """
+
+    nodes: Mapping[str, str]
+    control: tuple[str, ...]
+    libraries: Mapping[str, str]
+
+    def additions(self, gpus: Sequence[str]) -> Additions:
+        if unknown := [gpu for gpu in gpus if gpu not in self.nodes]:
+            raise EngineError(f"No device node is known for {', '.join(unknown)}.", code="no_such_gpu", field="gpus")
+        folder = f"{LIBRARIES}/driver"
+        return Additions(
+            devices=(*(self.nodes[gpu] for gpu in gpus), *self.control),
+            mounts=tuple(Mount(path, f"{folder}/{name}") for name, path in self.libraries.items()),
+            libraries=(folder,),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    simulation: Simulation
+
+    def additions(self, gpus: Sequence[str]) -> Additions:
+        libraries = f"{LIBRARIES}/sim"
+        state = self.simulation.state
+        mounts = (Mount(str(self.simulation.libraries), libraries), Mount(str(state.parent), CARD, read_only=False))
+        return Additions(mounts=mounts, libraries=(libraries,), state=f"{CARD}/{state.name}")
+
+
+def detect(configured: str, info: Mapping[str, Any], simulation: Simulation | None) -> Access:
+    """The way that this host and this Docker engine have. `configured` is `auto`, or names one.
+
+    `info` is Docker's own (GET /info). Raises EngineError if the configured way does not exist.
+    """
+    if simulation is not None:
+        return Simulated(simulation)
+    if configured == "runtime" or (configured == "auto" and "nvidia" in info.get("Runtimes", {})):
+        return NvidiaRuntime()
+    folders = info.get("CDISpecDirs") or []
+    if configured == "cdi" or (configured == "auto" and has_cdi(folders)):
+        return Cdi()
+    if configured in ("raw", "auto"):
+        return raw()
+    raise EngineError(f"GPUSHARE_GPU_ACCESS is {configured!r}; it can be auto, runtime, cdi or raw.")
+
+
+def has_cdi(folders: Iterable[str]) -> bool:
+    """Whether a CDI specification names NVIDIA GPUs by UUID (`nvidia-ctk cdi generate` can name them by index only)."""
+    for folder in map(Path, folders):
+        for path in [*folder.glob("*.yaml"), *folder.glob("*.json")]:
+            text = path.read_text(errors="replace")
+            if "nvidia.com/gpu" in text and re.search(r"\bGPU-[0-9a-f]{8}-", text):
+                return True
+    return False
+
+
+def raw(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/gpus")) -> Raw:
+    control = tuple(str(devices / name) for name in CONTROL_NODES if (devices / name).exists())
+    nodes = {uuid: str(devices / f"nvidia{minor}") for uuid, minor in _minors(driver).items()}
+    return Raw(nodes, control, driver_libraries())
+
+
+def _minors(driver: Path) -> dict[str, int]:
+    """UUID → device minor, from the kernel module's own files, else from NVML."""
+    found = {}
+    for path in driver.glob("*/information"):
+        fields = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+        found[fields["GPU UUID"].strip()] = int(fields["Device Minor"])
+    return found or _minors_by_nvml()
+
+
+def _minors_by_nvml() -> dict[str, int]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return {pynvml.nvmlDeviceGetUUID(handle): pynvml.nvmlDeviceGetMinorNumber(handle) for handle in handles}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def driver_libraries() -> dict[str, str]:
+    """The driver's libraries of this host: the name that programs ask for → the real file."""
+    found: dict[str, str] = {}
+    for path in [
+        *_loader_cache(),
+        *(path for folder in DRIVER_FOLDERS for path in sorted(Path(folder).glob("lib*.so.*"))),
+    ]:
+        if DRIVER_LIBRARIES.fullmatch(path.name) and path.exists():
+            found.setdefault(path.name, str(path.resolve()))
+    return found
+
+
+def _loader_cache() -> list[Path]:
+    """The libraries that the loader knows (`ldconfig -p`), 64-bit ones."""
+    try:
+        lines = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [Path(line.split("=>")[1].strip()) for line in lines.splitlines() if "=>" in line and "64" in line]

@@ -1,0 +1,93 @@
+"""Images: whether they are there, what their labels and environment are, and fetching those that are not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.auth
+import docker.errors
+
+from scheduler.engines.base import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    labels: Mapping[str, str] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
+
+
+class Images:
+    """Blocking; to be called from worker threads. Two launches of one missing image fetch it once."""
+
+    def __init__(self, api: docker.APIClient, registries: Path | None) -> None:
+        self._api, self._registries = api, registries
+        self._lock = threading.Lock()
+        self._fetching: dict[str, Future[None]] = {}
+
+    def get(self, name: str, progress: Progress | None) -> Image:
+        """The image, fetched if it is not there. Raises docker.errors.APIError."""
+        try:
+            found = self._inspect(name)
+        except docker.errors.ImageNotFound:
+            self._fetch_once(name, progress)
+            found = self._inspect(name)
+        config = found.get("Config") or {}
+        return Image(config.get("Labels") or {}, tuple(config.get("Env") or ()))
+
+    def _inspect(self, name: str) -> dict[str, Any]:
+        return self._api.inspect_image(name)  # type: ignore[no-untyped-call, no-any-return]
+
+    def _fetch_once(self, name: str, progress: Progress | None) -> None:
+        with self._lock:
+            running = self._fetching.get(name)
+            mine = self._fetching.setdefault(name, Future()) if running is None else None
+        if mine is None:
+            assert running is not None, "one of the two is there"
+            running.result()
+            return
+        try:
+            self._fetch(name, progress)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(None)
+        finally:
+            with self._lock:
+                del self._fetching[name]
+
+    def _fetch(self, name: str, progress: Progress | None) -> None:
+        layers: dict[str, tuple[int, int]] = {}
+        for line in self._api.pull(name, tag=_tag(name), stream=True, decode=True, auth_config=self._credentials(name)):
+            if "error" in line:
+                raise docker.errors.APIError(line["error"], explanation=line["error"])
+            if progress is not None and (words := _progress(line, layers)):
+                progress(f"Fetching {name}: {words}")
+
+    def _credentials(self, name: str) -> dict[str, Any] | None:
+        """Read anew each time, so that a changed password needs no restart. None: the SDK's own configuration."""
+        if self._registries is None:
+            return None
+        registry, _ = docker.auth.resolve_repository_name(name)
+        found: dict[str, Any] | None = docker.auth.load_config(str(self._registries)).resolve_authconfig(registry)
+        return found
+
+
+def _tag(name: str) -> str | None:
+    """Without a tag, and without a digest, Docker would fetch every tag there is."""
+    return None if "@" in name or ":" in name.rsplit("/", 1)[-1] else "latest"
+
+
+def _progress(line: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> str:
+    detail = line.get("progressDetail") or {}
+    if line.get("status") == "Downloading" and detail.get("total"):
+        layers[line["id"]] = (detail["current"], detail["total"])
+        done, total = (sum(column) for column in zip(*layers.values(), strict=True))
+        return f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB"
+    return "" if "id" in line else str(line.get("status", ""))

@@ -1,0 +1,207 @@
+"""Copies what a Docker container prints into its log file: at once, bounded, and exactly once across restarts.
+
+Beside the log lies a small file, `<log>.position`: how many bytes of the log are certain, the time stamp of the last
+message in them, and how many messages bore that stamp. A copier that starts again cuts the log back to the certain
+bytes and asks Docker for what came since, so that a scheduler killed between two writes neither loses nor repeats.
+Docker keeps messages in the order they were written; their stamps can run backwards a little, because the two output
+streams are stamped apart. So what is known is told by finding the last known message, not by comparing stamps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from scheduler.engines.docker.client import HEAD_START, release, wake
+
+logger = logging.getLogger(__name__)
+
+DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
+OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
+POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch, messages of that stamp, complete
+
+
+class LogCopier:
+    """One container's output, copied by a thread of its own until it ends or `close` is called."""
+
+    def __init__(self, api: docker.APIClient, engine_id: str, path: Path, limit: int, *, tty: bool) -> None:
+        self.done = threading.Event()
+        self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
+        self._api, self._engine_id, self._path, self._limit, self._tty = api, engine_id, path, limit, tty
+        self._stream: docker.types.CancellableStream[Any] | None = None
+        self._begin = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._begin.set()
+        if self._stream is not None:
+            wake(self._stream)
+        self._thread.join(timeout=5)
+
+    def wait(self, seconds: float) -> None:
+        """For what is left of an ended container's output, but no longer than this."""
+        self._begin.set()
+        self.done.wait(seconds)
+
+    def _run(self) -> None:
+        self._begin.wait(HEAD_START)
+        try:
+            # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
+            for copy in (self._follow, self._copy_rest):
+                with LogFile(self._path, self._limit) as log:
+                    if not log.complete:
+                        copy(log)
+                    self.complete = log.complete
+        except (docker.errors.APIError, requests.exceptions.RequestException, OSError, ValueError) as error:
+            # Started again by the next reconciliation if the container is still there.
+            if not self._closing:
+                logger.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
+        finally:
+            self.done.set()
+
+    def _follow(self, log: LogFile) -> None:
+        if not self._closing:
+            self._copy(log, follow=True)
+
+    def _copy_rest(self, log: LogFile) -> None:
+        if not self._closing and not _is_running(self._api, self._engine_id):
+            self._copy(log, follow=False)
+            if not self._closing and not log.complete:
+                log.release()
+                log.finish()
+
+    def _copy(self, log: LogFile, *, follow: bool) -> None:
+        since = max(0.0, (log.stamp - OUT_OF_ORDER) / 1e9)  # the log passes by what it has
+        self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
+        try:
+            if self._closing:  # `close` came before there was a stream to close
+                return
+            for message in self._messages_of_terminal() if self._tty else self._stream:
+                if self._closing or not log.add(*_parted(message)):
+                    return
+        finally:
+            release(self._stream)
+
+    def _messages_of_terminal(self) -> Iterator[bytes]:
+        # By itself the SDK would read this stream byte by byte. As it comes is as good, and a thousand times cheaper.
+        response = self._stream._response  # type: ignore[union-attr]
+        return messages_of_terminal(self._api._stream_raw_result(response, None, False))  # type: ignore[attr-defined]
+
+
+class LogFile:
+    """The log and its position. `add` is given messages in Docker's order and writes those that it has not."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._limit = limit
+        self._log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._position = os.open(f"{path}.position", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        known = os.pread(self._position, POSITION.size, 0)
+        state = POSITION.unpack(known) if len(known) == POSITION.size else (0, 0, 0, 0)
+        self._size, self.stamp, self._seen, self.complete = *state[:3], bool(state[3])
+        if os.fstat(self._log).st_size < self._size:
+            self._size = self.stamp = self._seen = 0  # somebody emptied the log: it begins anew
+        os.ftruncate(self._log, self._size)
+        self._known = self._seen  # how many messages of the last stamp are still to be passed by
+        self._held: list[tuple[int, bytes]] = []  # passed by until then, in case the last known one is not there
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._log)
+        os.close(self._position)
+
+    def add(self, stamp: int, text: bytes) -> bool:
+        """False once the log is full."""
+        if not self._known:
+            return self._append(stamp, text)
+        if stamp == self.stamp:
+            self._known -= 1
+            if not self._known:
+                self._held.clear()
+            return True
+        self._held.append((stamp, text))
+        # Docker keeps the newest output only: the last known message may be gone.
+        return stamp < self.stamp + OUT_OF_ORDER or self.release()
+
+    def release(self) -> bool:
+        """The last known message will not come: whatever is newer is new. False once the log is full."""
+        self._known, held, self._held = 0, self._held, []
+        known = self.stamp
+        return all(self._append(stamp, text) for stamp, text in held if stamp > known)
+
+    def _append(self, stamp: int, text: bytes) -> bool:
+        if self._size + len(text) > self._limit:
+            mark = f"\n[gpushare: the output passed {self._limit >> 20} MiB; what follows is not kept]\n".encode()
+            self._write(mark)
+            self.finish()
+            return False
+        self._write(text)
+        self._seen = self._seen + 1 if stamp == self.stamp else 1
+        self.stamp = stamp
+        self._save()
+        return True
+
+    def finish(self) -> None:
+        self.complete = True
+        self._save()
+
+    def _write(self, text: bytes) -> None:
+        written = 0
+        while written < len(text):
+            written += os.pwrite(self._log, text[written:], self._size + written)
+        self._size += written
+
+    def _save(self) -> None:
+        os.pwrite(self._position, POSITION.pack(self._size, self.stamp, self._seen, self.complete), 0)
+
+
+def messages_of_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Docker's messages, each with its stamp, out of a stream that has no frames around them, as a terminal's has none.
+
+    A message ends with its line. That of a longer line ends after 16 KiB, Docker's own buffer.
+    """
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        while (end := _end(rest)) > 0:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _end(text: bytes) -> int:
+    """Where the first message ends; 0 if that has not come yet."""
+    whole = text.find(b" ") + 1 + DOCKERS_BUFFER
+    line = text.find(b"\n", 0, whole) + 1
+    return line or (whole if len(text) > whole else 0)
+
+
+def _parted(message: bytes) -> tuple[int, bytes]:
+    stamp, _, text = message.partition(b" ")
+    return parse_stamp(stamp.decode()), text
+
+
+def parse_stamp(text: str) -> int:
+    """Nanoseconds since the epoch of Docker's "2026-11-20T21:33:34.292872726Z"."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9])
+
+
+def _is_running(api: docker.APIClient, engine_id: str) -> bool:
+    return bool(api.inspect_container(engine_id)["State"]["Running"])

@@ -1,0 +1,208 @@
+"""From a launch to what Docker is asked to create. Typed fields in, options out; nothing is ever passed through.
+
+What is forced on every container: no capabilities, no new privileges, Docker's default seccomp profile (by leaving it
+alone), limits of memory, CPU and processes, labels that say it is ours, the shim. Everything that decides which GPUs
+a program sees is set here, over whatever a user or an image says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scheduler.engines.base import EngineError, Launch
+from scheduler.engines.docker.gpu_access import CARD, LIBRARIES, Additions, Mount
+from scheduler.engines.outfit import environment, reserved
+
+LABEL = "com.gpushare.container"
+LABEL_OWNER = "com.gpushare.owner"
+LABEL_SHARED = "com.gpushare.shared"  # on a volume that everybody may mount
+LABEL_NAME = "com.gpushare.name"
+LABEL_LOG = "com.gpushare.log"
+LABEL_TTY = "com.gpushare.tty"
+LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers on one Docker engine apart
+
+SOCKETS = "/run/gpushare"
+SHIM = f"{LIBRARIES}/libgpushare.so"
+PRELOAD = "/etc/ld.so.preload"
+OURS = (SOCKETS, LIBRARIES, CARD, PRELOAD)
+
+SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it counts as the container's memory anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a container gets that asks for nothing. None where the host has no such controller."""
+
+    memory: int | None
+    cpus: float | None
+    pids: int | None
+    swap: bool  # whether memory and swap can be limited together
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is the same for every container: the host's files for the shim, and the folders volumes may come from.
+
+    `{user}` in one of the `roots` stands for the container's owner.
+    """
+
+    home: Path
+    shim: Path
+    preload: Path  # a file that names SHIM
+    roots: tuple[Path, ...]
+    log_bytes: int
+
+
+def create_body(
+    launch: Launch, *, given: Given, limits: Limits, additions: Additions, image_environment: Iterable[str]
+) -> dict[str, Any]:
+    """The body of POST /containers/create. Raises EngineError."""
+    bindings = _port_bindings(launch.ports)
+    return {
+        "Image": launch.image,
+        "Cmd": list(launch.command) or None,
+        "Env": _environment(launch, additions, image_environment),
+        "Labels": {
+            LABEL: launch.id,
+            LABEL_OWNER: launch.owner,
+            LABEL_NAME: launch.name,
+            LABEL_LOG: str(launch.log_path),
+            LABEL_HOME: str(given.home),
+            **({LABEL_TTY: ""} if launch.tty else {}),
+        },
+        "Tty": launch.tty,
+        "OpenStdin": launch.interactive,
+        # The input ends when our own connection ends it. A terminal has no such end, and must outlive the scheduler.
+        "StdinOnce": launch.interactive and not launch.tty,
+        "AttachStdin": launch.interactive,
+        "ExposedPorts": {port: {} for port in bindings},
+        "HostConfig": {
+            **_limits(launch, limits),
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges:true"],
+            "Privileged": False,
+            "Mounts": [_mount(mount) for mount in _mounts(launch, given, additions)],
+            "Devices": [
+                {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"} for path in additions.devices
+            ],
+            "DeviceRequests": list(additions.requests),
+            "PortBindings": bindings,
+            "ShmSize": SHARED_MEMORY,
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": _log_config(given.log_bytes),
+        },
+    }
+
+
+def named_volumes(launch: Launch) -> list[str]:
+    return [name for name, _, _ in (text.partition(":") for text in launch.volumes) if not name.startswith("/")]
+
+
+def container_name(launch: Launch) -> str:
+    """Ended containers keep their names in Docker until they are removed; ours are only taken while one lives."""
+    return f"{launch.name}-{launch.id[:8]}"
+
+
+def _environment(launch: Launch, additions: Additions, of_image: Iterable[str]) -> list[str]:
+    ours = environment(
+        launch.environment,
+        gpus=launch.gpus,
+        shim=SHIM,
+        libraries=additions.libraries,
+        state=additions.state,
+    )
+    baked = {entry.split("=", 1)[0] for entry in of_image}
+    # A name without a value takes the image's variable away.
+    away = sorted(name for name in baked - ours.keys() if reserved(name))
+    return [*(f"{name}={value}" for name, value in ours.items()), *away]
+
+
+def _limits(launch: Launch, limits: Limits) -> dict[str, Any]:
+    memory = None if limits.memory is None else launch.memory or limits.memory
+    cpus = None if limits.cpus is None else launch.cpus or limits.cpus
+    return {
+        "Memory": memory,
+        "MemorySwap": memory if limits.swap else None,
+        "NanoCpus": None if cpus is None else int(cpus * 1e9),
+        "PidsLimit": limits.pids,
+    }
+
+
+def _log_config(kept: int) -> dict[str, Any]:
+    """Docker keeps more than we do, so that its rotation takes nothing that is still to be copied.
+
+    Not its compact format `local`: that loses the end of lines longer than 16 KiB (seen with 20.10).
+    """
+    return {"Type": "json-file", "Config": {"max-size": str(2 * kept), "max-file": "2"}}
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    is_path = mount.source.startswith("/")
+    return {
+        "Type": "bind" if is_path else "volume",
+        "Source": mount.source,
+        "Target": mount.target,
+        "ReadOnly": mount.read_only,
+    }
+
+
+def _mounts(launch: Launch, given: Given, additions: Additions) -> Sequence[Mount]:
+    roots = [Path(str(root).replace("{user}", launch.owner)) for root in given.roots]
+    return [
+        *(_volume(text, roots) for text in launch.volumes),
+        Mount(str(launch.socket_dir), SOCKETS),
+        Mount(str(given.shim), SHIM),
+        Mount(str(given.preload), PRELOAD),
+        *additions.mounts,
+    ]
+
+
+def _volume(text: str, roots: Sequence[Path]) -> Mount:
+    """A user's "HOST:CONTAINER[:ro]". The last gate: symbolic links are followed here, where the mount is made."""
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        raise _bad_volume(f"{text!r} is not HOST:CONTAINER or HOST:CONTAINER:ro.")
+    if source.startswith("/"):
+        source = _allowed(source, roots)
+    target = str(PurePosixPath(target))
+    if ".." in PurePosixPath(target).parts or any(_covers(target, ours) for ours in OURS):
+        raise _bad_volume(f"{target} would cover what gpushare puts into each container ({', '.join(OURS)}).")
+    return Mount(source, target, read_only=mode == "ro")
+
+
+def _allowed(source: str, roots: Sequence[Path]) -> str:
+    path = Path(source)
+    if not path.exists():
+        raise EngineError(f"{source} does not exist on the host.", code="volume_missing", status=400, field="volumes")
+    resolved = path.resolve()
+    if not any(resolved.is_relative_to(root.resolve()) for root in roots):
+        raise _bad_volume(f"{source} is outside the folders that volumes may come from.")
+    return str(resolved)
+
+
+def _covers(target: str, ours: str) -> bool:
+    """Whether a mount at `target` hides `ours`, or lies inside it."""
+    return PurePosixPath(ours).is_relative_to(target) or PurePosixPath(target).is_relative_to(ours)
+
+
+def _bad_volume(message: str) -> EngineError:
+    return EngineError(message, code="bad_volume", status=400, field="volumes")
+
+
+def _port_bindings(ports: Sequence[str]) -> Mapping[str, list[dict[str, str]]]:
+    """Docker's PortBindings of "[ADDRESS:]HOST:CONTAINER[/udp]"."""
+    bindings: dict[str, list[dict[str, str]]] = {}
+    for text in ports:
+        published, _, protocol = text.partition("/")
+        head, _, inside = published.rpartition(":")
+        address, _, outside = head.rpartition(":")
+        if not (inside.isdigit() and outside.isdigit() and protocol in ("", "tcp", "udp")):
+            raise EngineError(f"{text!r} is not HOST:CONTAINER.", code="bad_port", status=400, field="ports")
+        bindings.setdefault(f"{inside}/{protocol or 'tcp'}", []).append(
+            {"HostIp": address.strip("[]"), "HostPort": outside}
+        )
+    return bindings

@@ -1,0 +1,201 @@
+"""What Docker shows of our containers: looked at on every event, and all of them regularly.
+
+What is told about a container is always what an inspection shows *now*; an event, the regular comparison with
+Docker's list and our own calls are each but a reason to look. Looks are made one after the other, so what is told is
+in order even where events are not. Labels say which containers are ours: nothing is remembered across a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+
+from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
+from scheduler.engines.changes import Changes
+from scheduler.engines.docker import options
+from scheduler.engines.docker.client import HEAD_START, Client
+from scheduler.engines.docker.events import EventFollower
+from scheduler.engines.docker.logs import LogCopier, parse_stamp
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
+LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
+NEVER = "0001-01-01T00:00:00Z"
+LEFTOVERS = ("created", "dead")  # states that only a launch or a removal leaves that was cut short
+CONDITIONS = {"running": Condition.RUNNING, "paused": Condition.PAUSED}  # all else has ended
+
+
+class Watch:
+    def __init__(self, client: Client, home: Path, log_bytes: int) -> None:
+        self.changes = Changes()
+        self.away = ""
+        self.launching: set[str] = set()  # ids (ours) that are being created at this moment
+        self.doomed: set[str] = set()  # ids (ours) of launches that failed, and may have left something in Docker
+        self.pids: dict[str, int] = {}  # engine id → host pid of the first process
+        self._client, self._log_bytes = client, log_bytes
+        self._label = f"{options.LABEL_HOME}={home}"
+        self._lock = asyncio.Lock()
+        self._told: asyncio.Queue[str] = asyncio.Queue()
+        self._logs: dict[str, LogCopier] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._events: EventFollower | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def happened(engine_id: str, change: str) -> None:
+            wait = HEAD_START if change == "start" else 0.0
+            loop.call_soon_threadsafe(loop.call_later, wait, self._told.put_nowait, engine_id)
+
+        self._events = EventFollower(self._client.api, self._label, happened)
+        await self.reconcile()
+        self._tasks = [asyncio.create_task(self._look_when_told()), asyncio.create_task(self._look_regularly())]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._events is not None:
+            await asyncio.to_thread(self._events.close)
+        for copier in self._logs.values():
+            await asyncio.to_thread(copier.close)
+        self.changes.close()
+
+    async def look(self, engine_id: str) -> Sighting | None:
+        """Inspects one container and tells what has changed. None if it is gone (or only just being made)."""
+        async with self._lock:
+            found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None:
+                self.changes.gone_from_engine(engine_id)
+                self.pids.pop(engine_id, None)
+                return None
+            id_ = found["Config"]["Labels"][options.LABEL]
+            if id_ in self.launching | self.doomed or found["State"]["Status"] == "created":
+                return None
+            self.pids[engine_id] = found["State"]["Pid"]
+            sighting = as_sighting(found)
+            if sighting.condition is Condition.ENDED:
+                await self._last_words(engine_id)
+            self.changes.see(sighting)
+            return sighting
+
+    async def reconcile(self) -> list[Sighting]:
+        """Compares with Docker's list and looks at whatever differs. Returns all there are."""
+        listed = await self._client.call(self._list)
+        for each in listed:
+            id_, engine_id = each["Labels"][options.LABEL], each["Id"]
+            if id_ in self.launching:
+                continue
+            if id_ in self.doomed or each["State"] in LEFTOVERS:
+                await self._tidy(id_, engine_id)
+                continue
+            log = Path(each["Labels"][options.LABEL_LOG])
+            self.copy_logs(engine_id, log, tty=options.LABEL_TTY in each["Labels"])
+            last = self.changes.last(id_)
+            if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
+                await self.look(engine_id)
+        present = {each["Id"] for each in listed}
+        for sighting in self.changes.known():
+            if sighting.engine_id not in present:
+                await self.look(sighting.engine_id)
+        return self.changes.known()
+
+    def copy_logs(self, engine_id: str, path: Path, *, tty: bool) -> None:
+        copier = self._logs.get(engine_id)
+        if copier is None or (copier.done.is_set() and not copier.complete):
+            self._logs[engine_id] = LogCopier(self._client.api, engine_id, path, self._log_bytes, tty=tty)
+
+    async def stop_logs(self, engine_id: str) -> None:
+        await self._last_words(engine_id)
+        if (copier := self._logs.pop(engine_id, None)) is not None:
+            await self._client.blocking(copier.close)
+
+    async def _last_words(self, engine_id: str) -> None:
+        if (copier := self._logs.get(engine_id)) is not None:
+            await self._client.blocking(copier.wait, LAST_WORDS)
+
+    async def _tidy(self, id_: str, engine_id: str) -> None:
+        """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
+        dockerd did not survive (Docker calls it dead)."""
+        if id_ not in self.doomed:
+            # The list may be from before the start of a launch that is through by now.
+            found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
+                return
+        logger.info("Removing what is left of container %s.", engine_id[:12])
+        remove = partial(self._client.api.remove_container, engine_id, v=True, force=id_ in self.doomed)
+        await self._client.unless_gone(remove)
+        self.doomed.discard(id_)
+
+    def _list(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._client.look.containers(all=True, filters={"label": self._label})
+        return found
+
+    async def _look_when_told(self) -> None:
+        while True:
+            engine_id = await self._told.get()
+            try:
+                await self.look(engine_id)
+            except EngineError as error:
+                logger.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
+            except Exception:
+                logger.exception("Looking at container %s failed", engine_id[:12])
+
+    async def _look_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_AGAIN)
+            try:
+                await self.reconcile()
+                self._is_away("")
+            except EngineAway as error:
+                self._is_away(str(error))
+            except Exception:
+                logger.exception("Comparing with Docker's list failed")
+
+    def _is_away(self, why: str) -> None:
+        if bool(why) != bool(self.away):
+            logger.warning("%s", why or "Docker answers again.")
+        self.away = why
+
+
+def as_sighting(found: Mapping[str, Any]) -> Sighting:
+    """What an inspection (GET /containers/{id}/json) says."""
+    state = found["State"]
+    condition = CONDITIONS.get(state["Status"], Condition.ENDED)
+    ended = condition is Condition.ENDED
+    return Sighting(
+        id=found["Config"]["Labels"][options.LABEL],
+        engine_id=found["Id"],
+        condition=condition,
+        exit_code=state["ExitCode"] if ended else None,
+        started_at=_seconds(state["StartedAt"]),
+        finished_at=_seconds(state["FinishedAt"]) if ended else None,
+        reason=_reason(found) if ended else "",
+    )
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    state = found["State"]
+    if state.get("OOMKilled") and state["ExitCode"] != 0:
+        limit = found["HostConfig"].get("Memory") or 0
+        return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
+    return str(state.get("Error") or "")
+
+
+def _seconds(stamp: str) -> float | None:
+    return None if stamp == NEVER else parse_stamp(stamp) / 1e9
+
+
+def _inspect(api: docker.APIClient, engine_id: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = api.inspect_container(engine_id)
+    except docker.errors.NotFound:
+        return None
+    return found

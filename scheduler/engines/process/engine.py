@@ -1,0 +1,300 @@
+"""The process engine: containers that are plain local processes. For hosts without Docker, and for trying things out.
+
+There is one image, `local`: the host's own file system. Each container is a keeper (see keeper.py) and what descends
+from it; a folder below `home` holds what a restarted scheduler must know. Nothing is isolated: limits of host memory,
+volumes and ports are refused rather than ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.engines.base import Attached, Condition, EngineError, Launch, Progress, Sighting
+from scheduler.engines.changes import Changes
+from scheduler.engines.outfit import Outfit, environment
+from scheduler.engines.process import tree
+from scheduler.engines.process.keeper import boot_id, write_json
+
+IMAGE = "local"
+LOOK_AGAIN = 1.5  # seconds; a container stopped or continued behind our back is seen by then
+DEATH_TAKES = 10.0  # seconds; a killed process can be held up by the kernel, not for long
+ROOT = Path(__file__).resolve().parents[3]
+# The scheduler's own environment holds secrets; these are what a program needs to find its way about.
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What running.json says. Start times are in ticks since the boot named `boot`."""
+
+    boot: str
+    keeper: int
+    keeper_started: int
+    pid: int
+    pid_started: int
+    started_at: float
+
+    def is_kept(self) -> bool:
+        return self.boot == boot_id() and tree.is_alive(self.keeper, self.keeper_started)
+
+
+class ProcessEngine:
+    """`programs`: a folder with more of them than the scheduler's own PATH leads to."""
+
+    name = "process"
+    away = ""
+
+    def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None) -> None:
+        self._home = home
+        self._outfit = outfit
+        self._programs = programs
+        self._changes = Changes()
+        self._watched: dict[str, int] = {}  # container → pidfd of its keeper
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for sighting in await self.sightings():
+            self._watch(sighting.engine_id)
+        self._looking = asyncio.create_task(self._look_regularly())
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
+        for id_ in list(self._watched):
+            self._unwatch(id_)
+        self._changes.close()
+
+    async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
+        _check_image(image)
+        return {}
+
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+        _check_image(launch.image)
+        _check_fields(launch)
+        folder = self._home / launch.id
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            return self._sighting(launch.id)  # the same launch again
+        try:
+            write_json(
+                folder / "launch.json",
+                {
+                    "command": list(launch.command),
+                    "environment": self._environment(launch),
+                    "log": str(launch.log_path),
+                },
+            )
+            launch.log_path.parent.mkdir(parents=True, exist_ok=True)
+            await _keep(folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise EngineError(f"Cannot start it: {error}.") from error
+        except EngineError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._watch(launch.id)
+        return self._tell(launch.id)
+
+    async def attach(self, engine_id: str) -> Attached:
+        raise EngineError("There is no keyboard into a local process.", code="not_supported", status=400)
+
+    async def pause(self, engine_id: str) -> None:
+        running = self._living(engine_id)
+        await asyncio.to_thread(tree.freeze, running.keeper)
+        self._tell(engine_id)
+
+    async def resume(self, engine_id: str) -> None:
+        tree.thaw(self._living(engine_id).keeper)
+        self._tell(engine_id)
+
+    async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
+        running = self._running(engine_id)
+        if running is None or not running.is_kept():
+            return
+        if grace > 0:
+            tree.signal_each(tree.descendants(running.keeper), signal.SIGTERM)
+            tree.thaw(running.keeper)
+            if await _ended(running, grace):
+                return
+        # Frozen first: nothing can fork its way out between the look and the signal.
+        await asyncio.to_thread(tree.freeze, running.keeper)
+        tree.signal_each(tree.descendants(running.keeper), signal.SIGKILL)
+        if not await _ended(running, DEATH_TAKES):
+            raise EngineError(f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it.")
+        self._tell(engine_id)
+
+    async def remove(self, engine_id: str) -> None:
+        running = self._running(engine_id)
+        if running is not None and running.is_kept():
+            raise EngineError("It still runs: kill it first.", code="still_running")
+        self._unwatch(engine_id)
+        shutil.rmtree(self._home / engine_id, ignore_errors=True)
+        self._changes.gone({path.name for path in self._home.iterdir()})
+
+    async def sightings(self) -> list[Sighting]:
+        found = await asyncio.to_thread(self._look)
+        for sighting in found:
+            self._changes.see(sighting)
+        return found
+
+    def changes(self) -> AsyncIterator[Sighting]:
+        return self._changes.stream()
+
+    def owns(self, engine_id: str, pid: int) -> bool:
+        running = self._running(engine_id)
+        return running is not None and running.is_kept() and tree.is_below(pid, running.keeper)
+
+    def _environment(self, launch: Launch) -> dict[str, str]:
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        if self._programs is not None:
+            inherited["PATH"] = f"{inherited.get('PATH', os.defpath)}:{self._programs}"
+        simulation = self._outfit.simulation
+        ours = environment(
+            {**launch.environment, "GPUSHARE_SOCKET": str(launch.socket_dir / "gpushare.sock")},
+            gpus=launch.gpus,
+            shim=str(self._outfit.shim),
+            libraries=[str(simulation.libraries)] if simulation else [],
+            state=str(simulation.state) if simulation else None,
+        )
+        return {**inherited, **ours}
+
+    def _running(self, engine_id: str) -> Running | None:
+        try:
+            return Running(**json.loads((self._home / engine_id / "running.json").read_text()))
+        except FileNotFoundError:
+            return None
+
+    def _living(self, engine_id: str) -> Running:
+        running = self._running(engine_id)
+        if running is None or not running.is_kept():
+            raise EngineError("It has ended.", code="not_running")
+        return running
+
+    def _look(self) -> list[Sighting]:
+        children = tree.look()
+        found = (self._sighting(path.parent.name, children) for path in self._home.glob("*/running.json"))
+        return [sighting for sighting in found if sighting.condition is not Condition.GONE]
+
+    def _sighting(self, engine_id: str, children: tree.Children | None = None) -> Sighting:
+        # The keeper's end is looked for before the file it leaves: the other way round one could miss both.
+        running = self._running(engine_id)
+        kept = running is not None and running.is_kept()
+        try:
+            ended = json.loads((self._home / engine_id / "ended.json").read_text())
+        except FileNotFoundError:
+            ended = None
+        if running is None:
+            return Sighting(engine_id, engine_id, Condition.GONE)
+        if ended is not None:
+            return Sighting(
+                engine_id, engine_id, Condition.ENDED, ended["exit_code"], running.started_at, ended["finished_at"]
+            )
+        if not kept:
+            reason = "It was cut off with its keeper: a restart of the host, or a kill from outside."
+            return Sighting(engine_id, engine_id, Condition.ENDED, started_at=running.started_at, reason=reason)
+        condition = Condition.PAUSED if tree.is_frozen(running.keeper, children) else Condition.RUNNING
+        return Sighting(engine_id, engine_id, condition, started_at=running.started_at)
+
+    def _tell(self, engine_id: str) -> Sighting:
+        sighting = self._sighting(engine_id)
+        self._changes.see(sighting)
+        return sighting
+
+    def _watch(self, engine_id: str) -> None:
+        """Has the kernel tell when the keeper ends."""
+        running = self._running(engine_id)
+        if running is None or engine_id in self._watched or not running.is_kept():
+            return
+        try:
+            pidfd = os.pidfd_open(running.keeper)
+        except ProcessLookupError:
+            return
+        self._watched[engine_id] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._keeper_ended, engine_id)
+
+    def _unwatch(self, engine_id: str) -> None:
+        if (pidfd := self._watched.pop(engine_id, None)) is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _keeper_ended(self, engine_id: str) -> None:
+        self._unwatch(engine_id)
+        self._tell(engine_id)
+
+    async def _look_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_AGAIN)
+            seen = await self.sightings()
+            self._changes.gone({sighting.id for sighting in seen})
+
+
+def _check_image(image: str) -> None:
+    if image != IMAGE:
+        raise EngineError(
+            f"There is no image {image!r} here: without Docker, the only image is {IMAGE!r}, the host itself.",
+            code="unknown_image",
+            status=404,
+            field="image",
+        )
+
+
+def _check_fields(launch: Launch) -> None:
+    if not launch.command:
+        raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
+    for field in ("memory", "cpus", "volumes", "ports", "interactive", "tty"):
+        if getattr(launch, field):
+            raise EngineError(
+                f"{field} needs the Docker engine; here containers are local processes.",
+                code="not_supported",
+                status=400,
+                field=field,
+            )
+
+
+async def _keep(folder: Path) -> None:
+    """Starts a keeper and waits until the program has started. Raises EngineError if it has not."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-SPm", "scheduler.engines.process.keeper", str(folder),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    said, failure = await process.communicate()
+    if failure:
+        raise EngineError(f"Its keeper failed: {failure.decode(errors='replace').strip().splitlines()[-1]}.")
+    if said:
+        why = said.decode(errors="replace").strip()
+        raise EngineError(f"Cannot start it: {why}.", code="cannot_start", status=400, field="command")
+
+
+async def _ended(running: Running, within: float) -> bool:
+    """Whether the keeper ends within so many seconds."""
+    loop = asyncio.get_running_loop()
+    try:
+        pidfd = os.pidfd_open(running.keeper)
+    except ProcessLookupError:
+        return True
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), within)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    return True

@@ -1,0 +1,143 @@
+"""The keeper of one local container: starts it, waits for it, writes down how it ended. Run with a folder's path.
+
+It outlives the scheduler, so that a restarted one learns the exit codes of what ended meanwhile. In the folder:
+
+    launch.json   written by the engine: {"command": [...], "environment": {...}, "log": path}
+    running.json  {"boot", "keeper", "keeper_started", "pid", "pid_started", "started_at"}, before the program begins
+    ended.json    {"exit_code", "finished_at"}, once no process of the container is left
+
+The keeper adopts every orphan below it (subreaper), so a container's processes are exactly its descendants. As with
+Docker, the container ends when its first process ends: what else is left is killed. If the keeper itself is killed,
+the kernel kills the first process with it. On standard output: nothing if the program was started, else why not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from scheduler.engines.process import tree
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def write_json(path: Path, content: dict[str, object]) -> None:
+    """All or nothing: a reader never sees half a file, a killed writer leaves none."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content))
+    partial.replace(path)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _become(command: list[str], environment: dict[str, str], log: str, report: int, keeper: int) -> None:
+    """In the new process: turns into the program. Returns only by raising OSError."""
+    os.setsid()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)  # the keeper died before the line above could tell the kernel
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir("/")
+    os.set_inheritable(report, False)
+    os.execvpe(command[0], command, environment)
+
+
+def _start(folder: Path) -> int:
+    """Starts the program and returns its pid. Raises OSError if it cannot be started."""
+    launch = json.loads((folder / "launch.json").read_text())
+    keeper = os.getpid()
+    reads, writes = os.pipe()
+    go_reads, go_writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(go_writes)
+            if os.read(go_reads, 1):  # not before the keeper has written who it is
+                _become(launch["command"], launch["environment"], launch["log"], writes, keeper)
+        except OSError as error:
+            os.write(writes, str(error.errno).encode())
+        finally:
+            os._exit(127)
+    os.close(writes)
+    os.close(go_reads)
+    write_json(folder / "running.json", _identity(keeper, pid))
+    os.write(go_writes, b"!")
+    os.close(go_writes)
+    with os.fdopen(reads, "rb") as report:
+        if failed := report.read():
+            os.waitpid(pid, 0)
+            raise OSError(int(failed), os.strerror(int(failed)), launch["command"][0])
+    return pid
+
+
+def _identity(keeper: int, pid: int) -> dict[str, object]:
+    mine, its = tree.stat(keeper), tree.stat(pid)
+    assert mine is not None, "a process finds itself"
+    assert its is not None, "an unreaped child stays"
+    return {
+        "boot": boot_id(),
+        "keeper": keeper,
+        "keeper_started": mine.started,
+        "pid": pid,
+        "pid_started": its.started,
+        "started_at": time.time(),
+    }
+
+
+def _wait_for(pid: int) -> int:
+    """Reaps orphans until `pid` ends; its exit code, 128 + n for signal n."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _end_the_rest() -> None:
+    while True:
+        tree.signal_each(tree.descendants(os.getpid()), signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def main(folder: Path) -> None:
+    if os.fork():
+        os._exit(0)  # nobody's child: no parent has to reap the keeper
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        pid = _start(folder)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", flush=True)
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)  # the engine reads until both are closed
+    os.dup2(nowhere, 2)
+    code = _wait_for(pid)
+    _end_the_rest()
+    write_json(folder / "ended.json", {"exit_code": code, "finished_at": time.time()})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,124 @@
+"""The arbiter on a simulated clock: the same decisions as the live scheduler's, thousands of hours in seconds.
+
+`run` plays a list of jobs on one card under a policy; what it measures is what the paper measures. Policies named
+`paper-…` are the paper's rules taken literally (`experiment/literal.py`), for comparison only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from scheduler.core.arbiter import handle
+from scheduler.core.events import (
+    ContainerAdded,
+    ContainerEnded,
+    Event,
+    GpuSeen,
+    Granted,
+    Needed,
+    Rejected,
+    Returned,
+    SessionOpened,
+    TakeBack,
+)
+from scheduler.core.state import State
+from scheduler.experiment import literal
+from scheduler.experiment.workloads import CAPACITY, Job
+
+GPU = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds. `suspended` is the mean over all jobs of the time that each waited, `longest` the longest single wait.
+
+    `deadlocked`: at the end somebody waited and nobody ran; the times are then those up to that point.
+    """
+
+    finish: float
+    suspended: float
+    longest: float
+    deadlocked: bool
+
+
+def run(policy: str, jobs: Sequence[Job], seed: int = 0, capacity: int = CAPACITY) -> Outcome:
+    """Plays `jobs` on one card of `capacity` bytes. `seed` is for policies that draw lots."""
+    if policy in literal.RULES:
+        waits, finish, deadlocked = literal.run(policy, jobs, seed, capacity)
+        longest = max(waits)
+    else:
+        waits, longest, finish, deadlocked = _Simulation(policy, jobs, seed, capacity).play()
+    return Outcome(finish, sum(waits) / len(jobs), longest, deadlocked)
+
+
+class _Simulation:
+    """Session i is the process of job i, its container is the job's place in the list."""
+
+    def __init__(self, policy: str, jobs: Sequence[Job], seed: int, capacity: int) -> None:
+        self.jobs = jobs
+        self.state, _ = handle(State(policy=policy, seed=seed), GpuSeen(0.0, GPU, capacity))
+        self.headroom = [0] * len(jobs)
+        self.granted = [0] * len(jobs)  # how many of its asks each job has
+        self.waits = [0.0] * len(jobs)  # of all its asks together
+        self.longest = 0.0
+        # (time, 0 for an end and 1 for an arrival, job): what ends at a moment is seen together with what arrives
+        self.agenda = [(job.arrives, 1, place) for place, job in enumerate(jobs)]
+        heapify(self.agenda)
+
+    def play(self) -> tuple[list[float], float, float, bool]:
+        finish = 0.0
+        while self.agenda:
+            now = self.agenda[0][0]
+            events: list[Event] = []
+            while self.agenda and self.agenda[0][0] == now:
+                _, arrives, place = heappop(self.agenda)
+                if arrives:
+                    events += self._arrival(now, place)
+                else:
+                    finish = now
+                    self.headroom[place] = 0
+                    events.append(ContainerEnded(now, str(place)))
+            while events:
+                events = self._handle(now, events)
+        return self.waits, self.longest, finish, bool(self.state.waiting)
+
+    def _arrival(self, now: float, place: int) -> list[Event]:
+        job, name = self.jobs[place], str(place)
+        return [
+            ContainerAdded(now, name, {GPU: job.size}, owner=job.owner),
+            SessionOpened(now, place, name),
+            Needed(now, place, 0, GPU, job.asks[0]),
+        ]
+
+    def _handle(self, now: float, events: Sequence[Event]) -> list[Event]:
+        """Carries out the effects; returns what the processes and the lease pages answer at once."""
+        self.state, effects = handle(self.state, *events)
+        answers: list[Event] = []
+        for effect in effects:
+            match effect:
+                case Granted():
+                    self.headroom[effect.session] += effect.extra
+                    self.waits[effect.session] += effect.waited
+                    self.longest = max(self.longest, effect.waited)
+                    answers += self._go_on(now, effect.session)
+                case TakeBack():
+                    taken = {place: idle for place, idle in enumerate(self.headroom) if idle}
+                    self.headroom = [0] * len(self.jobs)
+                    answers.append(Returned(now, effect.gpu, taken, all=True))
+                case Rejected():
+                    raise ValueError(f"job {self.jobs[effect.session]} asks for more than its quota")
+        return answers
+
+    def _go_on(self, now: float, place: int) -> list[Event]:
+        job = self.jobs[place]
+        self.granted[place] += 1
+        while self.granted[place] < len(job.asks):
+            ask = job.asks[self.granted[place]]
+            if self.headroom[place] < ask:
+                return [Needed(now, place, self.granted[place], GPU, ask)]
+            self.headroom[place] -= ask
+            self.granted[place] += 1
+        heappush(self.agenda, (now + job.seconds, 0, place))
+        return []

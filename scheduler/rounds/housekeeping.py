@@ -1,0 +1,29 @@
+"""What is done each minute so that the records do not grow for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.store import Store
+from web.history.rollup import roll_up
+
+log = logging.getLogger(__name__)
+
+EVERY = 60.0  # seconds
+
+
+class Housekeeping:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            try:
+                await self._store.ask(roll_up, timezone.now())
+            except DatabaseError as error:
+                log.warning("samples could not be rolled up, trying again in a minute: %s", error)

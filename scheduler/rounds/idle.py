@@ -1,0 +1,83 @@
+"""Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and does more if configured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.containers.life import Containers
+from scheduler.engines.base import EngineError
+from scheduler.gpus import Reading
+from scheduler.rounds.samples import busy
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web import audit
+from web.errors import Problem
+from web.models import Container
+
+log = logging.getLogger(__name__)
+
+
+class Idle:
+    """`GPUSHARE_IDLE_MINUTES` without computing make a holder idle.
+
+    `GPUSHARE_IDLE_ACTION` is `mark`, `notify` (its owner sees a warning on every page for a day) or `pause`.
+    """
+
+    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
+        self._containers = containers
+        self._broker = broker
+        self._store = store
+        self._since: dict[str, float] = {}
+
+    async def look(self, readings: Mapping[str, Reading]) -> None:
+        tenants = self._broker.tenants
+        self._since = {id_: since for id_, since in self._since.items() if id_ in tenants}
+        for tenant in list(tenants.values()):
+            if self._is_working(tenant, readings):
+                self._since.pop(tenant.id, None)
+                self._unmark(tenant)
+            elif tenant.paused:
+                self._since.pop(tenant.id, None)  # it could not compute: whoever resumes it gives it its time anew
+            else:
+                since = self._since.setdefault(tenant.id, self._broker.now())
+                seconds = self._broker.now() - since
+                if seconds >= 60 * settings.GPUSHARE_IDLE_MINUTES and not tenant.idle:
+                    await self._mark(tenant, seconds)
+
+    def _is_working(self, tenant: Tenant, readings: Mapping[str, Reading]) -> bool:
+        """Also true where nobody can tell: only who certainly does nothing is idle."""
+        if tenant.finished or tenant.suspended_since is not None or not settings.GPUSHARE_IDLE_MINUTES:
+            return True
+        held = [gpu for gpu in tenant.quota if tenant.used(gpu)]
+        loads = [busy(tenant, gpu, readings[gpu]) for gpu in held if gpu in readings]
+        return not loads or any(load is None or load > 0 for load in loads)
+
+    async def _mark(self, tenant: Tenant, seconds: float) -> None:
+        tenant.idle = True
+        self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
+        self._store.event("idle", tenant.id, detail=f"It holds VRAM and has not computed for {seconds / 60:.0f} min.")
+        try:
+            if settings.GPUSHARE_IDLE_ACTION == "notify":
+                await self._store.ask(_warn, tenant.id)
+            elif settings.GPUSHARE_IDLE_ACTION == "pause":
+                await self._containers.pause(tenant)
+        except (Problem, EngineError, DatabaseError) as error:
+            log.warning("container %s is idle, but that is all: %s", tenant.name, error)
+
+    def _unmark(self, tenant: Tenant) -> None:
+        if tenant.idle:
+            tenant.idle = False
+            self._store.container(tenant.id, idle_since=None)
+
+
+def _warn(container: str) -> None:
+    """The same entry as when a person warns the owner."""
+    row = Container.objects.select_related("owner").get(pk=container)
+    audit.record("gpushare", "warn", row.pk, name=row.name, owner=row.owner.get_username())

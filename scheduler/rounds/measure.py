@@ -1,0 +1,182 @@
+"""Once a second: compares what was charged with what the card shows, and keeps capacity, display and history true.
+
+The card's per-process figure is the truth. What it shows beyond the charge is overhead (a context larger than
+measured, modules, libraries) and is charged; what it no longer shows is given back. A reading is not taken at the
+same instant as the page, so only a difference seen several times in a row counts, at its smallest; after one that is
+not charged yet, the next looks come sooner.
+
+What no session accounts for is foreign and comes off the capacity. A process inside a container of ours that has no
+session is uncapped: it got past the shim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+
+from scheduler.core.events import GpuSeen, Ticked
+from scheduler.gpus import Gpus, Reading
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Session, Tenant, start_time
+from scheduler.store import Store
+
+log = logging.getLogger(__name__)
+
+PERIOD = 1.0  # seconds
+AGAIN = 0.25  # seconds, while a difference has been seen and not often enough
+TIMES = 3  # a difference must be seen so often in a row
+
+Owns = Callable[[str, int], bool]
+Measured = Callable[[Mapping[str, Reading]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Difference:
+    """What the card has shown beyond what was charged, lately."""
+
+    seen: deque[int] = field(default_factory=lambda: deque(maxlen=TIMES))
+
+    @property
+    def open(self) -> bool:
+        """More was held than is charged, and that has not been seen often enough."""
+        return bool(self.seen) and self.seen[-1] > 0
+
+    def add(self, size: int) -> int:
+        """The part that all of the last readings agree on: more than 0, less than 0, or 0."""
+        self.seen.append(size)
+        if len(self.seen) < TIMES:
+            return 0
+        agreed = min(self.seen) if min(self.seen) > 0 else max(self.seen) if max(self.seen) < 0 else 0
+        if agreed:
+            self.seen.clear()
+        return agreed
+
+
+class Measure:
+    """`owns` tells whether a host pid runs inside the container with this engine id; `measured` is called each time."""
+
+    def __init__(self, gpus: Gpus, broker: Broker, store: Store, owns: Owns, measured: Measured) -> None:
+        self._gpus = gpus
+        self._broker = broker
+        self._store = store
+        self._owns = owns
+        self._measured = measured
+        self._differences: dict[tuple[int, str], Difference] = {}
+        self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
+        self._owners: dict[tuple[int, int | None], str] = {}
+        self.readings: Mapping[str, Reading] = {}
+        self.uncapped: dict[str, dict[int, int]] = {}  # container → pid → bytes on all cards
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self.once()
+            due = max(due + PERIOD, loop.time())
+            while loop.time() + AGAIN < due and (gpus := {gpu for (_, gpu), d in self._differences.items() if d.open}):
+                await asyncio.sleep(AGAIN)
+                await self._look_again(gpus)
+            await asyncio.sleep(due - loop.time())
+
+    async def _look_again(self, gpus: set[str]) -> None:
+        for gpu in gpus:
+            before = self._used()
+            with contextlib.suppress(pynvml.NVMLError):  # the next whole look says so
+                self._compare(gpu, await self._gpus.processes(gpu), before)
+
+    def _used(self) -> dict[tuple[int, str], int]:
+        return {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
+
+    async def once(self) -> None:
+        before = self._used()
+        self.readings = await self._gpus.read()
+        for gpu, reading in self.readings.items():
+            self._compare(gpu, reading.processes, before)
+            self._see_card(gpu, reading)
+        self.uncapped = {}
+        for tenant in list(self._broker.tenants.values()):
+            self._see_tenant(tenant)
+        shown = {pid for reading in self.readings.values() for pid in reading.processes}
+        self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
+        alive = self._broker.sessions.keys()
+        self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
+        self._broker.tell(Ticked(self._broker.now()))
+        self._broker.age_order()
+        await self._measured(self.readings)
+
+    def _compare(self, gpu: str, held: Mapping[int, int], before: Mapping[tuple[int, str], int]) -> None:
+        for session in list(self._broker.sessions.values()):
+            lease = session.leases.get(gpu)
+            if lease is None or session.ended or session.pid not in held:
+                continue
+            if lease.check():
+                log.warning("container %s, process %d forged its lease page", session.container, session.pid)
+            used = lease.used
+            if before.get((session.id, gpu)) != used:
+                continue  # it moved while the card was read
+            difference = self._differences.setdefault((session.id, gpu), Difference())
+            if agreed := difference.add(held[session.pid] - used):
+                self._broker.overhead(session, gpu, agreed)
+
+    def _see_card(self, gpu: str, reading: Reading) -> None:
+        mine = {s.pid: s.leases[gpu].used for s in self._broker.sessions.values() if gpu in s.leases}
+        # Where NVML does not show a process of ours, what it was charged is the best guess.
+        known = sum(reading.processes.get(pid, used) for pid, used in mine.items())
+        seen = self._foreign[gpu]
+        seen.append(max(0, reading.used - known))
+        foreign = min(seen)  # what came between the readings of the card and of its processes is gone in the next
+        card = self._gpus.cards[gpu]
+        capacity = card.capacity(foreign)
+        if capacity != self._broker.state.gpus[gpu].capacity:
+            self._broker.tell(GpuSeen(self._broker.now(), gpu, capacity, card.capacity(0)))
+        self._store.gpu(
+            gpu,
+            real=reading.used,
+            foreign=foreign,
+            capacity=capacity,
+            utilisation=reading.utilisation,
+            temperature=reading.temperature,
+            power=reading.power,
+        )
+
+    def _see_tenant(self, tenant: Tenant) -> None:
+        self._broker.collect_excess(tenant)
+        self._broker.show(tenant)
+        for gpu in tenant.quota:
+            if reading := self.readings.get(gpu):
+                processes = self._processes(tenant, gpu, reading)
+                unexplained = sum(max(0, each["real"] - each["used"]) for each in processes)
+                self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
+                for each in processes:
+                    if each["uncapped"]:
+                        held = self.uncapped.setdefault(tenant.id, {})
+                        held[each["pid"]] = held.get(each["pid"], 0) + each["real"]
+
+    def _processes(self, tenant: Tenant, gpu: str, reading: Reading) -> list[dict[str, Any]]:
+        sessions = {session.pid: session for session in tenant.sessions.values()}
+        told = [self._process(session, gpu, reading) for session in sessions.values()]
+        everybody = {session.pid for session in self._broker.sessions.values()}
+        for pid, size in reading.processes.items():
+            if pid not in everybody and self._owner(pid, gpu) == tenant.id:
+                told.append({"pid": pid, "used": 0, "real": size, "uncapped": True})
+        return told
+
+    def _process(self, session: Session, gpu: str, reading: Reading) -> dict[str, Any]:
+        used = session.leases[gpu].used
+        real = reading.processes.get(session.pid, used if not session.ended else 0)
+        return {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
+
+    def _owner(self, pid: int, gpu: str) -> str:
+        """The container that a process without a session runs in; empty if it is none of ours."""
+        process = (pid, start_time(pid))
+        if process not in self._owners:
+            candidates = [t for t in self._broker.tenants.values() if gpu in t.quota and t.engine_id]
+            self._owners[process] = next((t.id for t in candidates if self._owns(t.engine_id, pid)), "")
+        return self._owners[process]

@@ -1,0 +1,63 @@
+"""Once a second, for the record: what everybody holds, and what has changed inside leases since the last event.
+
+Use inside a lease sends no message, so its growth and shrinking are written down in bulk, as one event each second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from django.utils import timezone
+
+from scheduler.gpus import Reading
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+
+
+class History:
+    def __init__(self, broker: Broker, store: Store) -> None:
+        self._broker = broker
+        self._store = store
+        self._waited: dict[str, float] = {}
+
+    def write(self, readings: Mapping[str, Reading]) -> None:
+        at = timezone.now().replace(microsecond=0)
+        granted = dict.fromkeys(readings, 0)
+        for tenant in self._broker.tenants.values():
+            waited = self._waited_since_last(tenant)
+            for gpu in tenant.quota:
+                if gpu in readings:
+                    granted[gpu] += tenant.granted(gpu)
+                    self._sample(tenant, gpu, readings[gpu], at, waited)
+                    self._broker.tell_use(tenant, gpu)
+        for gpu, reading in readings.items():
+            self._store.sample(
+                None, gpu, at, used=reading.used, peak=reading.used, granted=granted[gpu],
+                utilisation=reading.utilisation,
+            )  # fmt: skip
+        self._waited = {id_: waited for id_, waited in self._waited.items() if id_ in self._broker.tenants}
+
+    def _sample(self, tenant: Tenant, gpu: str, reading: Reading, at: datetime, waited: float) -> None:
+        used = tenant.note_peak(gpu)
+        self._store.sample(
+            tenant.id, gpu, at, used=used, peak=used, granted=tenant.granted(gpu),
+            utilisation=busy(tenant, gpu, reading), suspended=waited,
+        )  # fmt: skip
+
+    def _waited_since_last(self, tenant: Tenant) -> float:
+        """Seconds of suspension since the last sample."""
+        total = tenant.suspended_before
+        if tenant.suspended_since is not None:
+            total += self._broker.now() - tenant.suspended_since
+        last = self._waited.get(tenant.id, total)
+        self._waited[tenant.id] = total
+        return max(0.0, total - last)
+
+
+def busy(tenant: Tenant, gpu: str, reading: Reading) -> float | None:
+    """Per cent of the GPU's time that the container computed; None where NVML does not tell processes apart."""
+    if reading.busy is None:
+        return None
+    return float(min(100, sum(reading.busy.get(session.pid, 0) for session in tenant.sessions.values())))

@@ -1,0 +1,111 @@
+"""Tells the store what containers hold and who waits: the rows that a screen shows. Only what changed is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from scheduler.containers.foresight import turn_of
+from scheduler.core import policies
+from scheduler.core.reasons import why
+from scheduler.core.state import Request
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+
+PAUSE = 0.05  # seconds; the most often that rows are looked through
+
+
+class Report:
+    """What has changed is told at once; everything once a second, because use inside a lease sends no message."""
+
+    broker: Broker
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed: set[str] = set()
+        self._some = asyncio.Event()
+        self._queue: object = None
+        self._queued: set[str] = set()
+        self._known: dict[str, Tenant] = {}
+
+    def changed(self, container: str) -> None:
+        self._know(container)  # it may be gone before we look, and its peak with it
+        self._changed.add(container)
+        self._some.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            changed, self._changed = self._changed, set()
+            self._publish(changed)
+            await asyncio.sleep(PAUSE)
+
+    def publish(self) -> None:
+        self._queue = None  # what is free, and so why somebody waits, may have changed
+        self._publish(self.broker.tenants.keys() | self._known.keys())
+
+    def _publish(self, containers: Iterable[str]) -> None:
+        for id_ in containers:
+            if tenant := self._know(id_):
+                self._show(tenant)
+            elif tenant := self._known.pop(id_, None):
+                for gpu in tenant.quota:
+                    peak = tenant.peak.get(gpu, 0)
+                    self._store.claim(id_, gpu, used=0, granted=0, peak=peak, overhead=0, unexplained=0, processes=[])
+                self._store.forget(id_, list(tenant.quota))
+        if self._queue is not self.broker.state.waiting:
+            self._queue = self.broker.state.waiting
+            self._show_queue()
+
+    def _know(self, container: str) -> Tenant | None:
+        """The tenant if it lives, from now on remembered until its end has been shown."""
+        if tenant := self.broker.tenants.get(container):
+            self._known[container] = tenant
+        return tenant
+
+    def _show(self, tenant: Tenant) -> None:
+        for gpu in tenant.quota:
+            self._store.claim(
+                tenant.id,
+                gpu,
+                used=tenant.note_peak(gpu),
+                granted=tenant.granted(gpu),
+                peak=tenant.peak[gpu],
+                overhead=tenant.overhead(gpu),
+            )
+
+    def _show_queue(self) -> None:
+        """The place of a container is that of its foremost call, by what the policy would try first."""
+        state = self.broker.state
+        calls: dict[str, list[Request]] = {}
+        for request in state.waiting:
+            if request.suspended:
+                calls.setdefault(request.container, []).append(request)
+        ranks: dict[str, int] = {}
+        tried: set[Request] = set()
+        for gpu in {request.gpu for request in state.waiting}:
+            for rank, request in enumerate(policies.order(state, gpu)):
+                tried.add(request)
+                ranks[request.container] = min(rank, ranks.get(request.container, rank))
+        # Whom the policy does not try now comes behind, in order of arrival.
+        order = sorted(calls, key=lambda container: ranks.get(container, len(state.waiting)))
+        led: set[str] = set()  # GPUs whose first in line has been told
+        for position, container in enumerate(order, 1):
+            request = calls[container][0]
+            leads = request.gpu not in led
+            led.add(request.gpu)
+            self._store.container(
+                container,
+                queue_position=position,
+                queue_bytes=sum(request.bytes for request in calls[container]),
+                queue_reason=self._reason(request, tried=request in tried, leads=leads),
+            )
+        for container in self._queued - calls.keys():
+            self._store.container(container, queue_position=None, queue_bytes=0, queue_reason="")
+        self._queued = set(calls)
+
+    def _reason(self, request: Request, *, tried: bool, leads: bool) -> str:
+        reason = why(self.broker.state, request, tried=tried)
+        return f"{reason} {turn_of(self.broker, request)}".rstrip() if leads else reason

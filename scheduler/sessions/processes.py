@@ -1,0 +1,190 @@
+"""Processes: who says HELLO, with which lease page, what they ask, and when they are gone.
+
+A session is one process for as long as it runs one program. It is told apart from others by pid and start time, its
+end is told by its pidfd (not by its connection: a fork can hold that open, and a living process can lose it), and its
+lease returns when the card no longer shows it (reaper.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable
+
+from scheduler.sessions import lease_pages
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
+from scheduler.sessions.server import Connection, is_power_of_two
+from scheduler.sessions.tenants import Session, Tenant, start_time
+from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
+
+log = logging.getLogger(__name__)
+
+NEEDS_LIMIT = 1024  # open at once from one process, which has no more threads than that in allocations
+
+
+class Sessions:
+    """What the server tells (server.Handler). `died` is called for each process that has ended; `gone` answers it."""
+
+    def __init__(self, broker: Broker, died: Callable[[Session], None]) -> None:
+        self._broker = broker
+        self._died = died
+        self._processes: dict[tuple[int, int], Session] = {}
+        self._connections: dict[Connection, Session] = {}
+        self._heirs: dict[int, list[Callable[[], None]]] = {}
+        self._ids = itertools.count(1)
+
+    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
+        tenant = self._broker.tenants.get(connection.container)
+        if frame.code != WIRE_VERSION:
+            self._refuse(connection, Code.BAD_VERSION)
+            return
+        if tenant is None or tenant.finished or tenant.killed:
+            self._refuse(connection, Code.NOT_RUNNING)
+            return
+        started = start_time(connection.peer.pid)
+        if started is None:
+            connection.close()
+            return
+        session = self._processes.get((connection.peer.pid, started))
+        if session is None:
+            try:
+                session = self._open(tenant, connection, started, page)
+            except BadPage as error:
+                # A process goes on with the page it handed over, so there is no giving it another.
+                log.warning(
+                    "container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error
+                )
+                self._refuse(connection, Code.BAD_VERSION)
+                return
+            self._welcome(connection, session, page=page is None)
+        elif session.container == tenant.id and lease_pages.is_mapped(session.pid, lease_pages.inode(session.page)):
+            self._reconnect(session, connection, page)
+        else:
+            # It has become another program (exec). What the old one held must be back before the new one starts.
+            connection.hold()
+            self._heirs.setdefault(session.id, []).append(lambda: self._inherit(connection, frame))
+            self._process_ended(session)
+
+    def _refuse(self, connection: Connection, code: Code) -> None:
+        connection.send(Frame(Type.REFUSED, code=code))
+        connection.close()
+
+    def _open(self, tenant: Tenant, connection: Connection, started: int, handed_back: int | None) -> Session:
+        """Raises BadPage."""
+        peer = connection.peer
+        if handed_back is None:
+            page = lease_pages.make(peer.pid, tenant.id, tenant.places(self._broker.contexts))
+        else:
+            page = lease_pages.take_over(handed_back, list(tenant.quota))
+            if any(
+                lease_pages.inode(page) == lease_pages.inode(session.page) for session in self._broker.sessions.values()
+            ):
+                page.close()
+                raise BadPage("it belongs to another process")
+        taken_over = handed_back is not None
+        return self.open(tenant, peer.pid, started, os.dup(peer.pidfd), page, taken_over=taken_over)
+
+    def open(
+        self, tenant: Tenant, pid: int, started: int, pidfd: int, page: LeasePage, *, taken_over: bool = False
+    ) -> Session:
+        """Makes a process known; `pidfd` and `page` become the session's.
+
+        Of a page taken over only what is used counts, up to what its container's quota has room for: no page, however
+        it came to be, brings headroom with it.
+        """
+        leases = {}
+        for slot, (gpu, quota) in zip(page, tenant.quota.items(), strict=True):
+            used = max(0, slot.granted - slot.take_back(lease_pages.ANY)) if taken_over else 0
+            leases[gpu] = Lease(slot, min(used, max(0, quota - tenant.granted(gpu))))
+        session = Session(next(self._ids), tenant.id, pid, started, pidfd, page, leases)
+        self._processes[pid, started] = session
+        self._broker.open(session)
+        asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
+        return session
+
+    def _welcome(self, connection: Connection, session: Session, *, page: bool = True) -> None:
+        session.connection = connection
+        self._connections[connection] = session
+        connection.send(Frame(Type.WELCOME), session.page.fileno() if page else None)
+
+    def _reconnect(self, session: Session, connection: Connection, handed_back: int | None) -> None:
+        """The same program again, on a new connection: because the old one broke, or it closed all its descriptors."""
+        if session.connection is not None:
+            session.connection.close()
+        has_it = handed_back is not None and os.fstat(handed_back).st_ino == lease_pages.inode(session.page)
+        self._welcome(connection, session, page=not has_it)
+
+    def _inherit(self, connection: Connection, hello: Frame) -> None:
+        if connection.open:
+            self.hello(connection, hello, None)
+            connection.go_on()
+
+    def message(self, connection: Connection, frame: Frame) -> None:
+        session = self._connections[connection]
+        gpus = list(session.leases)
+        if frame.slot >= len(gpus):
+            raise WireError(f"slot {frame.slot} of {len(gpus)}")
+        gpu = gpus[frame.slot]
+        if frame.type == Type.NEED:
+            self._need(session, connection, frame, gpu)
+        elif frame.type == Type.RELEASED:
+            for each in gpus:  # where the socket was full, those of the other GPUs were not sent
+                self._broker.collect(each, [session])
+        elif frame.type == Type.PHYSICAL:
+            self._physical(session, gpu, frame.bytes)
+
+    def _physical(self, session: Session, gpu: str, size: int) -> None:
+        """The card was fuller than we knew; the next measurement finds out by whom."""
+        session.physical += 1
+        if is_power_of_two(session.physical):
+            log.warning(
+                "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
+                self._broker.tenants[session.container].name, session.pid, gpu, size, session.physical,
+            )  # fmt: skip
+            self._broker.card_full(session, gpu, size)
+
+    def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str) -> None:
+        if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):
+            raise WireError(f"purpose {frame.code}")
+        if frame.serial in session.asked:
+            session.asked[frame.serial] = connection  # asked again after a lost connection; it keeps its place
+            return
+        if len(session.asked) >= NEEDS_LIMIT:
+            connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
+            return
+        session.asked[frame.serial] = connection
+        self._broker.need(session, frame.serial, gpu, frame.bytes)
+
+    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
+        session = self._connections.pop(connection, None)
+        if session is None:
+            return
+        if session.connection is connection:
+            session.connection = None
+        for serial, asker in session.asked.items():
+            if asker is connection:
+                session.asked[serial] = None
+        for frame in unsent:
+            if frame.type == Type.GRANTED:
+                self._broker.undelivered(session, list(session.leases)[frame.slot], frame.bytes)
+
+    def _process_ended(self, session: Session) -> None:
+        """The process is gone (or has become another program); its lease goes when the card says so."""
+        if session.ended:
+            return
+        session.ended = True
+        asyncio.get_running_loop().remove_reader(session.pidfd)
+        if session.connection is not None:
+            session.connection.close()
+        self._died(session)
+
+    def gone(self, session: Session) -> None:
+        """The card no longer shows the process: what it held has come back."""
+        del self._processes[session.pid, session.started]
+        self._broker.close(session)
+        session.close()
+        for heir in self._heirs.pop(session.id, ()):
+            heir()

@@ -1,0 +1,99 @@
+"""What the scheduler holds in hand for each living container and for each of its processes.
+
+The arbiter's `State` is what decisions rest on; this is what they are carried out with: pages, descriptors,
+connections. Sizes are bytes, times seconds on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from scheduler.sessions import lease_pages
+from scheduler.sessions.lease_pages import Lease, LeasePage
+from scheduler.sessions.server import Connection
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One process. `leases` has the container's GPUs in the order of the page's slots."""
+
+    id: int
+    container: str
+    pid: int
+    started: int  # in clock ticks since boot; with the pid it names a process for good
+    pidfd: int
+    page: LeasePage
+    leases: dict[str, Lease]
+    connection: Connection | None = None
+    asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
+    physical: int = 0  # how often the card had no memory although the lease had
+    ended: bool = False  # the process is gone; what it held may not be
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        self.page.close()
+
+
+@dataclass(eq=False, slots=True)
+class Tenant:
+    """One living container. `quota` is in the order of its pages' slots."""
+
+    id: str
+    name: str
+    quota: dict[str, int]
+    sessions: dict[int, Session] = field(default_factory=dict)
+    ttl: float | None = None  # seconds from its start
+    remove_when_done: bool = False
+    engine_id: str = ""
+    started_at: datetime | None = None
+    finished: bool = False  # the engine says that it has ended; its memory may not be back yet
+    killed: bool = False
+    kill_failed: bool = False  # the engine did not do it: to be tried again
+    paused: bool = False
+    idle: bool = False  # marked as an idle holder
+    suspended_since: float | None = None
+    suspended_before: float = 0.0  # seconds, ended waits only
+    waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
+    wait_told: bool = False  # by the last scheduler's events it waits; ours have not said yet what became of that
+    peak: dict[str, int] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
+    reason: str = ""  # why it is being ended, if it is
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def used(self, gpu: str) -> int:
+        return sum(session.leases[gpu].used for session in self.sessions.values())
+
+    def granted(self, gpu: str) -> int:
+        return sum(session.leases[gpu].granted for session in self.sessions.values())
+
+    def overhead(self, gpu: str) -> int:
+        return sum(session.leases[gpu].overhead for session in self.sessions.values())
+
+    def note_peak(self, gpu: str) -> int:
+        """Brings the peak up to date; returns what is used now.
+
+        Each process tells its own peak since the last look. They need not have come at one time, so only one
+        process's is counted on top of what the others use.
+        """
+        leases = [session.leases[gpu] for session in self.sessions.values()]
+        used = sum(lease.used for lease in leases)
+        rise = max((lease.take_peak() - lease.used for lease in leases), default=0)
+        self.peak[gpu] = max(min(used + rise, max(used, self.quota[gpu])), self.peak.get(gpu, 0))
+        return used
+
+    def places(self, contexts: Mapping[str, int]) -> list[lease_pages.Place]:
+        return [lease_pages.Place(gpu, quota, contexts.get(gpu, 0)) for gpu, quota in self.quota.items()]
+
+
+def start_time(pid: int) -> int | None:
+    """When this process started, in clock ticks since boot; None if it is gone."""
+    try:
+        # The program's name, in parentheses, may itself hold spaces and parentheses.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

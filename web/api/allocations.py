@@ -1,0 +1,58 @@
+"""allocations/: what happened to containers and their memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from web.api.outcome import ERRORS
+from web.api.queries import PageQuery, SpanQuery
+from web.models import AllocationEvent
+
+
+class AllocationQuery(SpanQuery, PageQuery):
+    container = serializers.UUIDField(required=False)
+    owner = serializers.CharField(required=False)
+    kind = serializers.ChoiceField(AllocationEvent.Kind.choices, required=False)
+    gpu = serializers.CharField(required=False, help_text="UUID.")
+    ordering = serializers.ChoiceField(["at", "-at", "bytes", "-bytes", "waited", "-waited"], required=False)
+
+
+class AllocationAnswer(serializers.ModelSerializer[AllocationEvent]):
+    name = serializers.CharField(source="container.name")
+    owner = serializers.CharField(source="container.owner.username")
+    gpu = serializers.CharField(source="gpu.uuid", default=None, allow_null=True)
+
+    class Meta:
+        model = AllocationEvent
+        fields = [
+            "id", "at", "kind", "container", "name", "owner", "gpu", "pid", "bytes", "used_after", "waited", "policy",
+            "detail",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+_PATHS = {"container": "container", "owner": "container__owner__username", "kind": "kind", "gpu": "gpu__uuid",
+          "from": "at__gte", "to": "at__lt"}  # fmt: skip
+
+
+class Allocations(ListAPIView[AllocationEvent]):
+    """What happened to containers and their memory, newest first."""
+
+    serializer_class = AllocationAnswer
+
+    def get_queryset(self) -> QuerySet[AllocationEvent]:
+        query = AllocationQuery.of(self.request)
+        rows = AllocationEvent.objects.filter(**{path: query[name] for name, path in _PATHS.items() if name in query})
+        order = query.get("ordering", "-at")
+        return rows.select_related("container__owner", "gpu").order_by(order, "-id" if order[0] == "-" else "id")
+
+    @extend_schema(parameters=[AllocationQuery], responses={200: AllocationAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.list(request, *args, **kwargs)

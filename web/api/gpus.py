@@ -1,0 +1,39 @@
+"""gpus/: every GPU, and what is charged and held on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum, Value
+from django.db.models.functions import Coalesce
+from drf_spectacular.utils import extend_schema
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from web.api.answers import GpuAnswer
+from web.api.outcome import ERRORS
+from web.api.queries import PageQuery
+from web.models import Claim, Gpu
+
+
+def _sum_of_claims(field: str) -> Coalesce:
+    live = Claim.objects.filter(gpu=OuterRef("pk"), container__finished_at=None).order_by()
+    total = live.values("gpu").annotate(total=Sum(field)).values("total")
+    return Coalesce(Subquery(total), Value(0), output_field=BigIntegerField())
+
+
+class Gpus(ListAPIView[Gpu]):
+    """Every GPU, with what it has, what is charged on it, and what the card itself shows."""
+
+    serializer_class = GpuAnswer
+
+    def get_queryset(self) -> QuerySet[Gpu]:
+        return Gpu.objects.select_related("node").annotate(
+            charged=_sum_of_claims("used"), granted=_sum_of_claims("granted"), promised=_sum_of_claims("quota")
+        )
+
+    @extend_schema(parameters=[PageQuery], responses={200: GpuAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return self.list(request, *args, **kwargs)

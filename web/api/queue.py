@@ -1,0 +1,80 @@
+"""queue/, policy/, forecast/: who waits, in which order, and whether more would fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from web.api.access import person
+from web.api.answers import CommandAnswer, WaitingAnswer
+from web.api.outcome import ERRORS, decided, finished
+from web.api.queries import PageQuery, Query
+from web.errors import Problem
+from web.models import Container
+from web.services import steering
+from web.spec.fields import SizeField
+from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
+
+
+class Queue(ListAPIView[Container]):
+    """Who waits, in order, for how much, since when, and why."""
+
+    serializer_class = WaitingAnswer
+
+    def get_queryset(self) -> QuerySet[Container]:
+        waiting = Container.objects.live().exclude(suspended_since=None)
+        return waiting.order_by("queue_position", "suspended_since", "pk").whole()
+
+    @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return self.list(request, *args, **kwargs)
+
+    @extend_schema(request=OrderSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def put(self, request: Request) -> Response:
+        """Puts the queue into another order; containers left out keep theirs, behind those named."""
+        order = OrderSpec.parse(request.data)["containers"]
+        return decided(steering.reorder(person(request), order))
+
+
+class Policy(APIView):
+    @extend_schema(request=PolicySpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def put(self, request: Request) -> Response:
+        """Which suspended container is tried first when memory comes back, from now on."""
+        return decided(steering.set_policy(person(request), PolicySpec.parse(request.data)["policy"]))
+
+
+class ForecastQuery(Query):
+    gpu_memory = SizeField()
+    gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=64)
+    priority = serializers.IntegerField(
+        required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
+    )
+
+
+class ForecastAnswer(serializers.Serializer[Any]):
+    fits = serializers.BooleanField(help_text="It would get all of its quota now.")
+    behind = serializers.ListField(child=serializers.UUIDField(), help_text="The containers it would wait for.")
+    earliest = serializers.FloatField(allow_null=True, help_text="Seconds from now, at the latest; null: not known.")
+    message = serializers.CharField()
+
+
+class Forecast(APIView):
+    @extend_schema(parameters=[ForecastQuery], responses={200: ForecastAnswer, **ERRORS})
+    def get(self, request: Request) -> Response:
+        """Would it fit now; if not, behind whom, and when at the latest."""
+        command = steering.forecast(person(request), **ForecastQuery.of(request))
+        try:
+            result = finished(command)
+        finally:
+            command.delete()  # a question leaves no trace
+        if isinstance(result, Response):
+            raise Problem("scheduler_slow", "The scheduler has not answered in time; ask again.", 503)
+        return Response(ForecastAnswer(result.result).data)

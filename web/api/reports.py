@@ -1,0 +1,105 @@
+"""reports/allocations/, peaks/: who held how much for how long, and what runs really took."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import timedelta
+from typing import Any
+
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from web.api.access import person
+from web.api.outcome import ERRORS
+from web.api.queries import PageQuery, SpanQuery
+from web.errors import invalid
+from web.history import peaks, reports
+
+_MONTH = timedelta(days=30)
+
+
+class ReportQuery(SpanQuery):
+    group_by = serializers.ChoiceField(reports.GROUPINGS, required=False, default="user")
+    owner = serializers.CharField(required=False, default="")
+    format = serializers.ChoiceField(["json", "csv"], required=False, default="json")
+
+
+class RowAnswer(serializers.Serializer[Any]):
+    group = serializers.CharField()
+    containers = serializers.IntegerField()
+    vram_gib_hours = serializers.FloatField()
+    peak = serializers.IntegerField(help_text="Bytes; the most that one container held on one GPU at once.")
+    suspended_seconds = serializers.FloatField()
+    rejects = serializers.IntegerField()
+    cost = serializers.FloatField()
+
+
+class ReportAnswer(serializers.Serializer[Any]):
+    group_by = serializers.CharField()
+    rows = RowAnswer(many=True)
+    total = RowAnswer()
+
+    def get_fields(self) -> dict[str, Any]:
+        return {"from": serializers.DateTimeField(), "to": serializers.DateTimeField(), **super().get_fields()}
+
+
+class AllocationReport(APIView):
+    """The audit report: who held how much for how long, waited, and was refused."""
+
+    @extend_schema(
+        parameters=[ReportQuery], responses={200: ReportAnswer, (200, "text/csv"): OpenApiTypes.STR, **ERRORS}
+    )
+    def get(self, request: Request) -> HttpResponseBase:
+        query = ReportQuery.of(request)
+        end = query.get("to") or timezone.now()
+        start = query.get("from") or end - _MONTH
+        if start >= end:
+            raise invalid(f"The range is empty: it ends at {end:%Y-%m-%d %H:%M} and begins not before.", "from")
+        found = reports.report(start, end, query["group_by"], query["owner"])
+        if query["format"] == "json":
+            return Response(ReportAnswer(found.as_dict()).data)
+        name = f"gpushare-{query['group_by']}-{start:%Y%m%d}-{end:%Y%m%d}.csv"
+        lines = reports.csv_stream(found)
+        return StreamingHttpResponse(
+            lines, content_type="text/csv", headers={"Content-Disposition": f'attachment; filename="{name}"'}
+        )
+
+
+class PeakQuery(PageQuery):
+    image = serializers.CharField(required=False, default="")
+    command = serializers.CharField(required=False, help_text="As one would type it.")
+
+
+class PeakAnswer(serializers.Serializer[Any]):
+    image = serializers.CharField()
+    command = serializers.ListField(
+        child=serializers.CharField(), allow_null=True, help_text="null: other people's runs of the image, together."
+    )
+    runs = serializers.IntegerField()
+    rejected_runs = serializers.IntegerField(help_text="Runs in which a request was rejected: they wanted more.")
+    peak = serializers.IntegerField(help_text="Bytes; the most that any run held on one GPU, contexts included.")
+    suggestion = serializers.IntegerField(help_text="A quota that would have been enough, in bytes.")
+
+
+class Peaks(ListAPIView[Any]):
+    """What runs of an image and a command really took, and the quota to ask for."""
+
+    serializer_class = PeakAnswer
+
+    @extend_schema(parameters=[PeakQuery], responses={200: PeakAnswer(many=True), **ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        query = PeakQuery.of(request)
+        try:
+            command = shlex.split(query["command"]) if "command" in query else None
+        except ValueError as error:
+            raise invalid(f"This cannot be split into words: {error}.", "command") from None
+        page = self.paginate_queryset(peaks.peaks(person(request), query["image"], command))
+        return self.get_paginated_response(PeakAnswer(page, many=True).data)

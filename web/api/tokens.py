@@ -1,0 +1,120 @@
+"""sign-in/, tokens/: keys for programs, made for a password or by another key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import ceil
+from typing import Any
+
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.generics import GenericAPIView
+from rest_framework.mixins import DestroyModelMixin, ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from web import audit
+from web.api.access import person
+from web.api.outcome import ERRORS
+from web.api.queries import PageQuery
+from web.errors import Problem, forbidden
+from web.http import throttles
+from web.models import Scope, Token
+from web.people import signin, tokens
+from web.spec.fields import StrictNumber, StrictSerializer, StrictText
+
+
+class TokenSpec(StrictSerializer):
+    name = StrictText(required=False, allow_blank=True, default="", max_length=100)
+    scope = serializers.ChoiceField(Scope.choices, required=False, default=Scope.WRITE)
+    expires_in = StrictNumber(
+        required=False, allow_null=True, default=None, min_value=1, max_value=10 * 366 * 86400, help_text="Seconds."
+    )
+
+
+class SignInSpec(TokenSpec):
+    username = StrictText(max_length=150)
+    password = StrictText(max_length=4096)
+
+
+class TokenAnswer(serializers.ModelSerializer[Token]):
+    user = serializers.CharField(source="user.username")
+
+    class Meta:
+        model = Token
+        fields = ["id", "name", "scope", "user", "created_at", "expires_at", "last_used_at"]
+        read_only_fields = fields
+
+
+class NewTokenAnswer(TokenAnswer):
+    key = serializers.CharField(help_text="Shown this once.")
+
+    class Meta(TokenAnswer.Meta):
+        fields = [*TokenAnswer.Meta.fields, "key"]
+        read_only_fields = fields
+
+
+def _make(user: User, spec: dict[str, Any]) -> Response:
+    seconds = spec["expires_in"]
+    expires_at = timezone.now() + timedelta(seconds=seconds) if seconds is not None else None
+    token, key = tokens.make(user, spec["name"], spec["scope"], expires_at)
+    return Response({**TokenAnswer(token).data, "key": key}, status.HTTP_201_CREATED)
+
+
+class SignIn(GenericAPIView[Token]):
+    """A token for a user name and a password."""
+
+    authentication_classes = []
+    permission_classes = []
+    throttle_classes = [throttles.SignIn]
+    serializer_class = NewTokenAnswer
+
+    @extend_schema(request=SignInSpec, responses={201: NewTokenAnswer, **ERRORS})
+    def post(self, request: Request) -> Response:
+        spec = SignInSpec.parse(request.data)
+        if wait := signin.wait_of(request._request, spec["username"]):
+            message = f"Too many failed attempts. Try again in {ceil(wait)} seconds."
+            raise Problem("too_many_requests", message, 429, wait=wait)
+        user = authenticate(request._request, username=spec["username"], password=spec["password"])
+        if not isinstance(user, User):
+            raise Problem("bad_credentials", "The user name or the password is wrong.", 401)
+        signin.forget_failures(request._request, user.get_username())
+        audit.record(user.get_username(), "sign-in")
+        return _make(user, spec)
+
+
+class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
+    """One's own tokens. A token can make no other that may do more than itself."""
+
+    queryset = Token.objects.all()
+    serializer_class = TokenAnswer
+    lookup_value_converter = "int"
+
+    def get_queryset(self) -> QuerySet[Token]:
+        return Token.objects.filter(user=person(self.request)).select_related("user")
+
+    @extend_schema(parameters=[PageQuery], responses={200: TokenAnswer(many=True), **ERRORS})
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        PageQuery.of(request)
+        return super().list(request, *args, **kwargs)
+
+    @extend_schema(request=TokenSpec, responses={201: NewTokenAnswer, **ERRORS})
+    def create(self, request: Request) -> Response:
+        spec = TokenSpec.parse(request.data)
+        if isinstance(request.auth, Token) and request.auth.expires_at is not None:
+            left = (request.auth.expires_at - timezone.now()).total_seconds()
+            if spec["expires_in"] is None or spec["expires_in"] > left:
+                raise forbidden("A token cannot make one that lives longer than itself.", "expires_in")
+        return _make(person(request), spec)
+
+    @extend_schema(request=None, responses={204: None, **ERRORS})
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().destroy(request, *args, **kwargs)
+
+    def perform_destroy(self, instance: Token) -> None:
+        tokens.end(person(self.request), instance)

@@ -1,0 +1,120 @@
+"""The WebSocket /ws/containers/ID/console/: a container's keyboard and screen (web/console/frames.py says what passes).
+
+Whoever may not use it is sent a refusal, and 4000 + its status as close code. Opening and closing go into the audit
+log; what is typed and what is shown do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
+from django.conf import settings
+
+from web import audit
+from web.console.frames import BadFrame, Kind, Line, dial, frame_of, problem_of, refusal
+from web.errors import Problem, conflict, not_found
+from web.models import Container
+from web.people import visitor
+from web.people.roles import require_steering
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
+AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
+
+
+class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    line: Line | None = None
+    passing: asyncio.Task[None] | None = None
+    opened_at = 0.0
+
+    async def connect(self) -> None:
+        await self.accept()
+        try:
+            self.user, self.container = await database_sync_to_async(admit)(self.scope)
+            self.line = await dial(settings.GPUSHARE_HOME, self.container.pk)
+        except Problem as problem:
+            await self._refuse(problem)
+            return
+        self.opened_at = time.monotonic()
+        await self._record("console-opened")
+        self.passing = asyncio.create_task(self._pass_on(self.line))
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self.line is None:
+            return
+        try:
+            await self.line.send(*frame_of(bytes_data or b""))
+        except BadFrame:
+            await self._refuse(BAD_FRAME)
+
+    async def disconnect(self, code: int) -> None:
+        if self.passing:
+            self.passing.cancel()
+            await asyncio.gather(self.passing, return_exceptions=True)
+        if self.line:
+            await self.line.close()
+            await self._record("console-closed", seconds=round(time.monotonic() - self.opened_at, 1))
+
+    async def _pass_on(self, line: Line) -> None:
+        """Until the output has ended, somebody may no longer look, or the WebSocket is closed."""
+        showing = asyncio.create_task(self._show(line))
+        watching = asyncio.create_task(visitor.watch(admit, self.scope))
+        try:
+            await asyncio.wait([showing, watching], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (showing, watching):
+                task.cancel()
+            ends = await asyncio.gather(showing, watching, return_exceptions=True)
+        with suppress(OSError):  # they have hung up
+            if problem := next((end for end in ends if isinstance(end, Problem)), None):
+                await self._refuse(problem)
+            else:
+                await self.close()
+
+    async def _show(self, line: Line) -> None:
+        kind: Kind | None = None
+        while kind is not Kind.END:
+            try:
+                frame = await line.read()
+            except BadFrame:
+                frame = None
+            if frame is None:
+                raise AWAY
+            kind, payload = frame
+            if kind is Kind.REFUSED:
+                raise problem_of(payload)
+            await self.send(bytes_data=bytes([kind]) + payload)
+
+    async def _refuse(self, problem: Problem) -> None:
+        await self.send(text_data=refusal(problem))
+        await self.close(4000 + problem.status)
+
+    async def _record(self, action: str, **detail: Any) -> None:
+        address = str((self.scope.get("client") or ("",))[0])
+
+        def record() -> None:
+            with audit.origin(address):
+                audit.record(self.user.get_username(), action, self.container.pk, name=self.container.name, **detail)
+
+        await database_sync_to_async(record)()
+
+
+def admit(scope: dict[str, Any]) -> tuple[User, Container]:
+    """Who asks, by token or session, and for which container. Raises Problem if they may not, or no longer."""
+    user = visitor.person(scope, by_token=True)
+    pk: UUID = scope["url_route"]["kwargs"]["pk"]
+    container = Container.objects.select_related("owner").filter(pk=pk).first()
+    if container is None:
+        raise not_found("There is no such container.")
+    require_steering(user, container, "use the console of")
+    if not (container.interactive or container.tty):
+        raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
+    return user, container

@@ -1,0 +1,162 @@
+"""Who held what, at what time: the samples, as columns for charts.
+
+Sums are left to the database: a day of 200 containers is some 300,000 rows, and a chart has a few hundred points.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Avg, BigIntegerField, CharField, F, Func, Max, Q, QuerySet, Sum
+from django.db.models.functions import Cast
+from django.utils import timezone
+
+from web.models import Container, Gpu, UsageSample
+from web.times import seconds
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+DAY_LONG = timedelta(days=1)
+Span = UsageSample.Span
+
+
+class Epoch(Func):
+    """A time as whole seconds since the epoch, computed where the rows are."""
+
+    output_field = BigIntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(
+            compiler, connection, template="CAST(strftime('%%%%s', %(expressions)s) AS INTEGER)", **context
+        )
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="EXTRACT(EPOCH FROM %(expressions)s)::BIGINT", **context)
+
+
+def samples_within(start: datetime, end: datetime, **of: Any) -> QuerySet[UsageSample]:
+    """The samples of that time, each second of it once: minutes (or hours) as far as they go, then what is newer."""
+    samples = UsageSample.objects.filter(at__gte=start, at__lt=end, **of)
+    length = (end - start).total_seconds()
+    coarse = Span.SECOND if length <= 2 * HOUR else Span.MINUTE if length <= 8 * DAY else Span.HOUR
+    if coarse == Span.SECOND:
+        chosen = samples.filter(span=Span.SECOND)
+        if chosen.exists():
+            return chosen.order_by()
+        coarse = Span.MINUTE  # seconds are kept for an hour only
+    last = samples.filter(span=coarse).aggregate(last=Max("at"))["last"]
+    if last is None:
+        return samples.filter(span=Span.SECOND).order_by()
+    newer = Q(span=Span.SECOND, at__gte=last + timedelta(seconds=int(coarse)))
+    return samples.filter(Q(span=coarse) | newer).order_by()
+
+
+def card(gpu: Gpu, length: float = HOUR, points: int = 240) -> dict[str, Any]:
+    """The whole card over the last `length` seconds: {"times", "used", "utilisation"}, None where nothing is known."""
+    end = timezone.now()
+    step = max(1, int(length / points))
+    rows = (
+        samples_within(end - timedelta(seconds=length), end, gpu=gpu, container=None)
+        .annotate(bucket=Epoch("at") / step * step)
+        .values("bucket")
+        .annotate(used=Avg("used"), busy=Avg("utilisation"))
+        .order_by("bucket")
+    )
+    found = {row["bucket"]: (row["used"], row["busy"]) for row in rows}
+    times = _grid(end - timedelta(seconds=length), end, step)
+    used, busy = zip(*(found.get(time, (None, None)) for time in times), strict=True)
+    return {"times": times, "used": [None if u is None else int(u) for u in used], "utilisation": list(busy)}
+
+
+def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict[str, Any]:
+    """Who held how much of a GPU: {"times", "total", "containers": [{id, name, owner, colour, values}]}, in bytes.
+
+    Each point is one sample, as it was at that time, and not a mean: so only those rows are read, by the index, that
+    are shown. Containers come in order of their creation, as they stand in the live bar.
+    """
+    step = max(MINUTE, int((end - start).total_seconds() / points) // MINUTE * MINUTE)
+    times = _grid(start, end, step)
+    place = {time: index for index, time in enumerate(times)}
+    values: dict[str, list[int]] = defaultdict(lambda: [0] * len(times))
+    for container, second, used in _at_points(gpu, times, step):
+        if (index := place.get(second // step * step)) is not None:
+            values[container][index] = int(used)
+    rows = {UUID(key): row for key, row in values.items()}
+    known = Container.objects.filter(pk__in=rows).select_related("owner").order_by("created_at")
+    return {
+        "times": times,
+        "total": gpu.total,
+        "containers": [_described(container) | {"values": rows[container.pk]} for container in known],
+    }
+
+
+def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int, float]]:
+    """(container, second, bytes) at each of these times; after the last whole minute, means over each step.
+
+    Ids and times come as the database has them: 60,000 of each are not worth an object.
+    """
+    samples = UsageSample.objects.filter(gpu=gpu, container__isnull=False).order_by()
+    samples = samples.annotate(second=Epoch("at"), key=Cast("container_id", CharField()))
+    points = [datetime.fromtimestamp(time, UTC) for time in times]
+    minutes = samples.filter(span=Span.MINUTE, at__in=points)
+    yield from minutes.values_list("key", "second", "used").iterator(chunk_size=10_000)
+    last = samples.filter(span=Span.MINUTE, at__gte=points[0]).aggregate(last=Max("at"))["last"]
+    newer = samples.filter(span=Span.SECOND, at__gte=last + timedelta(minutes=1) if last else points[0])
+    by_step = newer.annotate(bucket=F("second") / step * step).values_list("key", "bucket")
+    yield from by_step.annotate(held=Avg("used"))
+
+
+def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
+    """Who held what at one time, as finely as is still known: {"at", "containers": [{…, used, granted, suspended}]}."""
+    for span in (Span.SECOND, Span.MINUTE, Span.HOUR):
+        near = UsageSample.objects.filter(
+            gpu=gpu, container__isnull=False, span=span, at__lte=at, at__gt=at - timedelta(seconds=2 * int(span))
+        )
+        last = near.aggregate(last=Max("at"))["last"]
+        if last is not None:
+            samples = near.filter(at=last).select_related("container__owner").order_by("container__created_at")
+            rows = [
+                _described(sample.container)
+                | {"used": sample.used, "granted": sample.granted, "suspended": sample.suspended > 0}
+                for sample in samples
+                if sample.container is not None
+            ]
+            return {"at": seconds(last), "total": gpu.total, "containers": rows}
+    return {"at": at.timestamp(), "total": gpu.total, "containers": []}
+
+
+def container(made: Container, points: int = 300) -> dict[str, Any]:
+    """What one container held over its life, on all its GPUs together: {"times", "used", "granted"}."""
+    start = made.started_at or made.created_at
+    end = made.finished_at or timezone.now()
+    step = max(1, int((end - start).total_seconds() / points))
+    per_time = (
+        samples_within(start - timedelta(seconds=step), end + timedelta(seconds=1), container=made)
+        .annotate(bucket=Epoch("at") / step * step)
+        .values("bucket", "gpu")
+        .annotate(used=Avg("used"), granted=Avg("granted"))
+    )
+    sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in per_time:
+        sums[row["bucket"]][0] += row["used"]
+        sums[row["bucket"]][1] += row["granted"]
+    times = sorted(sums)
+    quota = made.claims.aggregate(total=Sum(F("quota")))["total"]
+    return {
+        "times": times,
+        "used": [int(sums[time][0]) for time in times],
+        "granted": [int(sums[time][1]) for time in times],
+        "quota": quota,
+    }
+
+
+def _grid(start: datetime, end: datetime, step: int) -> list[int]:
+    first = int(start.timestamp()) // step * step
+    return list(range(first, int(end.timestamp()) + 1, step))
+
+
+def _described(made: Container) -> dict[str, Any]:
+    return {"id": str(made.pk), "name": made.name, "owner": made.owner.get_username(), "colour": made.colour}

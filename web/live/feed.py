@@ -1,0 +1,145 @@
+"""The live feed: one reader of the database per process, however many browsers watch.
+
+The scheduler's hint (group "live") or the passing of a second makes the feed read a new snapshot. What changed becomes
+a numbered delta, made into JSON once and kept in a short ring. Every consumer sends from that ring at its own pace:
+one that fell out of it, or says that it missed a number, gets the whole snapshot again. Nothing is queued for a slow
+browser, and no message is ever needed for correctness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakKeyDictionary
+
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
+
+from web.live import snapshot
+
+log = logging.getLogger(__name__)
+
+GROUP = "live"
+REST = 0.05  # seconds between two reads at the least
+REREAD = 1.0  # and at the most, hint or no hint
+HEARTBEAT = 2.0  # a sign of life at least this often, so that a browser can tell quiet from dead
+RING = 256  # deltas kept for browsers that are a little behind
+
+
+class Feed:
+    """Reads while anybody is subscribed. All of it runs in one event loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.state: snapshot.Snapshot | None = None
+        self.ring: deque[tuple[int, str]] = deque(maxlen=RING)
+        self.read_at = 0.0
+        self.beat = 0  # counts signs of life
+        self.watchers = 0
+        self.news = asyncio.Condition()
+        self.hint = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+        # A thread of its own: nobody's slow query stands before the screens.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="live")
+        self.read_snapshot = database_sync_to_async(snapshot.read, thread_sensitive=False, executor=thread)
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[Feed]:
+        self.watchers += 1
+        if self.watchers == 1:
+            self.tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
+        try:
+            yield self
+        finally:
+            self.watchers -= 1
+            if self.watchers == 0:
+                for task in self.tasks:
+                    task.cancel()
+                self.state = None  # nobody keeps it fresh: whoever comes next waits for a new one
+
+    async def messages(self) -> AsyncIterator[str]:
+        """Snapshot first, then every delta in order, with signs of life in between. Skips to a snapshot if behind."""
+        seen, beat = -1, -1
+        while True:
+            async with self.news:
+                while self.state is None or (seen, beat) == (self.number, self.beat):
+                    await self.news.wait()
+                missed = [text for number, text in self.ring if number > seen]
+                behind = seen < 0 or len(missed) != self.number - seen
+                texts = [self.whole()] if behind else missed or [self._tick()]
+                seen, beat = self.number, self.beat
+            for text in texts:
+                yield text
+
+    def whole(self) -> str:
+        return json.dumps({"type": "snapshot", "seq": self.number, "now": time.time(), "data": self.state})
+
+    def _tick(self) -> str:
+        return json.dumps({"type": "tick", "seq": self.number, "now": time.time()})
+
+    async def _read(self) -> None:
+        """Reads for ever. A database that is away makes no news: screens then see the age of what they show grow."""
+        told = time.monotonic()
+        failing = False
+        while True:
+            began = time.monotonic()
+            self.hint.clear()
+            try:
+                new = await self.read_snapshot()
+            except Exception:
+                if not failing:
+                    log.exception("the live feed cannot read the database")
+                failing = True
+            else:
+                failing = False
+                if await self._publish(new, beat=began - told >= HEARTBEAT):
+                    told = began
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.hint.wait(), REREAD)
+            await asyncio.sleep(max(0.0, began + REST - time.monotonic()))
+
+    async def _publish(self, new: snapshot.Snapshot, *, beat: bool) -> bool:
+        async with self.news:
+            if self.state is None:
+                # A number never seen before: a browser that knew an older state must not take a delta for its next.
+                self.number += 1
+                self.ring.clear()
+            elif changes := snapshot.delta(self.state, new):
+                self.number += 1
+                message = {"type": "delta", "seq": self.number, "now": time.time(), "data": changes}
+                self.ring.append((self.number, json.dumps(message)))
+            elif beat:
+                self.beat += 1
+            else:
+                return False
+            self.state = new
+            self.news.notify_all()
+            return True
+
+    async def _listen(self) -> None:
+        """Turns the scheduler's hints into reads. A channel layer that is away costs only their promptness."""
+        while True:
+            try:
+                layer = get_channel_layer()
+                channel = await layer.new_channel()
+                await layer.group_add(GROUP, channel)
+                while True:
+                    await layer.receive(channel)
+                    self.hint.set()
+            except Exception:
+                log.warning("no hints from the channel layer; reading each second instead", exc_info=True)
+                await asyncio.sleep(5 * REREAD)
+
+
+_feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = WeakKeyDictionary()
+
+
+def feed() -> Feed:
+    """This process's feed (one for each event loop, which in a server is one)."""
+    return _feeds.setdefault(asyncio.get_running_loop(), Feed())

@@ -1,0 +1,124 @@
+"""What a screen needs to know, as one plain value; and the difference between two of them.
+
+A snapshot is {"node": {…}, "gpus": {uuid: {…}}, "containers": {id: {…}}}; sizes are bytes, times are seconds since
+the epoch. Records are flat, so a delta is simply the fields that changed, and None for a record that is gone. Whatever
+changes by the mere passing of time (ages, the clock itself) is left out: it would make every second a change.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from web.models import Claim, Container, Gpu, Node, State
+from web.times import seconds
+
+Record = dict[str, Any]
+Snapshot = dict[str, Any]  # "node": Record, "gpus" and "containers": dict[str, Record]
+
+ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told about: screens see how it ended
+FIELDS = (
+    "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
+    "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason", "queue_position", "queue_reason",
+)  # fmt: skip
+SECTIONS = ("gpus", "containers")
+
+
+def read() -> Snapshot:
+    """The present state, in four queries."""
+    now = timezone.now()
+    return {"node": _node(), "gpus": _gpus(), "containers": _containers(now)}
+
+
+def delta(old: Snapshot, new: Snapshot) -> Snapshot:
+    """What to apply to `old` to get `new`; empty if nothing changed. `apply` is its inverse."""
+    changes: Snapshot = {}
+    if node := _changed(old["node"], new["node"]):
+        changes["node"] = node
+    for section in SECTIONS:
+        before, after = old[section], new[section]
+        records = {key: _changed(before[key], record) if key in before else record for key, record in after.items()}
+        found: dict[str, Record | None] = {key: record for key, record in records.items() if record}
+        found.update(dict.fromkeys(before.keys() - after.keys()))
+        if found:
+            changes[section] = found
+    return changes
+
+
+def apply(old: Snapshot, changes: Snapshot) -> Snapshot:
+    """The browser's side of `delta`, in Python: for clients and tests."""
+    new: Snapshot = {"node": {**old["node"], **changes.get("node", {})}}
+    for section in SECTIONS:
+        records = dict(old[section])
+        for key, change in changes.get(section, {}).items():
+            if change is None:
+                records.pop(key, None)
+            else:
+                records[key] = {**records.get(key, {}), **change}
+        new[section] = records
+    return new
+
+
+def _changed(old: Record, new: Record) -> Record:
+    return {key: value for key, value in new.items() if key not in old or old[key] != value}
+
+
+def _node() -> Record:
+    node = Node.objects.filter(name=settings.GPUSHARE_NODE).first() or Node.objects.first()
+    if node is None:
+        name = settings.GPUSHARE_NODE
+        return {"name": name, "policy": "", "engine": "", "simulated": False, "error": "", "alive": False}
+    return {
+        "name": node.name,
+        "policy": node.policy,
+        "engine": node.engine,
+        "simulated": node.simulated,
+        "error": node.engine_error,
+        "alive": node.is_alive(),
+    }
+
+
+def _gpus() -> dict[str, Record]:
+    fields = ("index", "name", "simulated", "total", "capacity", "foreign", "real", "context", "utilisation",
+              "temperature", "power")  # fmt: skip
+    return {gpu.pop("uuid"): gpu for gpu in Gpu.objects.filter(present=True).values("uuid", *fields)}
+
+
+def _containers(now: datetime) -> dict[str, Record]:
+    shown = Q(finished_at=None) | Q(finished_at__gte=now - ENDED_STAYS)
+    claims: dict[Any, dict[str, Record]] = {}
+    fields = ("quota", "granted", "used", "peak", "overhead", "unexplained")
+    for claim in Claim.objects.filter(
+        Q(container__finished_at=None) | Q(container__finished_at__gte=now - ENDED_STAYS)
+    ).values("container_id", "gpu__uuid", *fields):
+        claims.setdefault(claim.pop("container_id"), {})[claim.pop("gpu__uuid")] = claim
+    return {
+        str(container.pk): describe(container, claims.get(container.pk, {}))
+        for container in Container.objects.filter(shown).select_related("owner").only(*FIELDS)
+    }
+
+
+def describe(container: Container, claims: dict[str, Record]) -> Record:
+    """One container as screens know it; `claims` by GPU's UUID."""
+    waits = container.state == State.SUSPENDED
+    return {
+        "name": container.name,
+        "owner": container.owner.get_username(),
+        "image": container.image,
+        "colour": container.colour,
+        "state": container.state.value,
+        "priority": container.priority,
+        "gpus": claims,
+        "suspended_since": seconds(container.suspended_since) if waits else None,
+        "queue_position": container.queue_position,
+        "queue_reason": container.queue_reason,
+        "created_at": seconds(container.created_at),
+        "started_at": seconds(container.started_at),
+        "finished_at": seconds(container.finished_at),
+        "exit_code": container.exit_code,
+        "reason": container.reason,
+    }

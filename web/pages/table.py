@@ -1,0 +1,150 @@
+"""The table of containers: searched, filtered, sorted and cut into pages by the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.core.paginator import Paginator
+from django.db.models import F, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
+from django.http import QueryDict
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from web.models import Container, State
+from web.pages.text import STATES
+from web.people.roles import Role, role_of
+from web.times import seconds
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+PER_PAGE = 50
+JUST_ENDED = timedelta(minutes=10)  # how long an ended container stays among the current ones: its end is news
+
+COLUMNS: dict[str, tuple[str | Promise, str]] = {  # name → label, what it sorts by
+    "name": (_("Name"), "name"),
+    "state": (_("State"), ""),
+    "owner": (_("Owner"), "owner__username"),
+    "image": (_("Image"), "image"),
+    "gpu": (_("GPU"), ""),
+    "memory": (_("Used / quota / peak"), "used"),
+    "suspended": (_("Suspended"), "suspended_since"),
+    "age": (_("Age"), "created_at"),
+}
+NEWEST_FIRST = "age"  # by age: the youngest first
+
+_UNFINISHED = Q(finished_at=None)
+_STARTED = _UNFINISHED & Q(started_at__isnull=False)
+_IN_STATE = {  # what Container.state says, for the database
+    State.CREATED: _UNFINISHED & Q(started_at=None),
+    State.RUNNING: _STARTED & Q(paused_at=None, suspended_since=None),
+    State.SUSPENDED: _STARTED & Q(paused_at=None, suspended_since__isnull=False),
+    State.PAUSED: _STARTED & Q(paused_at__isnull=False),
+    State.EXITED: Q(finished_at__isnull=False, kill_requested_at=None, exit_code=0),
+    State.FAILED: Q(finished_at__isnull=False, kill_requested_at=None) & ~Q(exit_code=0),
+    State.KILLED: Q(finished_at__isnull=False, kill_requested_at__isnull=False),
+}
+
+
+@dataclass
+class Page:
+    """What parts/containers.html and parts/rows.html show."""
+
+    q: str
+    state: str
+    mine: bool
+    sort: str
+    number: int
+    pages: int
+    total: int
+    items: list[dict[str, Any]]
+    filtered: bool
+    may_act: bool
+    may_launch: bool
+
+    @property
+    def states(self) -> list[tuple[str, str | Promise]]:
+        return [("", _("Current")), *((state, label) for state, label in STATES.items()), ("all", _("All, ended too"))]
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        def column(name: str, label: str | Promise) -> dict[str, Any]:
+            aria = {name: "ascending", f"-{name}": "descending"}.get(self.sort, "none")
+            return {"name": name, "label": label, "aria": aria, "next": f"-{name}" if self.sort == name else name}
+
+        return [column(name, label) for name, (label, _by) in COLUMNS.items()]
+
+
+def page(user: User, query: QueryDict) -> Page:
+    """The page that `query` asks for. Nonsense in it is ignored: an address typed by hand still shows a table."""
+    q, state, mine = query.get("q", "").strip()[:100], query.get("state", ""), query.get("mine") == "1"
+    sort = query.get("sort", "")
+    sort = sort if sort.removeprefix("-") in COLUMNS else NEWEST_FIRST
+    found = _found(user, q, state, mine)
+    paginator = Paginator(_sorted(found, sort), PER_PAGE)
+    chosen = paginator.get_page(query.get("page"))
+    role = role_of(user)
+    items = [_item(container, user, role) for container in chosen.object_list]
+    return Page(
+        q, state, mine, sort, chosen.number, paginator.num_pages, paginator.count, items,
+        filtered=bool(q or state or mine),
+        may_act=any(item["may_act"] for item in items),
+        may_launch=role >= Role.USER,
+    )  # fmt: skip
+
+
+def _found(user: User, q: str, state: str, mine: bool) -> QuerySet[Container]:
+    found = Container.objects.listed().whole()
+    if mine:
+        found = found.filter(owner=user)
+    if q:
+        found = found.filter(Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q))
+    if state in _IN_STATE:
+        return found.filter(_IN_STATE[State(state)])
+    if state == "all":
+        return found
+    return found.filter(_UNFINISHED | Q(finished_at__gt=timezone.now() - JUST_ENDED))
+
+
+def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
+    name, down = sort.removeprefix("-"), sort.startswith("-")
+    match name:
+        case "memory":
+            found, by = found.annotate(used=Coalesce(Sum("claims__used"), 0)), F("used")
+        case "gpu":
+            found, by = found.annotate(first_gpu=Sum("claims__gpu__index")), F("first_gpu")
+        case "state":  # as the states follow each other in a life
+            return found.order_by(
+                *(F(field).desc(nulls_last=True) if down else F(field).asc(nulls_first=True)
+                  for field in ("finished_at", "suspended_since", "paused_at", "started_at")),
+                "-created_at",
+            )  # fmt: skip
+        case "age" | "suspended":  # an age grows as its time lies further back
+            by, down = F(COLUMNS[name][1]), not down
+        case _:
+            by = F(COLUMNS[name][1])
+    return found.order_by(by.desc(nulls_last=True) if down else by.asc(nulls_last=True), "-created_at")
+
+
+def _item(container: Container, user: User, role: Role) -> dict[str, Any]:
+    claims = list(container.claims.all())
+    return {
+        "id": container.pk,
+        "name": container.name,
+        "owner": container.owner.get_username(),
+        "image": container.image,
+        "state": container.state.value,
+        "state_label": STATES[container.state],
+        "mark": container.colour,
+        "gpu_indexes": ", ".join(str(claim.gpu.index) for claim in claims),
+        "used": sum(claim.used for claim in claims),
+        "quota": sum(claim.quota for claim in claims) or container.gpu_memory,
+        "peak": sum(claim.peak for claim in claims),
+        "suspended_since": seconds(container.suspended_since) if container.state == State.SUSPENDED else None,
+        "created_at": seconds(container.created_at),
+        "may_act": role >= Role.OPERATOR or (role >= Role.USER and container.owner_id == user.pk),
+    }

@@ -1,0 +1,118 @@
+"""What a person may use, and whether a launch or a change stays inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth import get_user_model
+from django.db.models import Q, Sum
+
+from web.errors import Problem
+from web.models import Allowance, Claim, Container
+from web.people.roles import groups_of
+from web.sizes import format_size
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+DEFAULT_QUOTA = 2**30  # DESIGN.md, part 8: where neither the request nor the image's label says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """An `Allowance` in effect. None sets no limit."""
+
+    gpu_memory: int | None = None
+    containers: int | None = None
+    gib_hours: float | None = None
+    priority_lowest: int | None = None
+    priority_highest: int | None = None
+    images: tuple[str, ...] | None = None
+    gpus: tuple[str, ...] | None = None
+
+
+def limits_of(user: User) -> Limits:
+    """The user's own allowance; where that is silent, the most generous of the groups', that of their role included."""
+    rows = list(Allowance.objects.filter(Q(user=user) | Q(group__in=groups_of(user))))
+    own = [row for row in rows if row.user_id is not None]
+    groups = [row for row in rows if row.user_id is None]
+    return Limits(**{field.name: _effective(field.name, own, groups) for field in fields(Limits)})
+
+
+def _effective(name: str, own: list[Allowance], groups: list[Allowance]) -> Any:
+    for row in own:
+        if (value := getattr(row, name)) is not None:
+            return tuple(value) if isinstance(value, list) else value
+    values = [getattr(row, name) for row in groups]
+    if not values or None in values:
+        return None  # a group that sets no limit is the most generous
+    if isinstance(values[0], list):
+        return tuple(dict.fromkeys(item for value in values for item in value))
+    return min(values) if name == "priority_lowest" else max(values)
+
+
+def hold(user: User) -> None:
+    """Until the transaction ends, nothing else is given under this person's allowance.
+
+    Two launches, or changes of a quota, could pass one that has room for one. no_key: rows that only refer to the
+    person are not held up.
+    """
+    get_user_model().objects.select_for_update(no_key=True).values_list("pk").get(pk=user.pk)
+
+
+def quota_held(user: User, besides: Container | None = None) -> int:
+    """Bytes of quota that the user's live containers hold or have asked for."""
+    live = Container.objects.live().filter(owner=user)
+    if besides is not None:
+        live = live.exclude(pk=besides.pk)
+    promised = Claim.objects.filter(container__in=live).aggregate(total=Sum("quota"))["total"] or 0
+    asked = live.filter(claims=None).values_list("gpu_memory", "gpu_count")
+    return promised + sum((DEFAULT_QUOTA if size is None else size) * count for size, count in asked)
+
+
+def require_launch(user: User, limits: Limits, image: str, priority: int, quota: int, gpus: Iterable[str]) -> None:
+    """Refuses a launch beyond the limits. `quota` is the sum over its GPUs, `gpus` those asked for by UUID."""
+    if limits.images is not None and not any(fnmatchcase(image, pattern) for pattern in limits.images):
+        raise _over("image", f"You may not launch {image}: only {', '.join(limits.images) or 'nothing'}.")
+    if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
+        raise _over("gpus", f"You may not use GPU {refused[0]}.")
+    require_priority(limits, priority)
+    live = Container.objects.live().filter(owner=user).count() if limits.containers is not None else 0
+    if limits.containers is not None and live >= limits.containers:
+        raise _over("", f"You have {live} containers, and may have {limits.containers} at once.")
+    require_quota(user, limits, quota)
+
+
+def require_priority(limits: Limits, priority: int) -> None:
+    lowest, highest = limits.priority_lowest, limits.priority_highest
+    if (lowest is not None and priority < lowest) or (highest is not None and priority > highest):
+        words = " and ".join(
+            [f"not below {lowest}"] * (lowest is not None) + [f"not above {highest}"] * (highest is not None)
+        )
+        raise _over("priority", f"Your priority may be {words}.")
+
+
+def require_quota(user: User, limits: Limits, quota: int, besides: Container | None = None) -> None:
+    if limits.gpu_memory is None:
+        return
+    held = quota_held(user, besides)
+    if held + quota > limits.gpu_memory:
+        raise _over(
+            "gpu_memory",
+            f"This takes {format_size(quota)}; you hold {format_size(held)} and may hold "
+            f"{format_size(limits.gpu_memory)} at once.",
+        )
+
+
+def require_promise(container: Container, quota: int) -> None:
+    """Refuses a quota (bytes, over all its GPUs) beyond the owner's allowance. In the transaction that makes it so."""
+    owner = container.owner
+    hold(owner)
+    require_quota(owner, limits_of(owner), quota, besides=container)
+
+
+def _over(field: str, message: str) -> Problem:
+    return Problem("over_allowance", message, 403, field)

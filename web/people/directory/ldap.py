@@ -1,0 +1,54 @@
+"""Sign-in against an LDAP server, through django-auth-ldap."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django_auth_ldap.backend import LDAPBackend
+
+from web.people.directory import follow_groups, is_local, is_usable
+
+log = logging.getLogger(__name__)
+_NAMES = re.compile(r"\(([A-Za-z][\w.-]*)=%\(user\)s\)")  # "(uid=%(user)s)", alone or within a longer filter
+
+
+class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types are checked
+    def authenticate_ldap_user(self, ldap_user: Any, password: str) -> Any:
+        user = super().authenticate_ldap_user(ldap_user, password)
+        if user is None or not user.is_active:
+            return None
+        if self.settings.GROUP_SEARCH is not None:
+            follow_groups(user, ldap_user.group_names)
+        return user
+
+    def get_user(self, user_id: Any) -> Any:
+        user = super().get_user(user_id)
+        return user if user is not None and user.is_active else None  # the library would keep their sessions open
+
+    def get_or_build_user(self, username: str, ldap_user: Any) -> tuple[Any, bool]:
+        name = self._name_of(username, ldap_user)
+        if not is_usable(name):
+            raise ldap_user.AuthenticationFailed("no account can have this name")
+        if is_local(name):
+            raise ldap_user.AuthenticationFailed("this account has its password here")
+        user, built = super().get_or_build_user(name, ldap_user)
+        return user, built
+
+    def _name_of(self, typed: str, ldap_user: Any) -> str:
+        """The entry's own name. Servers find it by more than Django takes for the same, such as "ｇｒａｃｅ"."""
+        normal = get_user_model().normalize_username(typed)
+        attribute = _NAMES.search(self.settings.USER_SEARCH.filterstr)
+        if attribute is None:  # such as (userPrincipalName=%(user)s@lab.example)
+            return normal
+        names: list[str] = ldap_user.attrs.get(attribute[1], [])
+        if len(names) == 1:
+            return names[0]
+        # Of several, only one that was asked for: the search made sure that nobody else has it.
+        for name in names:
+            if get_user_model().normalize_username(name).casefold() == normal.casefold():
+                return name
+        log.warning("%s has no one %s, so nobody can sign in as %r", ldap_user.dn, attribute[1], typed)
+        raise ldap_user.AuthenticationFailed("the entry does not say which name is its own")

@@ -1,0 +1,53 @@
+"""Sign-in through an OpenID Connect provider, by mozilla-django-oidc.
+
+The library checks the signature, the nonce and the expiry; that the token was made for us, and by whom, is checked
+here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+from django.core.exceptions import SuspiciousOperation
+from django.db.models import QuerySet
+from mozilla_django_oidc.auth import OIDCAuthenticationBackend
+
+from web.people.directory import follow_groups, is_local, is_usable
+
+
+class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed where types are checked
+    def verify_token(self, token: str, **kwargs: Any) -> dict[str, Any]:
+        try:
+            payload: dict[str, Any] = super().verify_token(token, **kwargs)
+        except jwt.InvalidTokenError as error:  # an expired one is not among what the library expects
+            raise SuspiciousOperation(f"The token is not valid: {error}") from error
+        audience = payload.get("aud", [])
+        if self.OIDC_RP_CLIENT_ID not in ([audience] if isinstance(audience, str) else audience):
+            raise SuspiciousOperation("The token was made for somebody else.")
+        if (issuer := self.get_settings("GPUSHARE_OIDC_ISSUER")) and payload.get("iss") != issuer:
+            raise SuspiciousOperation("The token was made by somebody else.")
+        return payload
+
+    def get_user(self, user_id: Any) -> Any:
+        user = super().get_user(user_id)
+        return user if user is not None and user.is_active else None  # the library would keep their sessions open
+
+    def verify_claims(self, claims: dict[str, Any]) -> bool:
+        name = self.get_username(claims)
+        return is_usable(name) and not is_local(name)
+
+    def get_username(self, claims: dict[str, Any]) -> str:
+        return str(claims.get(self.get_settings("GPUSHARE_OIDC_NAME_CLAIM")) or "")
+
+    def filter_users_by_claims(self, claims: dict[str, Any]) -> QuerySet[Any]:
+        people: QuerySet[Any] = self.UserModel.objects.filter(username__iexact=self.get_username(claims))
+        return people
+
+    def create_user(self, claims: dict[str, Any]) -> Any:
+        return self.update_user(super().create_user(claims), claims)
+
+    def update_user(self, user: Any, claims: dict[str, Any]) -> Any:
+        names = claims.get(self.get_settings("GPUSHARE_OIDC_GROUPS_CLAIM")) or []
+        follow_groups(user, [str(name) for name in names] if isinstance(names, list) else [])
+        return user

@@ -1,0 +1,139 @@
+"""The only writers of desired state: REST, pages and the admin site all call these.
+
+Each function checks who asks and whether it makes sense, writes its rows in one transaction, and sends the scheduler
+a hint once they are committed. What then really happened is in the command's outcome: see `wait_for`. Everything that
+can be refused without the scheduler is refused before a row is written. All raise `web.errors.Problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import transaction
+
+from web import audit
+from web.errors import Problem, conflict, invalid, not_found
+from web.models import Command, Container, Gpu
+from web.people import allowances
+from web.people.roles import Role, require, require_steering
+from web.services.issuing import issue, require_scheduler, wait_for
+from web.services.launching import launch, require_capacity
+from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PolicySpec
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+__all__ = [
+    "change",
+    "forecast",
+    "kill",
+    "launch",
+    "pause",
+    "remove",
+    "reorder",
+    "resume",
+    "set_policy",
+    "wait_for",
+]
+
+
+def pause(user: User, container: Container, note: str = "") -> Command:
+    """Freezes it. What it holds stays held."""
+    NoteSpec.parse({"note": note})
+    return _steer(user, container, Command.Kind.PAUSE, note)
+
+
+def resume(user: User, container: Container, note: str = "") -> Command:
+    NoteSpec.parse({"note": note})
+    return _steer(user, container, Command.Kind.RESUME, note)
+
+
+def kill(user: User, container: Container, grace: float = 0, note: str = "") -> Command:
+    """Ends it: at once, or after SIGTERM and up to `grace` seconds."""
+    KillSpec.parse({"grace": grace, "note": note})
+    return _steer(user, container, Command.Kind.KILL, note, grace=float(grace))
+
+
+def remove(user: User, container: Container) -> Command:
+    """Has the engine forget an ended container. Its history stays."""
+    if container.removed_at is not None:
+        raise not_found(f'"{container.name}" was removed already.')
+    if container.finished_at is None:
+        raise conflict(f'"{container.name}" has not ended. Kill it first.', code="not_ended")
+    return _steer(user, container, Command.Kind.REMOVE)
+
+
+def change(user: User, container: Container, **fields: Any) -> Command:
+    """Another `gpu_memory` or `priority` for a container that lives."""
+    asked = ChangeSpec.parse(fields)
+    if not asked:
+        raise invalid("Nothing to change: give gpu_memory or priority.")
+    require_steering(user, container, "change")
+    limits = allowances.limits_of(user)
+    if "priority" in asked:
+        allowances.require_priority(limits, asked["priority"])
+    if (quota := asked.get("gpu_memory")) is not None:
+        gpus = list(Gpu.objects.filter(claims__container=container) or Gpu.objects.filter(present=True))
+        require_capacity(gpus, quota, container.gpu_count)
+        owner = container.owner
+        allowances.require_quota(owner, allowances.limits_of(owner), quota * container.gpu_count, besides=container)
+    return _steer(user, container, Command.Kind.CHANGE, **asked)
+
+
+def set_policy(user: User, name: str) -> Command:
+    """Another policy for everybody, from now on. Whether there is one of that name is the scheduler's to say."""
+    require(user, Role.ADMIN, "set the policy")
+    PolicySpec.parse({"policy": name})
+    return _direct(user, Command.Kind.POLICY, name, policy=name)
+
+
+def reorder(user: User, ids: Iterable[str | UUID]) -> Command:
+    """Puts the waiting containers into this order; those left out keep theirs, behind."""
+    require(user, Role.OPERATOR, "reorder the queue")
+    order = [str(pk) for pk in OrderSpec.parse({"containers": [str(pk) for pk in ids]})["containers"]]
+    if len(set(order)) != len(order):
+        raise invalid("A container is named twice.", "containers")
+    known = {str(pk) for pk in Container.objects.live().filter(pk__in=order).values_list("pk", flat=True)}
+    if missing := [pk for pk in order if pk not in known]:
+        raise Problem("unknown_container", f"There is no live container {missing[0]}.", 400, "containers")
+    return _direct(user, Command.Kind.REORDER, "queue", containers=order)
+
+
+def forecast(user: User, gpu_memory: int, gpus: int | list[str] = 1, priority: int = 0) -> Command:
+    """Asks the scheduler whether a launch would fit now. A question: it changes nothing and is not recorded."""
+    require_scheduler()
+    return issue(user, Command.Kind.FORECAST, gpu_memory=gpu_memory, gpus=gpus, priority=priority,
+                 owner=user.get_username())  # fmt: skip
+
+
+def _steer(user: User, container: Container, kind: Command.Kind, note: str = "", **arguments: Any) -> Command:
+    require_steering(user, container, str(kind))
+    require_scheduler()
+    with transaction.atomic():
+        # no_key: what the scheduler writes meanwhile only refers to this row. It would wait for us with the audit chain
+        # in its hands, which we are about to ask for.
+        locked = Container.objects.select_for_update(of=("self",), no_key=True)
+        now = locked.select_related("owner").get(pk=container.pk)
+        if now.finished_at is not None and kind != Command.Kind.REMOVE:
+            raise conflict(f'"{now.name}" has ended: it is {now.state.value}.', code="container_ended")
+        command = issue(user, kind, now, note, **arguments)
+        audit.record(user.get_username(), str(kind), now.pk, name=now.name, note=note, before=_standing(now),
+                     **arguments)  # fmt: skip
+    return command
+
+
+def _direct(user: User, kind: Command.Kind, subject: str, **arguments: Any) -> Command:
+    """A command about no single container."""
+    require_scheduler()
+    with transaction.atomic():
+        command = issue(user, kind, **arguments)
+        audit.record(user.get_username(), str(kind), subject, **arguments)
+    return command
+
+
+def _standing(container: Container) -> dict[str, Any]:
+    """What the audit log tells about a container before something was done to it."""
+    quotas = {claim.gpu.uuid: claim.quota for claim in container.claims.select_related("gpu")}
+    return {"state": container.state.value, "priority": container.priority, "quota": quotas}

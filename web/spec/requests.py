@@ -1,0 +1,164 @@
+"""What a launch, a change and the other requests may say. Whether the card, the queue and the person's allowance can
+bear it is decided in web/services/; here is what makes sense at all."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from django.core.validators import RegexValidator
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from web.models import Shortage
+from web.spec.environment import check_environment
+from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
+from web.spec.mounts import check_port, check_volume
+
+PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
+LONGEST_SECONDS = 366 * 24 * 3600.0
+_IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+_MIB = 2**20
+
+
+@extend_schema_field({"oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
+class WordsField(serializers.Field[list[str], Any, list[str], Any]):
+    """A command: a list of words, or one text that is split as a shell would."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if isinstance(data, str):
+            try:
+                data = shlex.split(data)
+            except ValueError as error:
+                raise serializers.ValidationError(f"This cannot be split into words: {error}.") from None
+        if not isinstance(data, list) or not all(isinstance(word, str) for word in data):
+            raise serializers.ValidationError("This has to be a list of words, or one text.")
+        if sum(len(word) + 1 for word in data) > 32768:
+            raise serializers.ValidationError("This is longer than 32768 characters.")
+        return data
+
+    def to_representation(self, value: list[str]) -> list[str]:
+        return value
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "integer", "minimum": 1, "maximum": 64},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64, "uniqueItems": True},
+        ]
+    }
+)
+class GpusField(serializers.Field[Any, Any, Any, Any]):
+    """A number of GPUs, or a list of their UUIDs."""
+
+    def to_internal_value(self, data: Any) -> int | list[str]:
+        if isinstance(data, int) and not isinstance(data, bool):
+            if not 1 <= data <= 64:
+                raise serializers.ValidationError("This has to be 1 or more, and not more than 64.")
+            return data
+        if not isinstance(data, list) or not all(isinstance(uuid, str) for uuid in data):
+            raise serializers.ValidationError("This has to be a number of GPUs, or a list of their UUIDs.")
+        if not 1 <= len(data) <= 64 or len(set(data)) != len(data):
+            raise serializers.ValidationError("This has to name 1 to 64 GPUs, each once.")
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})
+class EnvironmentField(serializers.Field[dict[str, str], Any, dict[str, str], Any]):
+    """Environment variables: name → value."""
+
+    def to_internal_value(self, data: Any) -> dict[str, str]:
+        return check_environment(data)
+
+    def to_representation(self, value: dict[str, str]) -> dict[str, str]:
+        return value
+
+
+def _items(check: Any, what: str) -> type[serializers.Field[list[str], Any, list[str], Any]]:
+    @extend_schema_field({"type": "array", "items": {"type": "string"}, "maxItems": 64})
+    class Items(serializers.Field[list[str], Any, list[str], Any]):
+        def to_internal_value(self, data: Any) -> list[str]:
+            if not isinstance(data, list) or not all(isinstance(item, str) for item in data) or len(data) > 64:
+                raise serializers.ValidationError(f"This has to be a list of at most 64 {what}.")
+            return [check(item) for item in data]
+
+        def to_representation(self, value: list[str]) -> list[str]:
+            return value
+
+    return Items
+
+
+VolumesField = _items(check_volume, 'texts such as "name:/data" or "/srv/data:/data:ro"')
+PortsField = _items(check_port, 'texts such as "20080:80" or "20053:53/udp"')
+
+
+class LaunchSpec(StrictSerializer):
+    """A launch. `image` is all that has to be given."""
+
+    image = StrictText(max_length=255, validators=[RegexValidator(_IMAGE, "This is not the name of an image.")])
+    command = WordsField(required=False, default=list)
+    gpu_memory = SizeField(required=False, allow_null=True, default=None)
+    gpus = GpusField(required=False, default=1)
+    name = StrictText(required=False, allow_blank=True, default="", max_length=63)
+    env = EnvironmentField(required=False, default=dict)
+    priority = StrictInteger(required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
+    on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
+    max_wait_seconds = StrictNumber(
+        required=False, allow_null=True, default=None, min_value=0.001, max_value=LONGEST_SECONDS
+    )
+    ttl_seconds = StrictNumber(required=False, allow_null=True, default=None, min_value=1, max_value=LONGEST_SECONDS)
+    guaranteed = StrictBoolean(required=False, default=False)
+    remove_when_done = StrictBoolean(required=False, default=False)
+    interactive = StrictBoolean(required=False, default=False)
+    tty = StrictBoolean(required=False, default=False)
+    memory = SizeField(smallest=6 * _MIB, required=False, allow_null=True, default=None)
+    cpus = StrictNumber(required=False, allow_null=True, default=None, min_value=0.01, max_value=4096)
+    volumes = VolumesField(required=False, default=list)
+    ports = PortsField(required=False, default=list)
+
+    def validate_name(self, value: str) -> str:
+        if value and not _NAME.fullmatch(value):
+            raise serializers.ValidationError(
+                "A name has letters, digits, dots, dashes and underscores, and begins with a letter or a digit."
+            )
+        return value
+
+    def validate_volumes(self, value: list[str]) -> list[str]:
+        return _each_once(value, [volume.split(":")[1] for volume in value], "mounted at")
+
+    def validate_ports(self, value: list[str]) -> list[str]:
+        published = [f"{port.split(':')[0]}/{port.split('/')[1]}" for port in value]
+        return _each_once(value, published, "published at")
+
+
+def _each_once(value: list[str], places: list[str], verb: str) -> list[str]:
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        raise serializers.ValidationError(f"Something is {verb} {twice} twice.")
+    return value
+
+
+class ChangeSpec(StrictSerializer):
+    gpu_memory = SizeField(required=False)
+    priority = StrictInteger(required=False, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
+
+
+class NoteSpec(StrictSerializer):
+    note = StrictText(required=False, allow_blank=True, default="", max_length=500)
+
+
+class KillSpec(NoteSpec):
+    grace = StrictNumber(required=False, default=0.0, min_value=0, max_value=3600)
+
+
+class PolicySpec(StrictSerializer):
+    policy = StrictText(max_length=32)
+
+
+class OrderSpec(StrictSerializer):
+    containers = serializers.ListField(child=serializers.UUIDField(), max_length=10_000)
