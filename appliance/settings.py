@@ -145,7 +145,7 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "dashboard"
 LOGOUT_REDIRECT_URL = "login"
 
-LANGUAGE_CODE = "en-us"
+USE_I18N = False  # there is one language and no catalogue
 TIME_ZONE = "UTC"
 USE_TZ = True
 

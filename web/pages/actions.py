@@ -9,7 +9,6 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
-from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from web.errors import Problem, invalid
@@ -41,7 +40,7 @@ def act(request: HttpRequest, pk: Any, action: str) -> HttpResponse:
         undo = _undo(action, container, request)
         return answer(request, ACTIONS[action](person(request), container, _given(request)), undo, container.name)
     except Container.DoesNotExist:
-        return toast(request, "bad", _("There is no such container."))
+        return toast(request, "bad", "There is no such container.")
     except Problem as problem:
         return refusal(request, problem)
 
@@ -65,11 +64,11 @@ def act_on_many(request: HttpRequest) -> HttpResponse:
     refused += [command.message for command in answers if command.outcome == Command.Outcome.REFUSED]
     pending = sum(command.done_at is None for command in answers)
     done = sum(command.outcome == Command.Outcome.DONE for command in answers)
-    words = [_("%(done)s done.") % {"done": done}]
+    words = [f"{done} done."]
     if pending:
-        words.append(_("%(pending)s not answered yet.") % {"pending": pending})
+        words.append(f"{pending} not answered yet.")
     if refused:
-        words.append(_("%(count)s refused: %(first)s") % {"count": len(refused), "first": refused[0]})
+        words.append(f"{len(refused)} refused: {refused[0]}")
     return toast(request, "bad" if refused else "warn" if pending else "good", " ".join(words))
 
 
@@ -91,7 +90,7 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
         try:
             changes["priority"] = int(text)
         except ValueError:
-            raise invalid(_("A priority is a whole number."), "priority") from None
+            raise invalid("A priority is a whole number.", "priority") from None
     return changes
 
 

@@ -8,8 +8,6 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 
 from web import audit
@@ -18,7 +16,7 @@ from web.history import fairness
 from web.pages.frame import container_or_404, person, refusal, show, toast
 from web.people.roles import may_steer, require_steering
 
-RANGES = {"1": gettext_lazy("Last 24 hours"), "7": gettext_lazy("Last 7 days"), "30": gettext_lazy("Last 30 days")}
+RANGES = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
 
 
 @login_required
@@ -56,5 +54,4 @@ def warn(request: HttpRequest, pk: UUID) -> HttpResponse:
         return refusal(request, problem)
     owner = container.owner.get_username()
     audit.record(user.get_username(), "warn", container.pk, name=container.name, owner=owner)
-    return toast(request, "good", _("%(owner)s sees a warning about %(name)s on the next page.")
-                 % {"owner": owner, "name": container.name})  # fmt: skip
+    return toast(request, "good", f"{owner} sees a warning about {container.name} on the next page.")

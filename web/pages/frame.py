@@ -10,9 +10,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
@@ -20,15 +17,15 @@ from web.pages.text import catalogue
 from web.people.roles import Role, role_of
 from web.services.steering import wait_for
 
-PAGES: tuple[tuple[str, str | Promise], ...] = (
-    ("dashboard", gettext_lazy("Overview")),
-    ("queue_page", gettext_lazy("Queue")),
-    ("history", gettext_lazy("History")),
-    ("reports", gettext_lazy("Reports")),
-    ("fairness", gettext_lazy("Fairness")),
+PAGES: tuple[tuple[str, str], ...] = (
+    ("dashboard", "Overview"),
+    ("queue_page", "Queue"),
+    ("history", "History"),
+    ("reports", "Reports"),
+    ("fairness", "Fairness"),
 )
 
-LAUNCH = ("launch", gettext_lazy("Launch"))
+LAUNCH = ("launch", "Launch")
 
 
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
@@ -83,8 +80,8 @@ def answer(request: HttpRequest, command: Command, undo: dict[str, Any] | None =
     """What became of a command, in one sentence: the scheduler's, once it has one."""
     command = wait_for(command)
     if command.done_at is None:
-        pending = _("The scheduler has not answered yet. It will do this as soon as it can.")
+        pending = "The scheduler has not answered yet. It will do this as soon as it can."
         return toast(request, "warn", pending, about=about)
     if command.outcome == Command.Outcome.REFUSED:
         return toast(request, "bad", command.message, about=about)
-    return toast(request, "good", command.message or _("Done."), undo, about)
+    return toast(request, "good", command.message or "Done.", undo, about)

@@ -8,7 +8,6 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
-from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from web.errors import Problem
@@ -90,9 +89,9 @@ def suggestion(request: HttpRequest) -> JsonResponse:
         return JsonResponse({})
     top = max(measured, key=lambda peak: peak.peak)
     runs = sum(peak.runs for peak in measured)
-    text = _("%(runs)s runs of it took up to %(peak)s.") if runs != 1 else _("One run of it took %(peak)s.")
-    numbers = {"runs": runs, "peak": format_size(top.peak)}
-    return JsonResponse({"size": format_size(top.suggestion).replace(" ", ""), "text": text % numbers})
+    peak = format_size(top.peak)
+    text = f"{runs} runs of it took up to {peak}." if runs != 1 else f"One run of it took {peak}."
+    return JsonResponse({"size": format_size(top.suggestion).replace(" ", ""), "text": text})
 
 
 @login_required

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.http import QueryDict
-from django.utils.translation import gettext as _
 
 from web.errors import invalid
 from web.models import Container, Shortage
@@ -28,7 +27,7 @@ def spec_of(form: QueryDict) -> dict[str, Any]:
         try:
             spec["command"] = shlex.split(command)
         except ValueError:
-            raise invalid(_("A quotation mark in the command is not closed."), "command") from None
+            raise invalid("A quotation mark in the command is not closed.", "command") from None
     spec |= {field: text for field in SIZES if (text := form.get(field, "").strip())}
     spec |= {field: _number(field, text) for field in NUMBERS if (text := form.get(field, "").strip())}
     spec |= {field: lines for field in LISTS if (lines := _lines(form.get(field, "")))}
@@ -76,8 +75,8 @@ def _number(field: str, text: str, kind: Any = None) -> int | float:
     try:
         number: int | float = kind(text)
     except ValueError:
-        whole = _("a whole number") if kind is int else _("a number")
-        raise invalid(_("This has to be %(kind)s.") % {"kind": whole}, field) from None
+        whole = "a whole number" if kind is int else "a number"
+        raise invalid(f"This has to be {whole}.", field) from None
     return number
 
 
@@ -92,7 +91,7 @@ def _environment(text: str) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            raise invalid(_('"%(line)s" is not NAME=value.') % {"line": line[:60]}, "env")
+            raise invalid(f'"{line[:60]}" is not NAME=value.', "env")
         environment[name.strip()] = value
     return environment
 

@@ -8,21 +8,13 @@ from typing import Any
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
 
 from web.history import peaks, reports
 from web.pages.frame import person, show
 from web.people.roles import Role, role_of
 
-GROUPINGS = {
-    "user": gettext_lazy("User"),
-    "group": gettext_lazy("Group"),
-    "container": gettext_lazy("Container"),
-    "image": gettext_lazy("Image"),
-    "day": gettext_lazy("Day"),
-}
+GROUPINGS = {"user": "User", "group": "Group", "container": "Container", "image": "Image", "day": "Day"}
 
 
 @login_required
@@ -36,9 +28,9 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     group_by = group_by if group_by in GROUPINGS else "user"
     error = ""
     if not (told_first and told_last):
-        error = _("A date is written like 2026-11-20.")
+        error = "A date is written like 2026-11-20."
     elif first > last:
-        error = _("The range ends before it begins.")
+        error = "The range ends before it begins."
     everybody = role_of(person(request)) >= Role.OPERATOR
     context: dict[str, Any] = {
         "first": first,

@@ -11,8 +11,6 @@ from django.db.models import F, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
 
 from web.models import Container, State
 from web.pages.text import STATES
@@ -25,15 +23,15 @@ if TYPE_CHECKING:
 PER_PAGE = 50
 JUST_ENDED = timedelta(minutes=10)  # how long an ended container stays among the current ones: its end is news
 
-COLUMNS: dict[str, tuple[str | Promise, str]] = {  # name → label, what it sorts by
-    "name": (_("Name"), "name"),
-    "state": (_("State"), ""),
-    "owner": (_("Owner"), "owner__username"),
-    "image": (_("Image"), "image"),
-    "gpu": (_("GPU"), ""),
-    "memory": (_("Used / quota / peak"), "used"),
-    "suspended": (_("Suspended"), "suspended_since"),
-    "age": (_("Age"), "created_at"),
+COLUMNS: dict[str, tuple[str, str]] = {  # name → label, what it sorts by
+    "name": ("Name", "name"),
+    "state": ("State", ""),
+    "owner": ("Owner", "owner__username"),
+    "image": ("Image", "image"),
+    "gpu": ("GPU", ""),
+    "memory": ("Used / quota / peak", "used"),
+    "suspended": ("Suspended", "suspended_since"),
+    "age": ("Age", "created_at"),
 }
 NEWEST_FIRST = "age"  # by age: the youngest first
 
@@ -67,12 +65,12 @@ class Page:
     may_launch: bool
 
     @property
-    def states(self) -> list[tuple[str, str | Promise]]:
-        return [("", _("Current")), *((state, label) for state, label in STATES.items()), ("all", _("All, ended too"))]
+    def states(self) -> list[tuple[str, str]]:
+        return [("", "Current"), *STATES.items(), ("all", "All, ended too")]
 
     @property
     def columns(self) -> list[dict[str, Any]]:
-        def column(name: str, label: str | Promise) -> dict[str, Any]:
+        def column(name: str, label: str) -> dict[str, Any]:
             aria = {name: "ascending", f"-{name}": "descending"}.get(self.sort, "none")
             return {"name": name, "label": label, "aria": aria, "next": f"-{name}" if self.sort == name else name}
 
