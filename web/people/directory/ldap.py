@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django_auth_ldap.backend import LDAPBackend
+from ldap.dn import str2dn
 
 from web.people.directory import follow_groups, is_local, is_usable
 
@@ -43,12 +44,25 @@ class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types a
         attribute = _NAMES.search(self.settings.USER_SEARCH.filterstr)
         if attribute is None:  # such as (userPrincipalName=%(user)s@lab.example)
             return normal
-        names: list[str] = ldap_user.attrs.get(attribute[1], [])
-        if len(names) == 1:
-            return names[0]
-        # Of several, only one that was asked for: the search made sure that nobody else has it.
-        for name in names:
-            if get_user_model().normalize_username(name).casefold() == normal.casefold():
-                return name
-        log.warning("%s has no one %s, so nobody can sign in as %r", ldap_user.dn, attribute[1], typed)
-        raise ldap_user.AuthenticationFailed("the entry does not say which name is its own")
+        names: list[str] = sorted(ldap_user.attrs.get(attribute[1], []))
+        if normal.casefold() not in (get_user_model().normalize_username(name).casefold() for name in names):
+            log.warning("%s has no %s %r, so nobody can sign in by it", ldap_user.dn, attribute[1], typed)
+            raise ldap_user.AuthenticationFailed("the entry does not have the name that it was found by")
+        return _one_of(names, _name_in(ldap_user.dn, attribute[1]))
+
+
+def _one_of(names: list[str], own: str) -> str:
+    """Of an entry's several names always the same, whichever was typed: one person is one account, with one allowance.
+
+    That of the account that is there already; else the name by which the entry stands in the tree; else the first.
+    """
+    if len(names) > 1:
+        known = set(get_user_model().objects.filter(username__in=names).values_list("username", flat=True))
+        names = [name for name in names if name in known] or names
+    return own if own in names else names[0]
+
+
+def _name_in(dn: str, attribute: str) -> str:
+    """"ada" of "uid=ada,ou=people,dc=lab" for uid; empty if the entry stands there by something else."""
+    first = str2dn(dn)[0]
+    return next((value for name, value, _ in first if name.lower() == attribute.lower()), "")
