@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
+from django.db import models
 from django.db.models.signals import post_save
 from django.dispatch import receiver
 from django.http import HttpRequest
@@ -97,8 +99,17 @@ class TokenAdmin(ModelAdmin):
         return False
 
 
+class Texts(forms.JSONField):
+    """JSON in a form that can be shown again whatever was typed, half of a surrogate pair included."""
+
+    def prepare_value(self, value: Any) -> Any:
+        shown = super().prepare_value(value)
+        return shown.encode("utf-8", "backslashreplace").decode() if isinstance(shown, str) else shown
+
+
 @admin.register(Allowance)
 class AllowanceAdmin(ModelAdmin):
+    formfield_overrides = {models.JSONField: {"form_class": Texts}}
     list_display = ["__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest"]
 
     def save_model(self, request: HttpRequest, obj: Allowance, form: Any, change: bool) -> None:

@@ -92,3 +92,11 @@ def test_an_allowance_of_images_or_gpus_is_a_list_of_texts(browser, ada, field, 
 def test_a_list_of_texts_is_kept_an_empty_one_allows_nothing_and_none_everything(browser, ada, value, images):
     assert browser.post("/admin/web/allowance/add/", {"user": ada.pk, "images": value}).status_code == 302
     assert Allowance.objects.get().images == images
+
+
+@pytest.mark.parametrize("typed", [r'["\ud800"]', r'["a\u0000"]', '{"a": 1}', "no JSON", '["a\nb"]'])
+def test_an_allowance_that_cannot_be_is_refused_beside_its_field_whatever_was_typed(browser, ada, typed):
+    answer = browser.post("/admin/web/allowance/add/", {"user": ada.pk, "images": typed})
+    assert answer.status_code == 200
+    assert "images" in answer.context["adminform"].form.errors
+    assert not Allowance.objects.exists()

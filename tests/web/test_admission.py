@@ -98,3 +98,12 @@ async def test_whoever_stays_signed_in_stays_even_if_the_database_is_away_for_a_
 ) -> None:
     await asyncio.wait_for(looks.enough.wait(), 10)
     assert (await page.receive_output(10))["type"] == "websocket.send"
+
+
+async def test_a_nul_in_the_cookie_of_a_websocket_is_refused(transactional_db: None) -> None:
+    headers = [(b"origin", b"http://localhost"), (b"cookie", b"sessionid=a\0b")]
+    scope = {"type": "websocket", "path": "/ws/dashboard/", "headers": headers, "query_string": b""}
+    page = ApplicationCommunicator(application, scope)
+    await page.send_input({"type": "websocket.connect"})
+    assert await page.receive_output(10) == {"type": "websocket.close"}
+    await page.wait()

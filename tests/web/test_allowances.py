@@ -115,6 +115,19 @@ def test_vram_hours_a_week(ada, gpu):
     assert refused(ada) == (403, "over_allowance", "")
 
 
+def test_nobody_raises_a_quota_whose_owner_has_used_up_the_week(ada, gpu):
+    operator = make_user("oscar", Role.OPERATOR)
+    container = make_container(ada, "a", gpu)
+    Container.objects.update(created_at=timezone.now() - timedelta(days=2))
+    allow(ada, gib_hours=2)
+    append(container, timezone.now() - timedelta(hours=3), Kind.ACCEPTED, gpu, used_after=GIB)
+    for user in (ada, operator):
+        with pytest.raises(Problem) as caught:
+            steering.change(user, container, gpu_memory=2 * GIB)
+        assert (caught.value.status, caught.value.code) == (403, "over_allowance")
+    assert steering.change(operator, container, gpu_memory=GIB // 2).arguments == {"gpu_memory": GIB // 2}
+
+
 def test_ones_own_allowance_goes_before_the_groups_and_the_most_generous_group_counts(ada):
     small, large = Group.objects.create(name="small"), Group.objects.create(name="large")
     ada.groups.add(small, large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
@@ -37,6 +38,20 @@ def refuse_nul(get_response: Respond) -> Respond:
         return HttpResponse(problem.message, "text/plain; charset=utf-8", problem.status)
 
     return respond
+
+
+class SocketsRefuseNul:
+    """The same for WebSockets: their handshake looks for a session, too. Around all that reads the cookie."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if any(b"\0" in value for _, value in scope["headers"]):
+            await receive()  # the handshake; closed before it is accepted, it is answered with 403
+            await send({"type": "websocket.close"})
+        else:
+            await self._application(scope, receive, send)
 
 
 def _texts(request: HttpRequest) -> Iterator[str]:

@@ -15,6 +15,7 @@ from django.db import transaction
 
 from web import audit
 from web.errors import Problem, conflict, invalid, not_found
+from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu
 from web.people import allowances
 from web.people.roles import Role, require, require_steering
@@ -78,6 +79,7 @@ def change(user: User, container: Container, **fields: Any) -> Command:
         gpus = list(Gpu.objects.filter(claims__container=container) or Gpu.objects.filter(present=True))
         require_capacity(gpus, quota, container.gpu_count)
         owner = container.owner
+        _require_hours(container, quota)
         allowances.require_quota(owner, allowances.limits_of(owner), quota * container.gpu_count, besides=container)
     return _steer(user, container, Command.Kind.CHANGE, **asked)
 
@@ -106,6 +108,14 @@ def forecast(user: User, gpu_memory: int, gpus: int | list[str] = 1, priority: i
     require_scheduler()
     return issue(user, Command.Kind.FORECAST, gpu_memory=gpu_memory, gpus=gpus, priority=priority,
                  owner=user.get_username())  # fmt: skip
+
+
+def _require_hours(container: Container, quota: int) -> None:
+    """Whoever raises it, more than it has is held on the owner's week, as a launch is."""
+    limit = allowances.limits_of(container.owner).gib_hours
+    held = [claim.quota for claim in container.claims.all()] or [container.gpu_memory or allowances.DEFAULT_QUOTA]
+    if limit is not None and quota > max(held):
+        require_gib_hours(gib_hours_of_week(container.owner), limit)
 
 
 def _steer(user: User, container: Container, kind: Command.Kind, note: str = "", **arguments: Any) -> Command:

@@ -63,6 +63,6 @@ def _one_of(names: list[str], own: str) -> str:
 
 
 def _name_in(dn: str, attribute: str) -> str:
-    """"ada" of "uid=ada,ou=people,dc=lab" for uid; empty if the entry stands there by something else."""
+    """ "ada" of "uid=ada,ou=people,dc=lab" for uid; empty if the entry stands there by something else."""
     first = str2dn(dn)[0]
     return next((value for name, value, _ in first if name.lower() == attribute.lower()), "")
