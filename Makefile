@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BUILD := $(CURDIR)/.build
 PY := $(CURDIR)/$(VENV)/bin/python
+BIOME := $(BUILD)/bin/biome
 PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 TESTS ?= tests
 WORKERS ?= 2 # processes that share the tests out among them
@@ -33,10 +34,12 @@ check: dev
 	$(PY) manage.py makemigrations --check --dry-run
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
 
-format: dev
+format: dev $(BIOME)
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 	$(VENV)/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+	cd static && $(BIOME) format --write
+	$(VENV)/bin/djlint --quiet --reformat templates
 
 bench: dev
 	$(PY) -m benchmarks
@@ -67,6 +70,10 @@ native: $(VENV)/.run
 
 $(BUILD)/vendor/.done: static/package-lock.json | $(VENV)/.run
 	static/install $(BUILD)/vendor $(PY)
+	@touch $@
+
+$(BIOME): static/package-lock.json | $(VENV)/.run
+	static/install $(@D) $(PY) biome
 	@touch $@
 
 clean:
