@@ -10,7 +10,11 @@ const STAYS = 8000;
 
 /** Asks in the dialog; resolves to the note given, or null if the answer is no. */
 export function ask({ title, text, yes, danger = false, note = true }) {
-  for (const [id, value] of [["ask-title", title], ["ask-text", text], ["ask-yes", yes]]) {
+  for (const [id, value] of [
+    ["ask-title", title],
+    ["ask-text", text],
+    ["ask-yes", yes],
+  ]) {
     document.getElementById(id).textContent = value;
   }
   const input = document.getElementById("ask-note");
@@ -25,8 +29,14 @@ export function ask({ title, text, yes, danger = false, note = true }) {
 }
 
 export function toast(kind, message) {
-  toasts.append(make("div", { class: `toast ${kind}` }, make("p", {}, message),
-    make("button", { type: "button", class: "quiet icon", "data-close": true, "aria-label": t("close") }, "×")));
+  toasts.append(
+    make(
+      "div",
+      { class: `toast ${kind}` },
+      make("p", {}, message),
+      make("button", { type: "button", class: "quiet icon", "data-close": true, "aria-label": t("close") }, "×"),
+    ),
+  );
 }
 
 /** Posts one action on one container; the server answers with a toast. */
@@ -35,7 +45,9 @@ export async function act(action, id, values = {}) {
   const url = new URL(path, new URL(document.body.dataset.base, location.href));
   try {
     await htmx.ajax("POST", url.pathname, { target: toasts, swap: "beforeend", values });
-  } catch { /* told by htmx:sendError */ }
+  } catch {
+    /* told by htmx:sendError */
+  }
 }
 
 async function one(button) {
@@ -48,7 +60,12 @@ async function one(button) {
   }
   if (DESTROYS.has(action)) {
     const name = live.state.containers[id]?.name ?? row.dataset.name ?? "";
-    const note = await ask({ title: t(`${action}_title`, { name }), text: t(`${action}_text`), yes: t(`${action}_yes`), danger: true });
+    const note = await ask({
+      title: t(`${action}_title`, { name }),
+      text: t(`${action}_text`),
+      yes: t(`${action}_yes`),
+      danger: true,
+    });
     if (note === null) return;
     values.note = note;
   }
@@ -61,16 +78,24 @@ async function one(button) {
 }
 
 async function many(button) {
-  const ids = [...document.querySelectorAll('#rows input[name="id"]:checked')].filter((box) => box.checkVisibility({ visibilityProperty: true })).map((box) => box.value);
+  const ids = [...document.querySelectorAll('#rows input[name="id"]:checked')]
+    .filter((box) => box.checkVisibility({ visibilityProperty: true }))
+    .map((box) => box.value);
   const action = button.dataset.bulk;
   const values = {};
   if (DESTROYS.has(action)) {
-    const note = await ask({ title: t("kill_many_title", { count: ids.length }), text: t("kill_many_text"), yes: t("kill_many_yes", { count: ids.length }), danger: true });
+    const note = await ask({
+      title: t("kill_many_title", { count: ids.length }),
+      text: t("kill_many_text"),
+      yes: t("kill_many_yes", { count: ids.length }),
+      danger: true,
+    });
     if (note === null) return;
     values.note = note;
   }
   button.disabled = true;
-  await htmx.ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
+  await htmx
+    .ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
     .catch(() => {});
   button.disabled = false;
 }

@@ -50,9 +50,16 @@ function showTimes() {
 }
 
 live.addEventListener("connection", showConnection);
-live.addEventListener("change", () => { showBanners(); showConnection(); });
+live.addEventListener("change", () => {
+  showBanners();
+  showConnection();
+});
 setInterval(showAges, 1000);
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { showAges(); showTimes(); });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"])
+  document.addEventListener(swapped, () => {
+    showAges();
+    showTimes();
+  });
 showAges();
 showTimes();
 // Only once every script of the page listens: the first snapshot comes at once, and comes once.

@@ -16,13 +16,16 @@ export function colour(name, alpha = 1) {
 }
 
 const charts = new Set();
-const redraw = () => { for (const chart of charts) chart.draw(); };
+const redraw = () => {
+  for (const chart of charts) chart.draw();
+};
 addEventListener("theme", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 const sizes = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const chart = [...charts].find(({ place }) => place === target);
-    if (chart?.plot && target.clientWidth && target.clientWidth !== chart.plot.width) chart.plot.setSize({ width: target.clientWidth, height: chart.height });
+    if (chart?.plot && target.clientWidth && target.clientWidth !== chart.plot.width)
+      chart.plot.setSize({ width: target.clientWidth, height: chart.height });
   }
 });
 
@@ -32,12 +35,18 @@ const sizes = new ResizeObserver((entries) => {
  */
 export function chart(place, height, options, data) {
   const self = {
-    place, height, data, plot: null,
+    place,
+    height,
+    data,
+    plot: null,
     draw() {
       self.plot?.destroy();
       self.plot = new uPlot({ width: place.clientWidth || 300, height, ...options() }, self.data, place);
     },
-    set(columns) { self.data = columns; self.plot.setData(columns); },
+    set(columns) {
+      self.data = columns;
+      self.plot.setData(columns);
+    },
   };
   charts.add(self);
   self.draw();
@@ -45,20 +54,54 @@ export function chart(place, height, options, data) {
   return self;
 }
 
-const axis = () => ({ stroke: colour("--faint"), font: "11px system-ui", ticks: { show: false }, grid: { stroke: colour("--line"), width: 1 } });
-export const timeAxis = () => ({ ...axis(), grid: { show: false }, space: 70, size: 22, values: (_, ticks, __, ___, step) => ticks.map((tick) => {
-  const at = new Date(tick * 1000);
-  return step >= 86400 ? at.toLocaleDateString([], { day: "numeric", month: "short" })
-    : at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(step < 60 && { second: "2-digit" }), hour12: false });
-}) });
-export const partAxis = (scale) => ({ ...axis(), scale, side: 1, size: 44, grid: { show: false }, splits: () => [0, 50, 100], values: (_, ticks) => ticks.map((tick) => `${tick} %`) });
+const axis = () => ({
+  stroke: colour("--faint"),
+  font: "11px system-ui",
+  ticks: { show: false },
+  grid: { stroke: colour("--line"), width: 1 },
+});
+export const timeAxis = () => ({
+  ...axis(),
+  grid: { show: false },
+  space: 70,
+  size: 22,
+  values: (_, ticks, __, ___, step) =>
+    ticks.map((tick) => {
+      const at = new Date(tick * 1000);
+      return step >= 86400
+        ? at.toLocaleDateString([], { day: "numeric", month: "short" })
+        : at.toLocaleTimeString([], {
+            hour: "2-digit",
+            minute: "2-digit",
+            ...(step < 60 && { second: "2-digit" }),
+            hour12: false,
+          });
+    }),
+});
+export const partAxis = (scale) => ({
+  ...axis(),
+  scale,
+  side: 1,
+  size: 44,
+  grid: { show: false },
+  splits: () => [0, 50, 100],
+  values: (_, ticks) => ticks.map((tick) => `${tick} %`),
+});
 /** `whole()`: what the highest label says; the top of the scale if it is left out. `most`: parts that there is room for. */
-export const sizeAxis = (whole = null, most = 5) => ({ ...axis(), size: 62, space: 26, splits: (_, __, low, high) => sizeTicks(whole?.() ?? high, most), values: (_, ticks) => ticks.map(size) });
+export const sizeAxis = (whole = null, most = 5) => ({
+  ...axis(),
+  size: 62,
+  space: 26,
+  splits: (_, __, low, high) => sizeTicks(whole?.() ?? high, most),
+  values: (_, ticks) => ticks.map(size),
+});
 
 /** The whole, and ticks beneath it in at most so many parts: steps that part it evenly if there are such, else round ones. */
 function sizeTicks(whole, most) {
   const unit = whole >= 2 * 2 ** 30 ? 2 ** 30 : whole >= 2 ** 30 ? 2 ** 28 : 2 ** 20;
-  const steps = [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 50, 100, 200, 500, 1000].map((n) => n * unit).filter((step) => whole / step <= most);
+  const steps = [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 50, 100, 200, 500, 1000]
+    .map((n) => n * unit)
+    .filter((step) => whole / step <= most);
   const step = steps.find((each) => whole % each === 0) ?? steps[0] ?? whole;
   const ticks = [];
   for (let tick = 0; tick < whole - step * 0.6; tick += step) ticks.push(tick); // nearer, two labels would touch

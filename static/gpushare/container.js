@@ -6,7 +6,9 @@ import { live } from "./live.js";
 const article = document.getElementById("container");
 const id = article.dataset.id;
 const field = (name, within = article) => within.querySelector(`[data-field="${name}"]`);
-const put = (element, text) => { if (element && element.textContent !== text) element.textContent = text; };
+const put = (element, text) => {
+  if (element && element.textContent !== text) element.textContent = text;
+};
 
 // ---- figures ----
 function show(container) {
@@ -22,22 +24,36 @@ function show(container) {
   }
   for (const [uuid, claim] of Object.entries(container.gpus)) {
     const row = article.querySelector(`tr[data-gpu="${CSS.escape(uuid)}"]`);
-    if (!row) { location.reload(); return; } // placed on a GPU just now
-    for (const name of ["used", "quota", "peak", "granted", "overhead", "unexplained"]) put(field(name, row), size(claim[name]));
+    if (!row) {
+      location.reload();
+      return;
+    } // placed on a GPU just now
+    for (const name of ["used", "quota", "peak", "granted", "overhead", "unexplained"])
+      put(field(name, row), size(claim[name]));
   }
 }
 
 function showWaiting(container) {
   const since = container?.suspended_since;
-  put(field("waiting"), since ? t("waiting", {
-    place: container.queue_position ?? "?", time: duration(now() - since), reason: container.queue_reason,
-  }) : "");
+  put(
+    field("waiting"),
+    since
+      ? t("waiting", {
+          place: container.queue_position ?? "?",
+          time: duration(now() - since),
+          reason: container.queue_reason,
+        })
+      : "",
+  );
 }
 
 let renewing = null;
 /** Life, processes and events are written by the server: asked for again when the state has changed. */
 function renew() {
-  renewing ??= setTimeout(() => { renewing = null; htmx.trigger("#renew", "renew"); }, 600);
+  renewing ??= setTimeout(() => {
+    renewing = null;
+    htmx.trigger("#renew", "renew");
+  }, 600);
 }
 
 live.addEventListener("change", ({ detail: { changes } }) => {
@@ -50,20 +66,42 @@ const held = await (await fetch(article.dataset.history)).json();
 const columns = [held.times, held.used, held.granted];
 const hue = `--c${mark(article.dataset.mark)}`;
 const place = document.getElementById("held");
-const quota = () => Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.quota, 0) || held.quota || 1;
-const plot = chart(place, 180, () => ({
-  legend: { show: false }, cursor: { y: false },
-  scales: { x: { range: () => (columns[0].at(-1) > columns[0][0] ? [columns[0][0], columns[0].at(-1)] : [now() - 60, now()]) }, y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] } },
-  axes: [timeAxis(), sizeAxis(quota)],
-  series: [{}, { stroke: colour(hue), fill: colour(hue, 0.35), width: 1.5, points: { show: false } },
-    { stroke: colour("--faint"), width: 1, dash: [4, 3], points: { show: false } }],
-  hooks: { draw: [({ ctx, bbox, valToPos }) => {
-    const y = valToPos(quota(), "y", true);
-    ctx.strokeStyle = colour("--bad");
-    ctx.setLineDash([]);
-    ctx.beginPath(); ctx.moveTo(bbox.left, y); ctx.lineTo(bbox.left + bbox.width, y); ctx.stroke();
-  }] },
-}), columns);
+const quota = () =>
+  Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.quota, 0) || held.quota || 1;
+const plot = chart(
+  place,
+  180,
+  () => ({
+    legend: { show: false },
+    cursor: { y: false },
+    scales: {
+      x: {
+        range: () => (columns[0].at(-1) > columns[0][0] ? [columns[0][0], columns[0].at(-1)] : [now() - 60, now()]),
+      },
+      y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] },
+    },
+    axes: [timeAxis(), sizeAxis(quota)],
+    series: [
+      {},
+      { stroke: colour(hue), fill: colour(hue, 0.35), width: 1.5, points: { show: false } },
+      { stroke: colour("--faint"), width: 1, dash: [4, 3], points: { show: false } },
+    ],
+    hooks: {
+      draw: [
+        ({ ctx, bbox, valToPos }) => {
+          const y = valToPos(quota(), "y", true);
+          ctx.strokeStyle = colour("--bad");
+          ctx.setLineDash([]);
+          ctx.beginPath();
+          ctx.moveTo(bbox.left, y);
+          ctx.lineTo(bbox.left + bbox.width, y);
+          ctx.stroke();
+        },
+      ],
+    },
+  }),
+  columns,
+);
 setInterval(() => {
   const container = live.state.containers[id];
   if (!live.fresh || !container || container.finished_at) return;
@@ -92,18 +130,32 @@ async function follow() {
   const box = document.getElementById("log-follow");
   const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
   let byScript = false;
-  log.addEventListener("scroll", () => { if (!byScript) box.checked = atEnd(); byScript = false; });
-  box.addEventListener("change", () => { if (box.checked) log.scrollTop = log.scrollHeight; });
+  log.addEventListener("scroll", () => {
+    if (!byScript) box.checked = atEnd();
+    byScript = false;
+  });
+  box.addEventListener("change", () => {
+    if (box.checked) log.scrollTop = log.scrollHeight;
+  });
   const response = await fetch(log.dataset.url);
-  if (!response.ok) { log.textContent = await response.text(); return; }
+  if (!response.ok) {
+    log.textContent = await response.text();
+    return;
+  }
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (;;) {
     const { value, done } = await reader.read();
     if (done) break;
     log.append(value);
     while (log.textContent.length > KEEP && log.firstChild !== log.lastChild) log.firstChild.remove();
-    if (box.checked) { byScript = true; log.scrollTop = log.scrollHeight; }
+    if (box.checked) {
+      byScript = true;
+      log.scrollTop = log.scrollHeight;
+    }
   }
-  if (!log.textContent) { log.textContent = t("no_output"); log.classList.add("faint"); }
+  if (!log.textContent) {
+    log.textContent = t("no_output");
+    log.classList.add("faint");
+  }
 }
 if (log) follow();

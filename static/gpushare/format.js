@@ -10,9 +10,13 @@ const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
 
 /** 1610612736 → "1.5 GiB". One decimal is as much as a bar can show; exact bytes stand in the details. */
 export function size(bytes) {
-  let value = bytes ?? 0, unit = 0;
+  let value = bytes ?? 0,
+    unit = 0;
   if (!value) return "0";
-  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) { value /= 1024; unit += 1; }
+  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
   const digits = unit < 2 || value >= 100 ? 0 : 1;
   return `${value.toFixed(digits).replace(/\.0$/, "")} ${UNITS[unit]}`;
 }
@@ -34,7 +38,9 @@ export function stamp(seconds) {
 
 const clock = { skew: 0 }; // server's clock − ours, seconds: what ages are counted against
 export const now = () => Date.now() / 1000 + clock.skew;
-export function setClock(serverNow) { clock.skew = serverNow - Date.now() / 1000; }
+export function setClock(serverNow) {
+  clock.skew = serverNow - Date.now() / 1000;
+}
 
 /** A new element. Texts are set as text, never as markup: names and reasons come from strangers. */
 export function make(tag, attributes = {}, ...children) {

@@ -20,47 +20,105 @@ async function begin() {
   slider.value = slider.max;
   let cursor = day.times.length - 1;
   const line = make("i", { class: "now-line" }); // over the chart: 200 layers are not drawn anew for each step of it
-  const plot = chart(document.getElementById("day"), 260, (panel = colour("--panel"), shades = [...Array(10).keys()].map((number) => colour(`--c${number}`))) => ({
-    legend: { show: false }, cursor: { show: false },
-    scales: { y: { range: [0, day.total] } },
-    axes: [timeAxis(), sizeAxis()],
-    series: [{}, ...layers.map((_, index) => ({ fill: shades[marks[index]], stroke: panel, width: edge, points: { show: false } }))],
-    hooks: { ready: [({ over }) => over.append(line)], draw: [({ bbox }) => {
-      // The slider's thumb stands under the line that it moves.
-      slider.style.marginLeft = `${bbox.left / devicePixelRatio - THUMB / 2}px`;
-      slider.style.width = `${bbox.width / devicePixelRatio + THUMB}px`;
-    }] },
-  }), [day.times, ...layers]);
+  const plot = chart(
+    document.getElementById("day"),
+    260,
+    (panel = colour("--panel"), shades = [...Array(10).keys()].map((number) => colour(`--c${number}`))) => ({
+      legend: { show: false },
+      cursor: { show: false },
+      scales: { y: { range: [0, day.total] } },
+      axes: [timeAxis(), sizeAxis()],
+      series: [
+        {},
+        ...layers.map((_, index) => ({
+          fill: shades[marks[index]],
+          stroke: panel,
+          width: edge,
+          points: { show: false },
+        })),
+      ],
+      hooks: {
+        ready: [({ over }) => over.append(line)],
+        draw: [
+          ({ bbox }) => {
+            // The slider's thumb stands under the line that it moves.
+            slider.style.marginLeft = `${bbox.left / devicePixelRatio - THUMB / 2}px`;
+            slider.style.width = `${bbox.width / devicePixelRatio + THUMB}px`;
+          },
+        ],
+      },
+    }),
+    [day.times, ...layers],
+  );
 
   function show(index, exact = null) {
     cursor = index;
     const at = exact?.at ?? day.times[index];
     const time = new Date(at * 1000);
-    put(document.getElementById("at"), time.toLocaleString([], { weekday: "short", hour: "2-digit", minute: "2-digit", ...(exact && { second: "2-digit" }), hour12: false }));
+    put(
+      document.getElementById("at"),
+      time.toLocaleString([], {
+        weekday: "short",
+        hour: "2-digit",
+        minute: "2-digit",
+        ...(exact && { second: "2-digit" }),
+        hour12: false,
+      }),
+    );
     slider.setAttribute("aria-valuetext", time.toLocaleString());
-    const held = (exact?.containers ?? day.containers.map((c) => ({ ...c, used: c.values[index] }))).filter((c) => c.used > 0 || c.suspended);
+    const held = (exact?.containers ?? day.containers.map((c) => ({ ...c, used: c.values[index] }))).filter(
+      (c) => c.used > 0 || c.suspended,
+    );
     const total = held.reduce((sum, c) => sum + c.used, 0);
-    keyed(document.getElementById("then-bar"), held, ({ id }) => id, () => make("span", { class: "used" }), (part, c) => {
-      part.style.width = `${(100 * c.used) / day.total}%`;
-      part.dataset.mark = mark(c.colour);
-      part.title = t("bar_used", { name: c.name, size: size(c.used) });
-    });
-    document.getElementById("then-bar").setAttribute("aria-label", held.map((c) => t("bar_used", { name: c.name, size: size(c.used) })).join(", ") || t("bar_free"));
+    keyed(
+      document.getElementById("then-bar"),
+      held,
+      ({ id }) => id,
+      () => make("span", { class: "used" }),
+      (part, c) => {
+        part.style.width = `${(100 * c.used) / day.total}%`;
+        part.dataset.mark = mark(c.colour);
+        part.title = t("bar_used", { name: c.name, size: size(c.used) });
+      },
+    );
+    document
+      .getElementById("then-bar")
+      .setAttribute(
+        "aria-label",
+        held.map((c) => t("bar_used", { name: c.name, size: size(c.used) })).join(", ") || t("bar_free"),
+      );
     const entries = [...held, { id: "free", name: t("free"), used: Math.max(0, day.total - total) }];
-    keyed(document.getElementById("then"), entries, ({ id }) => id, ({ id }) => make("li", {}, make("span", { class: `mark ${id === "free" ? "free" : ""}` }),
-      id === "free" ? make("span") : make("a", { href: pageOf(id) }), make("span", { class: "faint" })), (item, c) => {
-      if (c.id !== "free") item.firstElementChild.dataset.mark = mark(c.colour);
-      put(item.children[1], c.name);
-      put(item.children[2], [size(c.used), c.owner, c.suspended ? t("state_suspended").toLowerCase() : ""].filter(Boolean).join(" · "));
-    });
+    keyed(
+      document.getElementById("then"),
+      entries,
+      ({ id }) => id,
+      ({ id }) =>
+        make(
+          "li",
+          {},
+          make("span", { class: `mark ${id === "free" ? "free" : ""}` }),
+          id === "free" ? make("span") : make("a", { href: pageOf(id) }),
+          make("span", { class: "faint" }),
+        ),
+      (item, c) => {
+        if (c.id !== "free") item.firstElementChild.dataset.mark = mark(c.colour);
+        put(item.children[1], c.name);
+        put(
+          item.children[2],
+          [size(c.used), c.owner, c.suspended ? t("state_suspended").toLowerCase() : ""].filter(Boolean).join(" · "),
+        );
+      },
+    );
     line.style.left = `${(100 * index) / Math.max(1, day.times.length - 1)}%`;
   }
 
-  let asked = 0, timer = null;
+  let asked = 0,
+    timer = null;
   function move(index) {
     show(index);
     clearTimeout(timer);
-    timer = setTimeout(async () => { // the day is coarse; at rest, the very second is asked for
+    timer = setTimeout(async () => {
+      // the day is coarse; at rest, the very second is asked for
       const number = ++asked;
       const address = new URL(replay.dataset.moment, location.href);
       address.searchParams.set("at", index === day.times.length - 1 ? "now" : day.times[index]);
@@ -68,7 +126,10 @@ async function begin() {
       if (number === asked && cursor === index && exact.containers.length) show(index, exact);
     }, 200);
   }
-  slider.addEventListener("input", () => { asked += 1; move(Number(slider.value)); });
+  slider.addEventListener("input", () => {
+    asked += 1;
+    move(Number(slider.value));
+  });
   document.getElementById("day").addEventListener("pointermove", (event) => {
     if (!(event.buttons & 1)) return;
     pick(event);

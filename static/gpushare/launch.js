@@ -19,16 +19,24 @@ function preview() {
   for (const card of form.querySelectorAll(".preview")) {
     const gpu = live.state.gpus[card.dataset.gpu];
     if (!gpu) continue;
-    const held = Object.values(live.state.containers).filter((c) => card.dataset.gpu in c.gpus && !c.finished_at)
+    const held = Object.values(live.state.containers)
+      .filter((c) => card.dataset.gpu in c.gpus && !c.finished_at)
       .sort((a, b) => a.created_at - b.created_at);
     const used = held.reduce((sum, c) => sum + c.gpus[card.dataset.gpu].used, 0);
     const waiting = held.filter((c) => c.suspended_since !== null).length;
     const free = Math.max(0, gpu.capacity - used);
     const verdict = card.querySelector(".verdict");
     const fits = quota !== null && quota <= free && waiting === 0;
-    verdict.textContent = quota === null ? "" : quota > gpu.capacity + gpu.foreign ? t("preview_never", { most: size(gpu.capacity) })
-      : fits ? t("preview_fits", { free: size(free) })
-      : waiting ? t("preview_behind", { count: waiting, free: size(free) }) : t("preview_waits", { free: size(free) });
+    verdict.textContent =
+      quota === null
+        ? ""
+        : quota > gpu.capacity + gpu.foreign
+          ? t("preview_never", { most: size(gpu.capacity) })
+          : fits
+            ? t("preview_fits", { free: size(free) })
+            : waiting
+              ? t("preview_behind", { count: waiting, free: size(free) })
+              : t("preview_waits", { free: size(free) });
     verdict.dataset.fits = String(fits);
     const bar = card.querySelector(".bar");
     bar.replaceChildren();
@@ -46,14 +54,20 @@ let drawn = false;
 live.addEventListener("change", () => {
   if (drawn) return;
   drawn = true;
-  requestAnimationFrame(() => { drawn = false; preview(); });
+  requestAnimationFrame(() => {
+    drawn = false;
+    preview();
+  });
 });
 
 // ---- what the server knows better: a quota from measured peaks, and the scheduler's own forecast ----
 let later = null;
 function askLater() {
   clearTimeout(later);
-  later = setTimeout(() => { suggest(); forecast(); }, 350);
+  later = setTimeout(() => {
+    suggest();
+    forecast();
+  }, 350);
 }
 async function suggest() {
   const place = document.getElementById("suggestion");
@@ -65,7 +79,11 @@ async function suggest() {
   place.firstElementChild.textContent = found.text;
   const button = place.querySelector("button");
   button.textContent = t("take_suggestion", { size: found.size });
-  button.onclick = () => { form.elements.gpu_memory.value = found.size; preview(); askLater(); };
+  button.onclick = () => {
+    form.elements.gpu_memory.value = found.size;
+    preview();
+    askLater();
+  };
 }
 async function forecast() {
   const place = document.getElementById("forecast");
@@ -73,11 +91,16 @@ async function forecast() {
   for (const name of ["gpu_memory", "gpu_count", "gpus", "csrfmiddlewaretoken"]) {
     for (const one of new FormData(form).getAll(name)) asked.append(name, one);
   }
-  const told = await fetch(form.dataset.forecast, { method: "POST", body: asked }).then((answer) => answer.json()).catch(() => ({}));
+  const told = await fetch(form.dataset.forecast, { method: "POST", body: asked })
+    .then((answer) => answer.json())
+    .catch(() => ({}));
   place.textContent = told.text ?? "";
   place.classList.toggle("error", Boolean(told.bad));
 }
-form.addEventListener("input", () => { preview(); askLater(); });
+form.addEventListener("input", () => {
+  preview();
+  askLater();
+});
 askLater();
 document.getElementById("recent")?.addEventListener("change", (event) => {
   location.href = event.target.value || location.pathname;
@@ -85,12 +108,18 @@ document.getElementById("recent")?.addEventListener("change", (event) => {
 
 // ---- the same as a command ----
 const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-const lines = (name) => value(name).split("\n").map((line) => line.trim()).filter(Boolean);
+const lines = (name) =>
+  value(name)
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
 const chosen = () => [...form.querySelectorAll('input[name="gpus"]:checked')].map((box) => box.value);
 
 function asCli() {
   const words = ["gpushare", "run"];
-  const option = (flag, text) => { if (text) words.push(flag, text); };
+  const option = (flag, text) => {
+    if (text) words.push(flag, text);
+  };
   option("--gpu-memory", value("gpu_memory"));
   option("--gpus", chosen().join(",") || (value("gpu_count") !== "1" && value("gpu_count")));
   option("--name", value("name"));
@@ -114,8 +143,12 @@ async function asCurl() {
   const answer = await fetch(form.dataset.body, { method: "POST", body: new FormData(form) });
   const body = await answer.json();
   if (!answer.ok) return body.error.message;
-  return [`curl -X POST ${location.origin}/api/v1/containers/`, '-H "Authorization: Token $GPUSHARE_TOKEN"',
-    "-H 'Content-Type: application/json'", `-d ${quote(JSON.stringify(body))}`].join(" \\\n  ");
+  return [
+    `curl -X POST ${location.origin}/api/v1/containers/`,
+    '-H "Authorization: Token $GPUSHARE_TOKEN"',
+    "-H 'Content-Type: application/json'",
+    `-d ${quote(JSON.stringify(body))}`,
+  ].join(" \\\n  ");
 }
 
 form.addEventListener("click", async (event) => {
@@ -125,6 +158,11 @@ form.addEventListener("click", async (event) => {
   const place = document.getElementById("copied");
   place.textContent = text;
   place.hidden = false;
-  try { await navigator.clipboard.writeText(text); event.target.textContent = t("copied"); }
-  catch { place.focus(); getSelection().selectAllChildren(place); } // no clipboard over plain HTTP: selected, ready to copy
+  try {
+    await navigator.clipboard.writeText(text);
+    event.target.textContent = t("copied");
+  } catch {
+    place.focus();
+    getSelection().selectAllChildren(place);
+  } // no clipboard over plain HTTP: selected, ready to copy
 });

@@ -24,18 +24,25 @@ class Live extends EventTarget {
     url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     this.url = url;
     this.#open();
-    setInterval(() => { if (this.#socket && performance.now() - this.#alive > SILENCE) this.#lost(); }, 1000);
-    addEventListener("online", () => { if (!this.#socket) this.#open(); });
+    setInterval(() => {
+      if (this.#socket && performance.now() - this.#alive > SILENCE) this.#lost();
+    }, 1000);
+    addEventListener("online", () => {
+      if (!this.#socket) this.#open();
+    });
   }
 
   #open() {
     clearTimeout(this.timer);
-    const socket = this.#socket = new WebSocket(this.url);
+    const socket = (this.#socket = new WebSocket(this.url));
     this.#alive = performance.now();
-    socket.onmessage = (event) => { if (socket === this.#socket) this.#take(JSON.parse(event.data)); };
+    socket.onmessage = (event) => {
+      if (socket === this.#socket) this.#take(JSON.parse(event.data));
+    };
     socket.onclose = (event) => {
       if (socket !== this.#socket) return;
-      if (event.code === 4401) location.reload(); // signed out elsewhere: the server shows the sign-in page
+      if (event.code === 4401)
+        location.reload(); // signed out elsewhere: the server shows the sign-in page
       else this.#lost();
     };
   }

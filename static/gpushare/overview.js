@@ -21,12 +21,25 @@ function holders(uuid) {
 function newCard(uuid) {
   const card = make("article", { class: "card", "aria-labelledby": `gpu-${uuid}` });
   card.append(
-    make("header", {}, make("h3", { id: `gpu-${uuid}` }), make("span", { class: "tag simulated", hidden: true }, t("simulated")), make("span", { class: "vitals" })),
+    make(
+      "header",
+      {},
+      make("h3", { id: `gpu-${uuid}` }),
+      make("span", { class: "tag simulated", hidden: true }, t("simulated")),
+      make("span", { class: "vitals" }),
+    ),
     make("p", { class: "held" }, make("b"), make("span")),
     make("div", { class: "bar", role: "img" }),
     make("ul", { class: "legend" }),
     make("div", { class: "chart", role: "img" }),
-    make("p", { class: "legend chart-legend" }, make("span", { class: "key held-key" }), t("held"), make("span", { class: "key busy-key" }), t("busy")),
+    make(
+      "p",
+      { class: "legend chart-legend" },
+      make("span", { class: "key held-key" }),
+      t("held"),
+      make("span", { class: "key busy-key" }),
+      t("busy"),
+    ),
   );
   return card;
 }
@@ -34,7 +47,9 @@ function newCard(uuid) {
 function showCard(card, [uuid, gpu]) {
   const held = holders(uuid);
   const sum = (field) => held.reduce((total, { claim }) => total + claim[field], 0);
-  const used = sum("used"), idle = Math.max(0, sum("granted") - used), unexplained = sum("unexplained");
+  const used = sum("used"),
+    idle = Math.max(0, sum("granted") - used),
+    unexplained = sum("unexplained");
   const free = Math.max(0, gpu.total - used - idle - gpu.foreign - unexplained);
   put(card.querySelector("h3"), `${gpu.index} · ${gpu.name}`);
   card.querySelector(".simulated").hidden = !gpu.simulated;
@@ -42,7 +57,9 @@ function showCard(card, [uuid, gpu]) {
     gpu.utilisation === null ? null : t("utilisation", { value: gpu.utilisation }),
     gpu.temperature === null ? null : `${gpu.temperature} °C`,
     gpu.power === null ? null : `${Math.round(gpu.power)} W`,
-  ].filter(Boolean).join("  ·  ");
+  ]
+    .filter(Boolean)
+    .join("  ·  ");
   put(card.querySelector(".vitals"), vitals);
   put(card.querySelector(".held b"), size(used));
   put(card.querySelector(".held span"), ` ${t("of_total", { total: size(gpu.total), free: size(free) })}`);
@@ -52,52 +69,113 @@ function showCard(card, [uuid, gpu]) {
 
 function showBar(bar, gpu, held, unexplained) {
   const parts = held.flatMap(({ id, container, claim }) => [
-    { key: `${id} used`, kind: "used", bytes: claim.used, container, label: t("bar_used", { name: container.name, size: size(claim.used) }) },
-    { key: `${id} idle`, kind: "idle", bytes: Math.max(0, claim.granted - claim.used), container, label: t("bar_idle", { name: container.name, size: size(claim.granted - claim.used) }) },
+    {
+      key: `${id} used`,
+      kind: "used",
+      bytes: claim.used,
+      container,
+      label: t("bar_used", { name: container.name, size: size(claim.used) }),
+    },
+    {
+      key: `${id} idle`,
+      kind: "idle",
+      bytes: Math.max(0, claim.granted - claim.used),
+      container,
+      label: t("bar_idle", { name: container.name, size: size(claim.granted - claim.used) }),
+    },
   ]);
-  parts.push({ key: "unexplained", kind: "unexplained", bytes: unexplained, label: t("bar_unexplained", { size: size(unexplained) }) });
-  parts.push({ key: "foreign", kind: "foreign", bytes: gpu.foreign, label: t("bar_foreign", { size: size(gpu.foreign) }) });
-  const shown = parts.filter((part) => part.bytes > 0);
-  keyed(bar, shown, (part) => part.key, (part) => make("span", { class: part.kind }), (element, part) => {
-    element.style.width = share(part.bytes, gpu.total);
-    if (part.container) element.dataset.mark = mark(part.container.colour);
-    element.title = part.label;
+  parts.push({
+    key: "unexplained",
+    kind: "unexplained",
+    bytes: unexplained,
+    label: t("bar_unexplained", { size: size(unexplained) }),
   });
+  parts.push({
+    key: "foreign",
+    kind: "foreign",
+    bytes: gpu.foreign,
+    label: t("bar_foreign", { size: size(gpu.foreign) }),
+  });
+  const shown = parts.filter((part) => part.bytes > 0);
+  keyed(
+    bar,
+    shown,
+    (part) => part.key,
+    (part) => make("span", { class: part.kind }),
+    (element, part) => {
+      element.style.width = share(part.bytes, gpu.total);
+      if (part.container) element.dataset.mark = mark(part.container.colour);
+      element.title = part.label;
+    },
+  );
   const label = shown.map((part) => part.label).join(", ") || t("bar_free");
   if (bar.getAttribute("aria-label") !== label) bar.setAttribute("aria-label", label);
 }
 
 function showLegend(legend, gpu, held, { idle, unexplained, free }) {
-  const biggest = new Set([...held].sort((a, b) => b.claim.used - a.claim.used).slice(0, NAMED).map(({ id }) => id));
-  const entries = held.filter(({ id }) => biggest.has(id)).map(({ id, container, claim }) => (
-    { key: id, href: pageOf(id), mark: mark(container.colour), name: container.name, figures: `${size(claim.used)} / ${size(claim.quota)}` }
-  ));
+  const biggest = new Set(
+    [...held]
+      .sort((a, b) => b.claim.used - a.claim.used)
+      .slice(0, NAMED)
+      .map(({ id }) => id),
+  );
+  const entries = held
+    .filter(({ id }) => biggest.has(id))
+    .map(({ id, container, claim }) => ({
+      key: id,
+      href: pageOf(id),
+      mark: mark(container.colour),
+      name: container.name,
+      figures: `${size(claim.used)} / ${size(claim.quota)}`,
+    }));
   const rest = held.filter(({ id }) => !biggest.has(id));
-  if (rest.length) entries.push({ key: "rest", kind: "rest", name: t("and_more", { count: rest.length }), figures: size(rest.reduce((sum, { claim }) => sum + claim.used, 0)) });
+  if (rest.length)
+    entries.push({
+      key: "rest",
+      kind: "rest",
+      name: t("and_more", { count: rest.length }),
+      figures: size(rest.reduce((sum, { claim }) => sum + claim.used, 0)),
+    });
   if (idle) entries.push({ key: "idle", kind: "idle", name: t("idle"), figures: size(idle) });
-  if (unexplained) entries.push({ key: "unexplained", kind: "unexplained", name: t("unexplained"), figures: size(unexplained) });
+  if (unexplained)
+    entries.push({ key: "unexplained", kind: "unexplained", name: t("unexplained"), figures: size(unexplained) });
   if (gpu.foreign) entries.push({ key: "foreign", kind: "foreign", name: t("foreign"), figures: size(gpu.foreign) });
   entries.push({ key: "free", kind: "free", name: t("free"), figures: size(free) });
-  keyed(legend, entries, (entry) => entry.key, (entry) => make("li", {},
-    make("span", { class: `mark ${entry.kind ?? ""}` }),
-    entry.href ? make("a", { href: entry.href }) : make("span"),
-    make("span", { class: "faint" }),
-  ), (element, entry) => {
-    if (entry.mark) element.firstElementChild.dataset.mark = entry.mark;
-    put(element.children[1], entry.name);
-    if (entry.href) element.children[1].title = entry.name;
-    put(element.children[2], entry.figures);
-  });
+  keyed(
+    legend,
+    entries,
+    (entry) => entry.key,
+    (entry) =>
+      make(
+        "li",
+        {},
+        make("span", { class: `mark ${entry.kind ?? ""}` }),
+        entry.href ? make("a", { href: entry.href }) : make("span"),
+        make("span", { class: "faint" }),
+      ),
+    (element, entry) => {
+      if (entry.mark) element.firstElementChild.dataset.mark = entry.mark;
+      put(element.children[1], entry.name);
+      if (entry.href) element.children[1].title = entry.name;
+      put(element.children[2], entry.figures);
+    },
+  );
 }
 
 function showTotals() {
   const counts = { running: 0, suspended: 0, paused: 0 };
   for (const { state } of Object.values(live.state.containers)) if (state in counts) counts[state] += 1;
-  keyed($("totals"), Object.entries(counts), ([state]) => state, ([state]) => make("li", { "data-state": state }, make("b"), make("span")), (element, [state, count]) => {
-    element.classList.toggle("none", count === 0);
-    put(element.firstElementChild, String(count));
-    put(element.lastElementChild, t(`state_${state}`).toLowerCase());
-  });
+  keyed(
+    $("totals"),
+    Object.entries(counts),
+    ([state]) => state,
+    ([state]) => make("li", { "data-state": state }, make("b"), make("span")),
+    (element, [state, count]) => {
+      element.classList.toggle("none", count === 0);
+      put(element.firstElementChild, String(count));
+      put(element.lastElementChild, t(`state_${state}`).toLowerCase());
+    },
+  );
 }
 
 function showQueue() {
@@ -117,7 +195,13 @@ function showChart(uuid) {
 function show() {
   const gpus = Object.entries(live.state.gpus).sort(([, a], [, b]) => a.index - b.index);
   $("no-gpus").hidden = gpus.length > 0;
-  keyed($("gpus"), gpus, ([uuid]) => uuid, ([uuid]) => newCard(uuid), showCard);
+  keyed(
+    $("gpus"),
+    gpus,
+    ([uuid]) => uuid,
+    ([uuid]) => newCard(uuid),
+    showCard,
+  );
   for (const [uuid] of gpus) showChart(uuid);
   showTotals();
   showQueue();
@@ -127,5 +211,8 @@ let asked = false;
 live.addEventListener("change", () => {
   if (asked) return;
   asked = true;
-  requestAnimationFrame(() => { asked = false; show(); });
+  requestAnimationFrame(() => {
+    asked = false;
+    show();
+  });
 });

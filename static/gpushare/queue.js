@@ -17,31 +17,51 @@ const place = (ids, id) => (ids.includes(id) ? ids.indexOf(id) : ids.length);
 
 function show() {
   const queue = wanted();
-  showWaiting(list, queue, (id) => sortable ? [make("span", { class: "moves" },
-    make("button", { type: "button", class: "quiet icon", "data-move": -1, "aria-label": t("move_up") }, "↑"),
-    make("button", { type: "button", class: "quiet icon", "data-move": 1, "aria-label": t("move_down") }, "↓"))] : []);
-  if (sortable) for (const row of list.children) { row.draggable = true; row.tabIndex = 0; }
+  showWaiting(list, queue, (id) =>
+    sortable
+      ? [
+          make(
+            "span",
+            { class: "moves" },
+            make("button", { type: "button", class: "quiet icon", "data-move": -1, "aria-label": t("move_up") }, "↑"),
+            make("button", { type: "button", class: "quiet icon", "data-move": 1, "aria-label": t("move_down") }, "↓"),
+          ),
+        ]
+      : [],
+  );
+  if (sortable)
+    for (const row of list.children) {
+      row.draggable = true;
+      row.tabIndex = 0;
+    }
   showPreview(queue.map(([id]) => id));
 }
 
 function showPreview(now) {
   const before = waiting().map(([id]) => id);
-  const moved = now.map((id, index) => ({ id, to: index + 1, from: before.indexOf(id) + 1 })).filter(({ from, to }) => from !== to);
+  const moved = now
+    .map((id, index) => ({ id, to: index + 1, from: before.indexOf(id) + 1 }))
+    .filter(({ from, to }) => from !== to);
   const preview = document.getElementById("order-preview");
   if (!moved.length) order = null;
   preview.hidden = moved.length === 0;
   const acts = document.getElementById("order-acts");
   if (acts) acts.hidden = moved.length === 0;
   const named = (id) => live.state.containers[id].name;
-  preview.firstElementChild.replaceChildren(...moved.flatMap(({ id, from, to }) => {
-    const passed = before.slice(0, from - 1).filter((other) => now.indexOf(other) > now.indexOf(id));
-    return passed.length ? [make("li", {}, t("passes", { name: named(id), from, to, others: passed.map(named).join(", ") }))] : [];
-  }));
+  preview.firstElementChild.replaceChildren(
+    ...moved.flatMap(({ id, from, to }) => {
+      const passed = before.slice(0, from - 1).filter((other) => now.indexOf(other) > now.indexOf(id));
+      return passed.length
+        ? [make("li", {}, t("passes", { name: named(id), from, to, others: passed.map(named).join(", ") }))]
+        : [];
+    }),
+  );
 }
 
 function move(id, step) {
   const ids = wanted().map(([other]) => other);
-  const from = ids.indexOf(id), to = from + step;
+  const from = ids.indexOf(id),
+    to = from + step;
   if (to < 0 || to >= ids.length) return;
   ids.splice(to, 0, ...ids.splice(from, 1));
   order = ids;
@@ -60,8 +80,10 @@ if (sortable) {
     const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!step || !row) return;
     event.preventDefault();
-    if (event.altKey) { move(row.dataset.key, step); row.focus(); }
-    else (step < 0 ? row.previousElementSibling : row.nextElementSibling)?.focus();
+    if (event.altKey) {
+      move(row.dataset.key, step);
+      row.focus();
+    } else (step < 0 ? row.previousElementSibling : row.nextElementSibling)?.focus();
   });
   let dragged = null;
   list.addEventListener("dragstart", (event) => {
@@ -79,12 +101,20 @@ if (sortable) {
     if (step) move(dragged.dataset.key, step);
   });
   list.addEventListener("drop", (event) => event.preventDefault());
-  list.addEventListener("dragend", () => { dragged?.classList.remove("dragged"); dragged = null; });
-  document.getElementById("order-drop").addEventListener("click", () => { order = null; show(); });
+  list.addEventListener("dragend", () => {
+    dragged?.classList.remove("dragged");
+    dragged = null;
+  });
+  document.getElementById("order-drop").addEventListener("click", () => {
+    order = null;
+    show();
+  });
   document.getElementById("order-apply").addEventListener("click", async (event) => {
     const ids = wanted().map(([id]) => id);
     event.target.disabled = true;
-    await htmx.ajax("POST", event.target.dataset.url, { target: "#toasts", swap: "beforeend", values: { id: ids.join(",") } }).catch(() => {});
+    await htmx
+      .ajax("POST", event.target.dataset.url, { target: "#toasts", swap: "beforeend", values: { id: ids.join(",") } })
+      .catch(() => {});
     event.target.disabled = false;
     order = null;
     show();

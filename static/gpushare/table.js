@@ -12,7 +12,9 @@ if (rows) {
   let timer = null;
 
   const total = (container, field) => Object.values(container.gpus).reduce((sum, claim) => sum + claim[field], 0);
-  const put = (element, text) => { if (element && element.textContent !== text) element.textContent = text; };
+  const put = (element, text) => {
+    if (element && element.textContent !== text) element.textContent = text;
+  };
 
   function patch(row, container) {
     const field = (name) => row.querySelector(`[data-field="${name}"]`);
@@ -48,12 +50,17 @@ if (rows) {
   }
 
   function reload() {
-    timer ??= setTimeout(() => { timer = null; htmx.trigger(filters, "refresh"); }, PATIENCE);
+    timer ??= setTimeout(() => {
+      timer = null;
+      htmx.trigger(filters, "refresh");
+    }, PATIENCE);
   }
 
   live.addEventListener("change", ({ detail: { changes, whole } }) => {
-    requestAnimationFrame(() => patchAll(whole ? null : changes.containers ?? {}));
-    const cameOrWent = Object.entries(changes.containers ?? {}).some(([, change]) => change === null || "created_at" in change);
+    requestAnimationFrame(() => patchAll(whole ? null : (changes.containers ?? {})));
+    const cameOrWent = Object.entries(changes.containers ?? {}).some(
+      ([, change]) => change === null || "created_at" in change,
+    );
     if (cameOrWent && !(whole && sameAsShown())) reload();
   });
 
@@ -65,23 +72,32 @@ if (rows) {
   }
 
   // ---- what the server is asked for ----
-  const choose = (name, value) => { filters.elements[name].value = value; };
+  const choose = (name, value) => {
+    filters.elements[name].value = value;
+  };
   filters.addEventListener("input", () => choose("page", 1));
   filters.addEventListener("submit", (event) => event.preventDefault());
   rows.addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (!button) return;
-    if (button.dataset.sort) { choose("sort", button.dataset.sort); choose("page", 1); }
-    else if (button.dataset.page) choose("page", button.dataset.page);
-    else if ("clear" in button.dataset) { filters.reset(); choose("q", ""); choose("state", "all"); filters.elements.mine.checked = false; }
-    else return;
+    if (button.dataset.sort) {
+      choose("sort", button.dataset.sort);
+      choose("page", 1);
+    } else if (button.dataset.page) choose("page", button.dataset.page);
+    else if ("clear" in button.dataset) {
+      filters.reset();
+      choose("q", "");
+      choose("state", "all");
+      filters.elements.mine.checked = false;
+    } else return;
     htmx.trigger(filters, "refresh");
   });
 
   // ---- selection ----
   const bulk = document.getElementById("bulk");
   const ENDED = ["exited", "failed", "killed"]; // nothing can be done to them: style.css hides their boxes
-  const boxesOfTheLiving = () => [...rows.querySelectorAll('input[name="id"]')].filter((box) => !ENDED.includes(box.closest("tr").dataset.state));
+  const boxesOfTheLiving = () =>
+    [...rows.querySelectorAll('input[name="id"]')].filter((box) => !ENDED.includes(box.closest("tr").dataset.state));
   function showPicked() {
     const boxes = boxesOfTheLiving();
     const checked = boxes.filter((box) => box.checked);
@@ -118,8 +134,15 @@ if (rows) {
   // ---- a swap keeps what a person was doing ----
   let focused = null;
   let pressed = false; // between press and click: a swap in between would take the button from under the pointer
-  rows.addEventListener("pointerdown", () => { pressed = true; });
-  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressed = false; }));
+  rows.addEventListener("pointerdown", () => {
+    pressed = true;
+  });
+  for (const end of ["pointerup", "pointercancel"])
+    addEventListener(end, () =>
+      setTimeout(() => {
+        pressed = false;
+      }),
+    );
   rows.addEventListener("htmx:beforeSwap", (event) => {
     if (pressed) {
       event.detail.shouldSwap = false;
@@ -128,7 +151,11 @@ if (rows) {
     }
     const element = rows.contains(document.activeElement) ? document.activeElement : null;
     const id = element?.closest("tr[data-id]")?.dataset.id;
-    focused = id ? { id, act: element.dataset.act, box: element.name === "id" } : element?.dataset.sort ? { sort: element.closest("th").className } : null;
+    focused = id
+      ? { id, act: element.dataset.act, box: element.name === "id" }
+      : element?.dataset.sort
+        ? { sort: element.closest("th").className }
+        : null;
   });
   rows.addEventListener("htmx:afterSwap", () => {
     for (const box of rows.querySelectorAll('input[name="id"]')) box.checked = picked.has(box.value);
@@ -137,7 +164,8 @@ if (rows) {
     patchAll(null);
     if (!focused) return;
     const row = focused.id && rows.querySelector(`tr[data-id="${CSS.escape(focused.id)}"]`);
-    const target = focused.sort ? rows.querySelector(`th.${focused.sort} button`)
+    const target = focused.sort
+      ? rows.querySelector(`th.${focused.sort} button`)
       : row?.querySelector(focused.box ? 'input[name="id"]' : focused.act ? `.act.${focused.act}` : ".name a");
     target?.focus();
   });
