@@ -70,7 +70,7 @@ async def _write(rate: int, seconds: int, containers: list[str]) -> None:
     sys.setswitchinterval(LOOP_WAITS)  # as the scheduler does,
     gc.freeze()  # and its command
     store = Store("bench")
-    store._gpus = {"GPU-0": 1}
+    store._here.gpus["GPU-0"] = 1
     refused: list[BaseException] = []
     store.flush = _noting(store.flush, refused)  # type: ignore[method-assign]
     idle = await _lateness(3.0)

@@ -26,8 +26,13 @@ from django.utils import timezone
 
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
+from scheduler.containers.ending import Ender
+from scheduler.containers.launch import Launcher
 from scheduler.containers.leftovers import Leftovers
 from scheduler.containers.life import Containers
+from scheduler.containers.removal import Removal
+from scheduler.containers.steering import Steering
+from scheduler.containers.takeover import TakeOver
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.core.state import State
 from scheduler.engines.base import Engine, EngineAway, EngineError
@@ -100,15 +105,16 @@ class Scheduler:
         stack.push_async_callback(self.engine.close)
         self._put_together()
         stack.callback(self.server.close)
-        await self.containers.take_over()
+        await self.take_over.run()
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
+        stack.push_async_callback(self.ender.close)
         stack.push_async_callback(self.commands.close)
         await self.measure.once()  # foreign memory is to be known before the first decision
         self.report.publish()
         self.store.node(seen_at=timezone.now())
         await self.store.flush()
-        await self.store.nothing_held(except_by=list(self.broker.tenants))
+        await self.store.promises.nothing_held(except_by=list(self.broker.tenants))
         await stack.enter_async_context(self._background())
 
     def _node(self) -> dict[str, Any]:
@@ -143,17 +149,26 @@ class Scheduler:
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
-        self.containers = Containers(
-            self.engine, self.consoles, self.broker, self.sessions, self.server, self.gpus, self.store, self.home
+        self.removal = Removal(self.engine, self.store)
+        self.containers = Containers(self.engine, self.broker, self.server, self.store, self.removal)
+        self.take_over = TakeOver(
+            self.containers, self.engine, self.broker, self.sessions, self.server, self.gpus, self.store
         )
-        self.commands = Commands(self.containers, self.broker, self.store)
+        self.launcher = Launcher(
+            self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.store, self.home
+        )
+        self.steering = Steering(self.containers, self.engine, self.broker, self.store)
+        self.ender = Ender(self.engine, self.broker, self.store)
+        self.commands = Commands(
+            self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
+        )
         self.housekeeping = Housekeeping(self.store)
-        self.limits = Limits(self.containers, self.broker, self.store)
+        self.limits = Limits(self.ender, self.broker, self.store)
         self.history = History(self.broker, self.store)
-        self.idle = Idle(self.containers, self.broker, self.store)
-        self.bypass = Bypass(self.containers, self.broker, self.store)
+        self.idle = Idle(self.steering, self.broker, self.store)
+        self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
-        self.leftovers = Leftovers(self.containers, self.store)
+        self.leftovers = Leftovers(self.engine, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 

@@ -14,8 +14,12 @@ from typing import Any
 from django.db import DatabaseError
 from django.utils import timezone
 
+from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
+from scheduler.containers.launch import Launcher
 from scheduler.containers.life import Containers
+from scheduler.containers.removal import Removal
+from scheduler.containers.steering import Steering
 from scheduler.core.events import PolicyChanged, Refused
 from scheduler.engines.base import EngineError
 from scheduler.sessions.broker import Broker
@@ -31,8 +35,21 @@ Kind = Command.Kind
 
 
 class Commands:
-    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
+    def __init__(
+        self,
+        containers: Containers,
+        launcher: Launcher,
+        steering: Steering,
+        ender: Ender,
+        removal: Removal,
+        broker: Broker,
+        store: Store,
+    ) -> None:
         self._containers = containers
+        self._launcher = launcher
+        self._steering = steering
+        self._ender = ender
+        self._removal = removal
         self._broker = broker
         self._store = store
         self._wake = asyncio.Event()
@@ -64,7 +81,7 @@ class Commands:
 
     async def _take(self) -> None:
         self._wake.clear()
-        commands = await self._store.commands()
+        commands = await self._store.records.commands()
         # An outcome is in the database a moment after its command is done; until then the row still looks open.
         still_open = {command.pk for command in commands}
         self._taken = {pk: task for pk, task in self._taken.items() if pk in still_open or not task.done()}
@@ -145,7 +162,7 @@ class Commands:
             case Kind.LAUNCH:
                 return await self._launch(row, command)
             case Kind.REMOVE:
-                await self._containers.remove(row)
+                await self._removal.remove(row)
                 return "It was removed."
             case Kind.KILL if command.pk in self._calling_off:
                 self._calling_off.discard(command.pk)
@@ -162,13 +179,13 @@ class Commands:
         assert task is not None
         self._launching[id_] = task
         try:
-            await self._containers.launch(row, progress)
+            await self._launcher.launch(row, progress)
         except asyncio.CancelledError:
             if id_ in self._launching:
                 raise  # nobody killed it: the scheduler stops
             task.uncancel()
             self._store.container(id_, kill_requested_at=timezone.now())
-            await self._containers.abort(id_)
+            await self._launcher.abort(id_)
             raise Problem("killed", "It was killed before it had started.", 409) from None
         finally:
             self._launching.pop(id_, None)
@@ -178,18 +195,18 @@ class Commands:
         arguments = command.arguments
         match command.kind:
             case Kind.PAUSE:
-                await self._containers.pause(tenant)
+                await self._steering.pause(tenant)
                 return "It is paused."
             case Kind.RESUME:
-                await self._containers.resume(tenant)
+                await self._steering.resume(tenant)
                 return "It goes on."
             case Kind.KILL:
                 by = command.issued_by.get_username() if command.issued_by else "the appliance"
                 reason = f"Killed by {by}" + (f": {command.note}" if command.note else ".")
-                await self._containers.kill(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
+                await self._ender.end(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
                 return "It has ended."
             case Kind.CHANGE:
-                await self._containers.change(row, tenant, arguments)
+                await self._steering.change(row, tenant, arguments)
                 return "It was changed."
         raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
 

@@ -13,8 +13,9 @@ import logging
 
 from django.utils import timezone
 
-from scheduler.containers.life import Containers
-from scheduler.engines.base import EngineAway, EngineError
+from scheduler.containers.launch import Launcher
+from scheduler.containers.removal import Removal
+from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.store import Store
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,10 @@ LOOK_EVERY = 5.0  # seconds
 
 
 class Leftovers:
-    def __init__(self, containers: Containers, store: Store) -> None:
-        self._containers = containers
+    def __init__(self, engine: Engine, launcher: Launcher, removal: Removal, store: Store) -> None:
+        self._engine = engine
+        self._launcher = launcher
+        self._removal = removal
         self._store = store
 
     async def run(self) -> None:
@@ -33,20 +36,19 @@ class Leftovers:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _clear(self) -> None:
-        await self._containers.kill_again()
         # First ours and then the engine's: what we know to have ended was in the engine before its list was made.
-        kept = await self._store.kept()
+        kept = await self._store.records.kept()
         try:
-            present = await self._containers.ids_in_engine()
+            present = [sighting.id for sighting in await self._engine.sightings()]
             for id_ in set(kept).difference(present):
                 self._store.container(id_, removed_at=timezone.now())
-            for id_ in await self._store.removed(present):
-                await self._containers.abort(id_)
+            for id_ in await self._store.records.removed(present):
+                await self._launcher.abort(id_)
         except EngineError as error:
             log.debug("not cleared away for now: %s", error)
-        for row in await self._store.leftovers():
+        for row in await self._store.records.leftovers():
             try:
-                await self._containers.remove(row)
+                await self._removal.remove(row)
             except EngineAway:
                 return  # it says so elsewhere; all are tried again
             except EngineError as error:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 
 from django.conf import settings
 
-from scheduler.containers.life import Containers
-from scheduler.engines.base import EngineError
+from scheduler.containers.ending import Ender
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
-from web.errors import Problem
 from web.sizes import format_size
 
 log = logging.getLogger(__name__)
@@ -24,34 +21,25 @@ TIMES = 3  # measurements in a row: a process that connects just now is none tha
 class Bypass:
     """`GPUSHARE_BYPASS_ACTION` is `show` (pages, log and history tell of it) or `kill`."""
 
-    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
-        self._containers = containers
+    def __init__(self, ender: Ender, broker: Broker, store: Store) -> None:
+        self._ender = ender
         self._broker = broker
         self._store = store
         self._seen: dict[str, int] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
 
     def look(self, uncapped: Mapping[str, Mapping[int, int]]) -> None:
         """`uncapped`: container → host pid → bytes in all, as the cards show them now."""
         tenants = self._broker.tenants
         self._seen = {id_: self._seen.get(id_, 0) + 1 for id_ in uncapped if id_ in tenants}
-        self._ending = {id_: task for id_, task in self._ending.items() if id_ in tenants}
         for id_, times in self._seen.items():
             tenant = tenants[id_]
             if times == TIMES:
                 self._tell(tenant, uncapped[id_])
-            if times >= TIMES and settings.GPUSHARE_BYPASS_ACTION == "kill" and id_ not in self._ending:
-                self._ending[id_] = asyncio.create_task(self._end(tenant))
+            if times >= TIMES and settings.GPUSHARE_BYPASS_ACTION == "kill":
+                self._ender.want(tenant, reason="A process of it took GPU memory past its quota's shim.")
 
     def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
             text = f"Process {pid} holds {format_size(size)} past the shim."
             log.warning("container %s: %s", tenant.name, text)
             self._store.event("bypass", tenant.id, pid=pid, size=size, detail=text)
-
-    async def _end(self, tenant: Tenant) -> None:
-        try:
-            await self._containers.kill(tenant, reason="A process of it took GPU memory past its quota's shim.")
-        except (Problem, EngineError) as error:
-            log.warning("container %s got past the shim and could not be ended, trying again: %s", tenant.name, error)
-            self._ending.pop(tenant.id, None)

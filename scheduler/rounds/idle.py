@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
-from scheduler.containers.life import Containers
+from scheduler.containers.steering import Steering
 from scheduler.engines.base import EngineError
 from scheduler.gpus import Reading
 from scheduler.rounds.samples import busy
@@ -30,8 +30,8 @@ class Idle:
     `GPUSHARE_IDLE_ACTION` is `mark`, `notify` (its owner sees a warning on every page for a day) or `pause`.
     """
 
-    def __init__(self, containers: Containers, broker: Broker, store: Store) -> None:
-        self._containers = containers
+    def __init__(self, steering: Steering, broker: Broker, store: Store) -> None:
+        self._steering = steering
         self._broker = broker
         self._store = store
         self._since: dict[str, float] = {}
@@ -67,7 +67,7 @@ class Idle:
             if settings.GPUSHARE_IDLE_ACTION == "notify":
                 await self._store.ask(_warn, tenant.id)
             elif settings.GPUSHARE_IDLE_ACTION == "pause":
-                await self._containers.pause(tenant)
+                await self._steering.pause(tenant)
         except (Problem, EngineError, DatabaseError) as error:
             log.warning("container %s is idle, but that is all: %s", tenant.name, error)
 

@@ -53,7 +53,6 @@ class Tenant:
     started_at: datetime | None = None
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
     killed: bool = False
-    kill_failed: bool = False  # the engine did not do it: to be tried again
     paused: bool = False
     idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None

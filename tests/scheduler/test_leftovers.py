@@ -63,7 +63,7 @@ async def test_ended_container_of_an_engine_that_the_node_does_not_use_any_more_
     container = await host.launch("true")
     await host.until(container, "exited")
     await query(Container.objects.filter(pk=container.pk).update, engine="docker")
-    assert await host.up.store.kept() == []
+    assert await host.up.store.records.kept() == []
 
 
 async def test_figures_of_a_scheduler_that_was_killed_do_not_stay(host: Host) -> None:

@@ -230,7 +230,7 @@ async def test_command_that_the_database_does_not_take_may_be_repeated(host: Hos
         raise OperationalError("database is locked")
 
     with monkeypatch.context() as broken:
-        broken.setattr(host.up.store, "promise", locked)
+        broken.setattr(host.up.store.promises, "make", locked)
         _, launch = await host.start_launch("sleep", "600")
         refused = await host.answer(launch)
     assert (refused.status, refused.code) == (503, "database_away")
@@ -239,16 +239,19 @@ async def test_command_that_the_database_does_not_take_may_be_repeated(host: Hos
 
 
 async def test_kill_that_the_engine_does_not_carry_out_is_tried_again(host: Host, monkeypatch) -> None:
+    tried: list[object] = []
+
     async def away(*_: object, **__: object) -> None:
+        tried.append(...)
         raise EngineAway("It does not answer.")
 
+    monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
     container = await host.launch("sleep", "600")
     with monkeypatch.context() as broken:
         broken.setattr(host.up.engine, "kill", away)
         assert (await host.command("kill", container)).code == "engine_away"
-        await host.up.leftovers._clear()  # to no avail
+        await eventually(lambda: len(tried) > 2)  # again, to no avail
         assert (await host.get(container)).state == "running"
-    await host.up.leftovers._clear()  # as it does every few seconds
     await host.until(container, "killed")
 
 
@@ -325,7 +328,7 @@ async def test_time_in_a_pause_is_not_idle_time(host: Host, settings, monkeypatc
     readings = dict.fromkeys(host.up.gpus.cards, Reading(0))
     now = [0.0]
     broker: Any = SimpleNamespace(tenants=host.up.broker.tenants, now=lambda: now[0])
-    idle = Idle(host.up.containers, broker, host.up.store)
+    idle = Idle(host.up.steering, broker, host.up.store)
     await idle.look(readings)
     await host.command("pause", container)
     now[0] = 59.0

@@ -19,8 +19,7 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from scheduler import store
-from scheduler.store import Store
+from scheduler.store import Store, behind
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
@@ -102,15 +101,15 @@ async def test_locked_database_delays_no_decision_and_loses_nothing(host: Host) 
 async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: Host, monkeypatch) -> None:
     container = await _bystander()
     failures = iter([OperationalError("disk full"), OperationalError("disk full")])
-    write = store._write
+    write = behind._write
 
     def failing(*arguments: object) -> None:
         for failure in failures:
             raise failure
         write(*arguments)
 
-    monkeypatch.setattr(store, "_write", failing)
-    monkeypatch.setattr(store, "RETRY", 0.02)
+    monkeypatch.setattr(behind, "_write", failing)
+    monkeypatch.setattr(behind, "RETRY", 0.02)
     for number in range(3):
         host.up.store.event("accepted", str(container.pk), size=number)
         host.up.store.container(str(container.pk), reason=f"number {number}")
@@ -135,7 +134,7 @@ async def alone(transactional_db: None) -> AsyncIterator[Store]:
 async def _held_up(store: Store, writing: Coroutine[Any, Any, None]) -> tuple[threading.Event, asyncio.Task[None]]:
     """Starts to write, and lets the write wait for another query until the event is set."""
     go_on = threading.Event()
-    store._thread.submit(go_on.wait, 10)
+    store.database.thread.submit(go_on.wait, 10)
     task = asyncio.create_task(writing)
     await eventually(lambda: store._writing)
     return go_on, task
@@ -160,7 +159,7 @@ async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_d
     stopped = Store("stopped")
     await stopped.open({})
     container = await _bystander()
-    many = store.BATCH * 2 + 1
+    many = behind.BATCH * 2 + 1
     for number in range(many):
         stopped.event("accepted", str(container.pk), size=number)
     stopped.container(str(container.pk), finished_at=timezone.now())
@@ -177,14 +176,14 @@ async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_d
 async def test_what_was_written_before_a_failure_is_not_written_again(alone: Store, monkeypatch) -> None:
     """One event is never taken, so they are written one by one; then the database goes away for a moment."""
     container = await _bystander()
-    write, failures = store._write, iter([False, False, False, True])  # all together; the bad one; the next; the last
+    write, failures = behind._write, iter([False, False, False, True])  # all together; the bad one; the next; the last
 
     def failing(*arguments: Any) -> None:
         if next(failures, False):
             raise OperationalError("database is locked")
         write(*arguments)
 
-    monkeypatch.setattr(store, "_write", failing)
+    monkeypatch.setattr(behind, "_write", failing)
     alone.event("accepted", str(uuid4()), size=1)
     for size in (2, 3):
         alone.event("accepted", str(container.pk), size=size)
@@ -199,24 +198,24 @@ async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: 
     [gpu] = host.up.gpus.cards
     other = Store("other")  # nobody but us tells it when to write
     await other.open(host.up.gpus.cards)
-    await other.promise(container, {gpu: 2 << 30}, within_allowance=False)
+    await other.promises.make(container, {gpu: 2 << 30}, within_allowance=False)
     other.claim(str(container.pk), gpu, quota=1 << 30)
-    raising = asyncio.create_task(other.promise(container, {gpu: 3 << 30}, within_allowance=True))
+    raising = asyncio.create_task(other.promises.make(container, {gpu: 3 << 30}, within_allowance=True))
     await asyncio.sleep(0)
     writing = asyncio.create_task(other.flush())
     await raising
     other.claim(str(container.pk), gpu, quota=3 << 30)
     await writing
     await other.close()
-    assert await host.up.store.promised(container) == {gpu: 3 << 30}
+    assert await host.up.store.promises.made(container) == {gpu: 3 << 30}
 
 
 async def test_promise_makes_and_changes_claims(host: Host) -> None:
     container = await _bystander()
     [gpu] = host.up.gpus.cards
     for size in (1 << 30, 2 << 30):
-        await host.up.store.promise(container, {gpu: size}, within_allowance=True)
-        assert await host.up.store.promised(container) == {gpu: size}
+        await host.up.store.promises.make(container, {gpu: size}, within_allowance=True)
+        assert await host.up.store.promises.made(container) == {gpu: size}
     host.up.store.claim(str(container.pk), gpu, used=4096, quota=1 << 30)
     await host.up.store.flush()
     claim = await query(container.claims.get)

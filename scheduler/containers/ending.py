@@ -1,0 +1,94 @@
+"""Ending containers: the one place that does, whoever wants it.
+
+A person's kill is tried once for its answer; a time that is over, or memory taken past the shim, wants the end without
+waiting for it. In both cases what failed is tried again, after longer and longer pauses, until the engine shows that
+the container has ended: one that is to end gets no more memory, so it must not be left like that. The first reason
+stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.core.events import ContainerKilled
+from scheduler.engines.base import Engine, EngineError
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web.errors import Problem
+
+log = logging.getLogger(__name__)
+
+SEEN_WITHIN = 10.0  # seconds from the engine's "it is dead" to its being seen as ended
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between two attempts
+EXPECTED = (Problem, EngineError, DatabaseError)  # each with a sentence; anything else is a fault of ours
+
+
+class Ender:
+    def __init__(self, engine: Engine, broker: Broker, store: Store) -> None:
+        self._engine = engine
+        self._broker = broker
+        self._store = store
+        self._wanted: dict[str, asyncio.Task[None]] = {}
+
+    async def end(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
+        """Ends it and waits for that: SIGTERM and up to `grace` seconds first, if that is not 0.
+
+        Raises Problem or EngineError if it has not ended; it goes on being tried.
+        """
+        self._mean(tenant, reason)
+        try:
+            await self._attempt(tenant, grace)
+        except Exception:
+            self._want(tenant, grace, FIRST_PAUSE)
+            raise
+
+    def want(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
+        """The same without waiting for it. Wanting it again changes nothing."""
+        if tenant.id not in self._wanted and not tenant.finished:
+            self._mean(tenant, reason)
+            self._want(tenant, grace, 0.0)
+
+    async def close(self) -> None:
+        for task in self._wanted.values():
+            task.cancel()
+        await asyncio.gather(*self._wanted.values(), return_exceptions=True)
+
+    def _mean(self, tenant: Tenant, reason: str) -> None:
+        """Its waiting calls are rejected from now on."""
+        if not tenant.killed:
+            tenant.killed, tenant.reason = True, reason
+            self._store.container(tenant.id, kill_requested_at=timezone.now())
+            self._store.event("killed", tenant.id, detail=reason)
+        self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
+
+    async def _attempt(self, tenant: Tenant, grace: float) -> None:
+        await self._engine.kill(tenant.engine_id, grace=grace)
+        try:
+            async with asyncio.timeout(SEEN_WITHIN):
+                await tenant.end.wait()
+        except TimeoutError:
+            raise Problem("still_running", "It was killed, but the engine still shows it running.", 409) from None
+
+    def _want(self, tenant: Tenant, grace: float, pause: float) -> None:
+        if tenant.id not in self._wanted:
+            task = asyncio.create_task(self._until_ended(tenant, grace, pause), name=f"end {tenant.id}")
+            self._wanted[tenant.id] = task
+            task.add_done_callback(lambda _: self._wanted.pop(tenant.id))
+
+    async def _until_ended(self, tenant: Tenant, grace: float, pause: float) -> None:
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE) or FIRST_PAUSE
+            if tenant.finished:
+                return
+            try:
+                await self._attempt(tenant, grace)
+            except EXPECTED as error:
+                log.warning("container %s could not be ended, again in %.0f s: %s", tenant.name, pause, error)
+            except Exception:
+                log.exception("container %s could not be ended, again in %.0f s", tenant.name, pause)

@@ -1,0 +1,128 @@
+"""Launching: from a row to a container that runs, or to a sentence about why not and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from scheduler.containers import placement
+from scheduler.containers.consoles import Consoles
+from scheduler.containers.life import Containers, as_problem, as_tenant
+from scheduler.engines.base import Engine, EngineError, Launch, Progress
+from scheduler.gpus import Gpus
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.server import Server
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web.errors import Problem
+from web.models import Container
+from web.sizes import parse_size
+
+log = logging.getLogger(__name__)
+
+QUOTA_LABEL = "com.nvidia.memory.limit"
+DEFAULT_QUOTA = 1 << 30
+
+
+class Launcher:
+    def __init__(
+        self,
+        containers: Containers,
+        engine: Engine,
+        consoles: Consoles,
+        broker: Broker,
+        server: Server,
+        gpus: Gpus,
+        store: Store,
+        home: Path,
+    ) -> None:
+        self._containers = containers
+        self._engine = engine
+        self._consoles = consoles
+        self._broker = broker
+        self._server = server
+        self._gpus = gpus
+        self._store = store
+        self._logs = home / "logs"
+
+    async def launch(self, row: Container, progress: Progress | None = None) -> None:
+        """`progress` is told, from any thread, how far the fetching of the image is. Raises Problem or EngineError."""
+        if row.started_at is not None:
+            return  # a scheduler did this and died before it could say so; this one has taken the container over
+        # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
+        promised = await self._store.promises.made(row) if row.node_id is not None else {}
+        tenant = as_tenant(row, promised or await self._place(row, progress))
+        if refused := self._containers.admit(row, tenant):
+            raise as_problem(refused)
+        try:
+            if not promised:
+                # A quota by label is known only now, so the owner's allowance is looked at only now, too.
+                await self._store.promises.make(row, tenant.quota, within_allowance=row.gpu_memory is None)
+            socket_dir = self._server.listen(tenant.id)
+            sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
+        except asyncio.CancelledError:
+            raise  # the scheduler stops: the same launch is taken up again at its next start
+        except BaseException:
+            self._containers.forget(tenant)
+            raise
+        self._store.container(tenant.id, engine=self._engine.name)
+        self._containers.seen(sighting)
+        if row.interactive or row.tty:
+            try:
+                await self._consoles.hold(tenant.id, sighting.engine_id)
+            except EngineError as error:  # it runs, and can be attached to later
+                log.warning("container %s: its console: %s", row.name, error)
+
+    async def _place(self, row: Container, progress: Progress | None) -> dict[str, int]:
+        """Bytes of quota on each of the GPUs that it gets."""
+        size = row.gpu_memory or await self._quota_of(row.image, progress)
+        gpus: list[str] = row.gpu_uuids or placement.choose(self._broker.state, row.gpu_count, size)
+        gpus = sorted(gpus, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
+        return dict.fromkeys(gpus, size)
+
+    async def _quota_of(self, image: str, progress: Progress | None) -> int:
+        label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)
+        if label is None:
+            return DEFAULT_QUOTA
+        try:
+            return parse_size(label)
+        except ValueError as error:
+            message = f"The image's label {QUOTA_LABEL} cannot be used: {error} Give gpu_memory."
+            raise Problem("bad_label", message, 400, "gpu_memory") from None
+
+    def _launch(self, row: Container, tenant: Tenant, socket_dir: Path) -> Launch:
+        smallest = min(tenant.quota, key=lambda gpu: tenant.quota[gpu])
+        fraction = tenant.quota[smallest] / self._gpus.cards[smallest].total
+        return Launch(
+            id=tenant.id,
+            name=row.name,
+            image=row.image,
+            command=row.command,
+            gpus=list(tenant.quota),
+            socket_dir=socket_dir,
+            log_path=self._logs / f"{tenant.id}.log",
+            environment={
+                **row.environment,
+                "GPUSHARE_MEMORY_LIMIT": str(tenant.quota[smallest]),
+                "GPUSHARE_MEMORY_FRACTION": f"{fraction:.6f}",
+            },
+            memory=row.memory,
+            cpus=row.cpus,
+            volumes=row.volumes,
+            ports=row.ports,
+            interactive=row.interactive,
+            tty=row.tty,
+            owner=row.owner.get_username(),
+        )
+
+    async def abort(self, id_: str) -> None:
+        """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError."""
+        try:
+            for sighting in await self._engine.sightings():
+                if sighting.id == id_:
+                    await self._engine.kill(sighting.engine_id)
+                    await self._engine.remove(sighting.engine_id)
+        finally:
+            if tenant := self._broker.tenants.get(id_):
+                self._containers.forget(tenant)

@@ -1,0 +1,44 @@
+"""Taking ended containers away from the engine, at once or, where that could not be done at its moment, later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from django.utils import timezone
+
+from scheduler.engines.base import Engine, EngineError
+from scheduler.store import Store
+from web.models import Container
+
+log = logging.getLogger(__name__)
+
+
+class Removal:
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def remove(self, row: Container) -> None:
+        """Raises EngineError."""
+        if row.engine_id:
+            await self._remove(str(row.pk), row.engine_id)
+        else:
+            self._store.container(str(row.pk), removed_at=timezone.now())
+
+    def begin(self, id_: str, engine_id: str) -> None:
+        """Of one that was to be removed when done. If it fails it is tried again (leftovers.py)."""
+        task = asyncio.create_task(self._remove_quietly(id_, engine_id))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _remove_quietly(self, id_: str, engine_id: str) -> None:
+        try:
+            await self._remove(id_, engine_id)
+        except EngineError as error:
+            log.warning("container %s has ended but cannot be removed: %s", id_, error)
+
+    async def _remove(self, id_: str, engine_id: str) -> None:
+        await self._engine.remove(engine_id)
+        self._store.container(id_, removed_at=timezone.now())

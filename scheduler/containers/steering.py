@@ -1,0 +1,54 @@
+"""What can be changed about a container that lives: pauses, its quota, its priority."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler.containers.life import Containers, as_problem
+from scheduler.core.events import PriorityChanged
+from scheduler.engines.base import Condition, Engine, Sighting
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web.models import Container
+
+
+class Steering:
+    """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing."""
+
+    def __init__(self, containers: Containers, engine: Engine, broker: Broker, store: Store) -> None:
+        self._containers = containers
+        self._engine = engine
+        self._broker = broker
+        self._store = store
+
+    async def pause(self, tenant: Tenant) -> None:
+        await self._engine.pause(tenant.engine_id)
+        self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
+
+    async def resume(self, tenant: Tenant) -> None:
+        await self._engine.resume(tenant.engine_id)
+        self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
+
+    async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, int]) -> None:
+        """Another quota (`gpu_memory`, bytes on each GPU) or `priority`; what is refused leaves both as they were."""
+        if (size := settings.get("gpu_memory")) is not None:
+            await self._change_quota(row, tenant, size)
+        if (priority := settings.get("priority")) is not None:
+            if refused := self._broker.ask(PriorityChanged(self._broker.now(), tenant.id, priority)):
+                raise as_problem(refused, field="priority")
+            self._store.container(tenant.id, priority=priority)
+
+    async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
+        before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
+        if size > min(before.values(), default=size):
+            # Looked at when it was asked for, too, but something else may have been given to the owner since.
+            await self._store.promises.make(row, wanted, within_allowance=True)
+        if refused := self._broker.change_quota(tenant, wanted):
+            for gpu, quota in before.items():
+                self._store.claim(tenant.id, gpu, quota=quota)
+            raise as_problem(refused, field="gpu_memory")
+        self._store.container(tenant.id, gpu_memory=size)
+        for gpu, quota in before.items():
+            self._store.claim(tenant.id, gpu, quota=size)
+            self._store.event("quota", tenant.id, gpu=gpu, size=size, detail=f"{quota} to {size} bytes")

@@ -1,0 +1,209 @@
+"""What is told is remembered first and written later, in batches: what a row is now (only the last value counts), what
+happened (append-only, through the audit's hash chain), and samples.
+
+A decision never waits for the database, and a database that is away for a while loses nothing but samples. After each
+write the group "live" is told to look again, and so is whoever waits for a command that is done; these messages are
+hints, and losing one costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
+from django.db import DatabaseError, DataError, IntegrityError, models, transaction
+
+from scheduler.store.database import Database
+from web import audit
+from web.models import AllocationEvent, Claim, Command, UsageSample
+from web.services.issuing import outcome_channel
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PAUSE = 0.05  # seconds between two flushes, unless somebody waits for an answer
+RETRY = 1.0
+BATCH = 5000  # rows of one kind in one transaction
+SAMPLES_KEPT = 200_000  # while the database is away
+Row = tuple[type[models.Model], Any]  # and its key: a claim's are those of its container and its GPU
+_Rows = dict[Row, dict[str, Any]]
+Batch = tuple[_Rows, list[AllocationEvent], list[UsageSample]]
+
+
+class WriteBehind:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._layer = get_channel_layer()
+        self._rows: _Rows = {}
+        self._writing: _Rows = {}  # by the flush that is under way
+        self._written: _Rows = {}
+        self._events: list[AllocationEvent] = []
+        self._samples: list[UsageSample] = []
+        self._dirty = asyncio.Event()
+        self._awaited = asyncio.Event()
+        self._flushing = asyncio.Lock()
+
+    async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Runs a query in the database's thread."""
+        return await self.database.ask(query, *arguments)
+
+    # ---- remembering ----
+
+    def put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
+        row = (model, pk)
+        # What is written once needs no comparing, and would be kept for ever.
+        written = self._written.setdefault(row, {}) if model is not Command else {}
+        waiting, writing = self._rows.get(row, {}), self._writing.get(row, {})
+
+        def last(name: str) -> Any:
+            return waiting.get(name, writing.get(name, written.get(name, ...)))
+
+        new = {name: value for name, value in fields.items() if last(name) != value}
+        if new:
+            self._rows.setdefault(row, {}).update(new)
+            self._dirty.set()
+
+    def with_the_next(self, row: Row, **fields: Any) -> None:
+        """Is written with whatever is written next: nothing is to wait for it, and it makes nothing be written."""
+        self._rows.setdefault(row, {}).update(fields)
+
+    def happened(self, event: AllocationEvent) -> None:
+        self._events.append(event)
+        self._dirty.set()
+
+    def sampled(self, sample: UsageSample) -> None:
+        self._samples.append(sample)
+        self._dirty.set()
+
+    def hurry(self) -> None:
+        """Somebody waits for what was told."""
+        self._awaited.set()
+
+    def forget_row(self, row: Row) -> None:
+        """Nothing about it is going to change any more."""
+        self._written.pop(row, None)
+
+    @contextlib.asynccontextmanager
+    async def nothing_written(self) -> AsyncIterator[None]:
+        """While inside, nothing is written behind."""
+        async with self._flushing:
+            yield
+
+    def was_written(self, row: Row, **fields: Any) -> None:
+        """By somebody else, inside `nothing_written`: what was told before is not to be written after it."""
+        for name in fields:
+            self._rows.get(row, {}).pop(name, None)
+        self._written.setdefault(row, {}).update(fields)
+
+    # ---- writing ----
+
+    async def run(self) -> None:
+        """Writes what there is to write, outcomes at once, all else at most every `PAUSE` seconds, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            try:
+                await self.flush()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._awaited.wait(), PAUSE)
+            except DatabaseError as error:
+                log.error("the database does not take what is to be written, trying again: %s", error)
+                await asyncio.sleep(RETRY)
+
+    async def flush(self) -> None:
+        """Writes everything remembered so far. Raises DatabaseError, keeping what was not written."""
+        await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything told has not been written yet."""
+        return self._flushing.locked() or bool(self._rows or self._events or self._samples)
+
+    async def _flush(self) -> None:
+        async with self._flushing:
+            self._dirty.clear()
+            self._awaited.clear()
+            self._writing, self._rows = self._rows, {}
+            events, self._events = self._events[:BATCH], self._events[BATCH:]
+            samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
+            rows = self._writing
+            try:
+                await self._write([(rows, events, samples)])
+            finally:
+                self._writing = {}
+            if self._events or self._samples:
+                self._dirty.set()
+            await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
+
+    async def _write(self, batches: list[Batch]) -> None:
+        """In order. One with something in it that the database will never take is written in parts, without that."""
+        while batches:
+            batch = batches[0]
+            try:
+                await self.ask(_write, *batch)
+            except (IntegrityError, DataError):
+                parts = _parts(*batch)
+                if len(parts) == 1:
+                    log.exception("the database does not take %s", parts[0])
+                    parts = []
+                batches[:1] = parts
+            except DatabaseError:
+                for rest in reversed(batches):
+                    self._put_back(*rest)
+                raise
+            else:
+                self._note_written(batches.pop(0)[0])
+
+    def _put_back(self, rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+        for row, fields in rows.items():
+            self._rows[row] = {**fields, **self._rows.get(row, {})}
+        self._events[:0] = events
+        self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
+        self._dirty.set()
+
+    def _note_written(self, rows: _Rows) -> None:
+        for row, fields in rows.items():
+            if fields.get("finished_at") or fields.get("removed_at"):
+                self._written.pop(row, None)
+            elif row in self._written:
+                self._written[row].update(fields)
+
+    async def _hint(self, done: Sequence[Any]) -> None:
+        """`done` are commands."""
+        if self._layer is None:
+            return
+        try:
+            for command in done:
+                await self._layer.send(outcome_channel(command), {"type": "command.done"})
+            await self._layer.group_send("live", {"type": "live.changed"})
+        except Exception as error:  # whatever the layer is made of: a lost hint is no failure
+            log.warning("the channel layer does not take a hint: %s", error)
+
+    async def close(self) -> None:
+        try:
+            while self.waiting:
+                await self.flush()
+        except DatabaseError:
+            log.exception("not everything could be written")
+        await self.database.close()
+
+
+def _parts(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> list[Batch]:
+    """A batch as batches of one."""
+    return [
+        *(({row: fields}, [], []) for row, fields in rows.items()),
+        *(({}, [event], []) for event in events),
+        *(({}, [], [sample]) for sample in samples),
+    ]
+
+
+def _write(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+    with transaction.atomic():
+        for (model, pk), fields in rows.items():
+            key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
+            model._default_manager.filter(**key).update(**fields)
+        audit.append(events)
+        UsageSample.objects.bulk_create(samples)

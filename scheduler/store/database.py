@@ -1,0 +1,42 @@
+"""The database's thread: every query of the scheduler runs in it, one after the other, on one connection.
+
+So queries are in the order in which they were asked, and the event loop waits for none that it did not ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from django.db import connection, connections
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Here:
+    """This host's keys in the database: its own, and those of its GPUs by UUID. Known once the store is open."""
+
+    node: int = 0
+    gpus: dict[str, int] = field(default_factory=dict)
+
+
+class Database:
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+
+    async def ask(self, query: Callable[..., T], *arguments: object) -> T:
+        """Runs a query in the database's thread, which keeps its connection for the next."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, _ask, query, *arguments)
+
+    async def close(self) -> None:
+        await self.ask(connections.close_all)
+        self.thread.shutdown()
+
+
+def _ask(query: Callable[..., T], *arguments: object) -> T:
+    connection.close_if_unusable_or_obsolete()
+    return query(*arguments)

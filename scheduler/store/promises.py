@@ -1,0 +1,60 @@
+"""What must be in the database before anything follows from it: the claims of containers on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from django.db import transaction
+
+from scheduler.store.behind import WriteBehind
+from scheduler.store.database import Here
+from web.models import Claim, Container
+from web.people.allowances import require_promise
+
+
+class Promises:
+    def __init__(self, behind: WriteBehind, here: Here) -> None:
+        self._behind = behind
+        self._here = here
+
+    async def make(self, container: Container, quota: Mapping[str, int], *, within_allowance: bool) -> None:
+        """Makes or changes the claims of a container: bytes by GPU.
+
+        Raises Problem if `within_allowance` is to be looked at and the owner may not have that.
+        """
+        gpus = self._here.gpus
+        sizes = {gpus[gpu]: size for gpu, size in quota.items()}
+        async with self._behind.nothing_written():  # an earlier quota that is still to be written must not come after
+            await self._behind.ask(_promise, container, self._here.node, sizes, within_allowance)
+            for gpu, size in sizes.items():
+                self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
+
+    async def made(self, container: Container) -> dict[str, int]:
+        """What a container was promised before: bytes by GPU."""
+        found = await self._behind.ask(_promised, container)
+        return {gpu: found[pk] for gpu, pk in self._here.gpus.items() if pk in found}
+
+    async def nothing_held(self, *, except_by: Sequence[str]) -> None:
+        """Containers other than these have ended; a scheduler that was killed may not have written what came back."""
+        await self._behind.ask(_nothing_held, self._here.node, except_by)
+
+
+def _promise(container: Container, node: int, quota: Mapping[int, int], within_allowance: bool) -> None:
+    """In one transaction, or two promises could pass an allowance that has room for one."""
+    claims = [Claim(container=container, gpu_id=gpu, quota=size) for gpu, size in quota.items()]
+    with transaction.atomic():
+        if within_allowance:
+            require_promise(container, sum(quota.values()))
+        Container.objects.filter(pk=container.pk).update(node=node)
+        Claim.objects.bulk_create(
+            claims, update_conflicts=True, unique_fields=["container", "gpu"], update_fields=["quota"]
+        )
+
+
+def _promised(container: Container) -> dict[int, int]:
+    return dict(Claim.objects.filter(container=container).order_by().values_list("gpu_id", "quota"))
+
+
+def _nothing_held(node: int, except_by: Sequence[str]) -> None:
+    stale = Claim.objects.filter(container__node=node).exclude(used=0, granted=0, overhead=0, unexplained=0)
+    stale.exclude(container__pk__in=except_by).update(used=0, granted=0, overhead=0, unexplained=0, processes=[])

@@ -1,0 +1,83 @@
+"""What the scheduler asks the database: what is to be done, and what an earlier scheduler knew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import models
+
+from scheduler.store.database import Database, Here
+from web.models import AllocationEvent, Claim, Command, Container
+
+
+class Records:
+    """All of it is about this host."""
+
+    def __init__(self, database: Database, here: Here) -> None:
+        self._ask = database.ask
+        self._here = here
+
+    async def commands(self) -> list[Command]:
+        """What is to be done, in order."""
+        return await self._ask(_commands)
+
+    async def living(self) -> list[Container]:
+        """Containers that have not ended and were launched here, with their claims."""
+        return await self._ask(_living, self._here.node)
+
+    async def told(self) -> dict[str, dict[str, int]]:
+        """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
+        uuids = {pk: uuid for uuid, pk in self._here.gpus.items()}
+        told: dict[str, dict[str, int]] = {}
+        for container, gpu, used in await self._ask(_told, self._here.node):
+            if gpu in uuids:
+                told.setdefault(str(container), {})[uuids[gpu]] = used
+        return told
+
+    async def leftovers(self) -> list[Container]:
+        """Ended containers that the engine still has, though they were to be removed when done."""
+        return await self._ask(_leftovers, self._here.node)
+
+    async def kept(self) -> list[str]:
+        """Ended containers that this node's engine should still have."""
+        return await self._ask(_kept, self._here.node)
+
+    async def removed(self, ids: Sequence[str]) -> list[str]:
+        """Those of these containers that count as removed."""
+        return await self._ask(_removed, ids)
+
+
+def _commands() -> list[Command]:
+    return list(Command.objects.filter(done_at=None).select_related("container__owner", "issued_by"))
+
+
+def _living(node: int) -> list[Container]:
+    living = Container.objects.live().filter(node=node).order_by("created_at")
+    return list(living.whole())
+
+
+def _told(node: int) -> list[tuple[Any, int, int]]:
+    said = AllocationEvent.objects.filter(container=models.OuterRef("container"), gpu=models.OuterRef("gpu"))
+    last = said.filter(used_after__isnull=False).order_by("-at", "-id").values("used_after")[:1]
+    claims = Claim.objects.filter(container__node=node, container__in=Container.objects.live().order_by())
+    known = claims.order_by().annotate(said=models.Subquery(last)).filter(said__isnull=False)
+    return list(known.values_list("container", "gpu", "said"))
+
+
+def _leftovers(node: int) -> list[Container]:
+    done = Container.objects.filter(node=node, remove_when_done=True, removed_at=None, finished_at__isnull=False)
+    return list(done.exclude(engine_id=""))
+
+
+def _kept(node: int) -> list[str]:
+    """Those of another engine, from before this node changed its own, are not for this one to tell about."""
+    ended = Container.objects.filter(
+        node=node, engine=models.F("node__engine"), removed_at=None, finished_at__isnull=False
+    )
+    return [str(id_) for id_ in ended.exclude(engine_id="").order_by().values_list("pk", flat=True)]
+
+
+def _removed(ids: Sequence[str]) -> list[str]:
+    removed = Container.objects.filter(pk__in=ids, removed_at__isnull=False)
+    return [str(id_) for id_ in removed.values_list("pk", flat=True)]
