@@ -1,0 +1,414 @@
+"""What every engine does alike: the definition of an engine, for those that there are and for the next one.
+
+A new engine passes these tests unchanged: give `KINDS` its name, and `Opener` a way to open it. What an engine cannot
+do it refuses by the name of the field; it never ignores it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from scheduler.engines.base import Condition, Engine, EngineError, Launch, Sighting
+from scheduler.engines.docker.engine import DockerEngine, DockerSettings
+from scheduler.engines.outfit import Outfit
+from scheduler.engines.process.engine import IMAGE as LOCAL
+from scheduler.engines.process.engine import ProcessEngine
+from tests.engines.conftest import leaks_sockets
+from tests.support.dockerd import IMAGE
+from tests.support.eventually import eventually
+
+T = TypeVar("T")
+pytestmark = leaks_sockets
+KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+Opener = Callable[[], AbstractAsyncContextManager[Engine]]
+Launcher = Callable[..., Launch]
+FOREVER = ("/bin/sh", "-c", "trap exit TERM; while :; do sleep 0.05; done")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(kind: str, tmp_path: Path, empty_shim: Path, request: pytest.FixtureRequest) -> Opener:
+    """Opens a started engine; opened again, it is that of a restarted scheduler."""
+
+    def make() -> Engine:
+        if kind == "process":
+            return ProcessEngine(tmp_path / "processes", Outfit(empty_shim))
+        address = request.getfixturevalue("dockerd").address
+        return DockerEngine(tmp_path, Outfit(empty_shim), DockerSettings(address, volume_roots=(tmp_path,)))
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Engine]:
+        engine = make()
+        await engine.start()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    return opened
+
+
+@pytest.fixture
+async def engine(opened: Opener) -> AsyncIterator[Engine]:
+    async with opened() as engine:
+        yield engine
+        for sighting in await engine.sightings():
+            await engine.kill(sighting.engine_id)
+            await engine.remove(sighting.engine_id)
+
+
+@pytest.fixture
+def a_launch(kind: str, tmp_path: Path) -> Launcher:
+    def make(*command: str, **others: object) -> Launch:
+        id_ = str(uuid.uuid4())
+        sockets = tmp_path / "sockets" / id_
+        sockets.mkdir(parents=True)
+        given: dict[str, object] = {
+            "id": id_, "name": "one", "image": LOCAL if kind == "process" else IMAGE, "command": command, "gpus": [],
+            "socket_dir": sockets, "log_path": tmp_path / "logs" / f"{id_}.log", "owner": "ada",
+        }  # fmt: skip
+        return Launch(**{**given, **others})
+
+    return make
+
+
+async def told(engine: Engine, id_: str, condition: Condition, within: float = 15.0) -> Sighting:
+    """The first change of this container to this condition."""
+    async with asyncio.timeout(within):
+        async for sighting in engine.changes():
+            if (sighting.id, sighting.condition) == (id_, condition):
+                return sighting
+    raise AssertionError("the stream has ended")
+
+
+async def tried(call: Awaitable[T]) -> T | EngineError:
+    try:
+        return await call
+    except EngineError as error:
+        return error
+
+
+async def found(engine: Engine, id_: str) -> Sighting | None:
+    return next((sighting for sighting in await engine.sightings() if sighting.id == id_), None)
+
+
+async def until_logged(launch: Launch, text: str) -> None:
+    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text(), within=15.0)
+
+
+# ---- the start ------------------------------------------------------------------------------------------------------
+
+
+async def test_it_says_its_name_and_that_it_answers(engine: Engine, kind: str) -> None:
+    assert (engine.name, engine.away) == (kind, "")
+
+
+async def test_what_was_launched_runs_and_is_seen(engine: Engine, a_launch: Launcher) -> None:
+    before = time.time()
+    launch = a_launch(*FOREVER)
+    sighting = await engine.launch(launch)
+    assert (sighting.id, sighting.condition, sighting.exit_code) == (launch.id, Condition.RUNNING, None)
+    seen = await found(engine, launch.id)
+    assert seen is not None
+    assert (seen.engine_id, seen.condition) == (sighting.engine_id, Condition.RUNNING)
+    assert seen.started_at is not None
+    assert before - 1 <= seen.started_at <= time.time() + 1
+
+
+async def test_output_goes_to_the_log_that_was_given(engine: Engine, a_launch: Launcher) -> None:
+    launch = a_launch("/bin/sh", "-c", "echo out; echo err >&2")
+    await engine.launch(launch)
+    await until_logged(launch, "out\n")
+    await until_logged(launch, "err\n")
+
+
+async def test_environment_is_what_was_given_and_never_what_decides_about_gpus(
+    engine: Engine, a_launch: Launcher
+) -> None:
+    given = {"MINE": "yes", "GPUSHARE_MEMORY_LIMIT": "1024", "LD_PRELOAD": "/evil.so", "CUDA_VISIBLE_DEVICES": "9"}
+    launch = a_launch("/bin/sh", "-c", 'echo "$MINE $GPUSHARE_MEMORY_LIMIT $CUDA_VISIBLE_DEVICES."', gpus=["GPU-1"])
+    await engine.launch(Launch(**{each.name: getattr(launch, each.name) for each in fields(Launch)}
+                               | {"environment": given}))  # fmt: skip
+    await until_logged(launch, "yes 1024 GPU-1.\n")
+
+
+async def test_same_launch_again_is_the_same_container_even_once_it_has_ended(
+    engine: Engine, a_launch: Launcher
+) -> None:
+    launch = a_launch(*FOREVER)
+    first = await engine.launch(launch)
+    assert (await engine.launch(launch)).engine_id == first.engine_id
+    await engine.kill(first.engine_id)
+    again = await engine.launch(launch)
+    assert (again.engine_id, again.condition) == (first.engine_id, Condition.ENDED)
+    assert len(await engine.sightings()) == 1
+
+
+async def test_unknown_image_is_refused_and_leaves_nothing(engine: Engine, a_launch: Launcher) -> None:
+    for refused in (engine.image_labels("nobody/has:this"), engine.launch(a_launch("true", image="nobody/has:this"))):
+        with pytest.raises(EngineError) as caught:
+            await refused
+        assert caught.value.field == "image"
+        # Docker asks the registry, which cannot be reached from everywhere.
+        assert (caught.value.code, caught.value.status) in (("unknown_image", 404), ("registry_away", 503))
+    assert await engine.sightings() == []
+
+
+async def test_program_that_is_not_there_is_refused_and_leaves_nothing(engine: Engine, a_launch: Launcher) -> None:
+    with pytest.raises(EngineError, match="/no/such") as caught:
+        await engine.launch(a_launch("/no/such"))
+    assert (caught.value.code, caught.value.field, caught.value.status) == ("cannot_start", "command", 400)
+    assert await engine.sightings() == []
+
+
+OPTIONS: dict[str, object] = {
+    "memory": 64 << 20, "cpus": 0.5, "volumes": ["gpushare-conformance:/data"], "ports": ["127.0.0.1:0:80"],
+    "interactive": True, "tty": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", OPTIONS)
+async def test_what_can_be_asked_for_is_done_or_refused_by_name(
+    engine: Engine, kind: str, a_launch: Launcher, field: str
+) -> None:
+    if kind == "docker" and field == "ports":
+        pytest.skip("the tests' Docker engine has no network to publish ports from")
+    answer = await tried(engine.launch(a_launch("sleep", "60", **{field: OPTIONS[field]})))
+    if isinstance(answer, EngineError):
+        assert (answer.code, answer.status, answer.field) == ("not_supported", 400, field)
+        assert await engine.sightings() == []
+    else:
+        assert answer.condition is Condition.RUNNING
+
+
+async def test_console_shows_what_is_typed_or_there_is_none(engine: Engine, a_launch: Launcher) -> None:
+    sighting = await tried(engine.launch(a_launch("cat", interactive=True)))
+    if isinstance(sighting, EngineError):
+        assert (sighting.code, sighting.field) == ("not_supported", "interactive")
+        refused = await tried(engine.attach((await engine.launch(a_launch(*FOREVER))).engine_id))
+        assert isinstance(refused, EngineError)
+        assert refused.code == "not_supported"
+        return
+    console = await engine.attach(sighting.engine_id)
+    try:
+        async with asyncio.timeout(15):
+            await console.write(b"hello\n")
+            _, data = await console.read()
+            assert data == b"hello\n"
+            console.end_input()
+            assert (await console.read())[1] == b""
+    finally:
+        await console.close()
+    assert (await told(engine, sighting.id, Condition.ENDED)).exit_code == 0
+
+
+# ---- pauses and the end ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 7])
+async def test_end_is_told_with_its_exit_code_and_time(engine: Engine, a_launch: Launcher, code: int) -> None:
+    launch = a_launch("/bin/sh", "-c", f"exit {code}")
+    await engine.launch(launch)
+    ended = await told(engine, launch.id, Condition.ENDED)
+    assert (ended.exit_code, ended.reason) == (code, "")
+    assert ended.started_at is not None
+    assert ended.finished_at is not None
+    assert ended.started_at <= ended.finished_at <= time.time() + 1
+    assert await found(engine, launch.id) == ended
+
+
+async def test_pause_and_resume_are_told_once_and_may_be_repeated(engine: Engine, a_launch: Launcher) -> None:
+    launch = a_launch(*FOREVER)
+    engine_id = (await engine.launch(launch)).engine_id
+    for act, condition in ((engine.pause, Condition.PAUSED), (engine.resume, Condition.RUNNING)):
+        await act(engine_id)
+        await act(engine_id)
+        seen = await found(engine, launch.id)
+        assert seen is not None
+        assert seen.condition is condition
+    await engine.kill(engine_id)
+    await engine.remove(engine_id)
+    conditions = []
+    async with asyncio.timeout(15):
+        async for sighting in engine.changes():
+            conditions.append(sighting.condition)
+            if sighting.condition is Condition.GONE:
+                break
+    assert conditions == [
+        Condition.RUNNING, Condition.PAUSED, Condition.RUNNING, Condition.ENDED, Condition.GONE,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+@pytest.mark.parametrize("grace", [0.0, 0.3])
+async def test_kill_ends_who_is_deaf_and_may_be_repeated(
+    engine: Engine, a_launch: Launcher, paused: bool, grace: float
+) -> None:
+    launch = a_launch("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    engine_id = (await engine.launch(launch)).engine_id
+    await until_logged(launch, "ready")
+    if paused:
+        await engine.pause(engine_id)
+    await asyncio.gather(engine.kill(engine_id, grace=grace), engine.kill(engine_id))  # two at once, too
+    await engine.kill(engine_id, grace=grace)
+    seen = await found(engine, launch.id)
+    assert seen is not None
+    assert (seen.condition, seen.exit_code) == (Condition.ENDED, 137)
+
+
+async def test_kill_with_grace_lets_a_paused_program_end_by_itself(engine: Engine, a_launch: Launcher) -> None:
+    script = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    launch = a_launch("/bin/sh", "-c", script)
+    engine_id = (await engine.launch(launch)).engine_id
+    await until_logged(launch, "ready")
+    await engine.pause(engine_id)
+    await engine.kill(engine_id, grace=30)
+    assert (await told(engine, launch.id, Condition.ENDED)).exit_code == 3
+    await until_logged(launch, "bye")
+
+
+async def test_what_the_first_process_leaves_ends_with_it(engine: Engine, a_launch: Launcher) -> None:
+    seconds = _unique()
+    launch = a_launch("/bin/sh", "-c", f"sleep {seconds} & exit 0")
+    await engine.launch(launch)
+    await told(engine, launch.id, Condition.ENDED)
+    await eventually(lambda: not _pids(seconds))
+
+
+async def test_what_has_ended_cannot_be_paused_nor_what_is_gone(engine: Engine, a_launch: Launcher) -> None:
+    launch = a_launch("true")
+    engine_id = (await engine.launch(launch)).engine_id
+    await told(engine, launch.id, Condition.ENDED)
+    for _ in ("ended", "gone"):
+        for act in (engine.pause, engine.resume):
+            with pytest.raises(EngineError, match="has ended") as caught:
+                await act(engine_id)
+            assert caught.value.code == "not_running"
+        await engine.kill(engine_id)
+        await engine.remove(engine_id)
+    assert await engine.sightings() == []
+
+
+async def test_remove_refuses_the_living_and_forgets_the_ended(engine: Engine, a_launch: Launcher) -> None:
+    launch = a_launch(*FOREVER)
+    engine_id = (await engine.launch(launch)).engine_id
+    with pytest.raises(EngineError, match="still runs") as caught:
+        await engine.remove(engine_id)
+    assert caught.value.code == "still_running"
+    seen = await found(engine, launch.id)
+    assert seen is not None
+    assert seen.condition is Condition.RUNNING
+    await engine.kill(engine_id)
+    await engine.remove(engine_id)
+    assert await found(engine, launch.id) is None
+    assert (await told(engine, launch.id, Condition.GONE)).engine_id == engine_id
+
+
+# ---- what it knows --------------------------------------------------------------------------------------------------
+
+
+def _unique() -> str:
+    """Seconds to sleep that nobody else sleeps, to find the process by."""
+    return str(600_000 + secrets.randbelow(10**8))
+
+
+def _pids(argument: str) -> list[int]:
+    """Host pids of living `sleep` with this argument."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if len(words) > 1 and words[0].endswith(b"sleep") and words[1] == argument.encode():
+            pids.append(int(path.parent.name))
+    return pids
+
+
+async def test_process_belongs_to_its_container_only(engine: Engine, a_launch: Launcher) -> None:
+    one, two = _unique(), _unique()
+    first, second = [
+        (await engine.launch(a_launch("/bin/sh", "-c", f"sleep {each}; true"))).engine_id for each in (one, two)
+    ]
+    await eventually(lambda: _pids(one) and _pids(two))
+    await engine.sightings()
+    for pid in _pids(one):
+        assert engine.owns(first, pid)
+        assert not engine.owns(second, pid)
+    for stranger in (1, os.getpid(), 2**22 + 1):
+        assert not engine.owns(first, stranger)
+    assert not engine.owns("no-such-container", _pids(one)[0])
+
+
+async def test_containers_that_are_launched_while_it_looks_are_not_taken_for_gone(
+    engine: Engine, a_launch: Launcher
+) -> None:
+    stop = asyncio.Event()
+
+    async def look() -> None:
+        while not stop.is_set():
+            await engine.sightings()
+
+    looking = [asyncio.create_task(look()) for _ in range(3)]
+    launches = [a_launch(*FOREVER) for _ in range(8)]
+    await asyncio.gather(*(engine.launch(launch) for launch in launches))
+    stop.set()
+    await asyncio.gather(*looking)
+    await engine.sightings()
+    last = a_launch("true")
+    await engine.launch(last)
+    async with asyncio.timeout(15):
+        async for sighting in engine.changes():
+            assert sighting.condition is not Condition.GONE
+            if (sighting.id, sighting.condition) == (last.id, Condition.ENDED):
+                break
+    assert {sighting.id for sighting in await engine.sightings()} == {each.id for each in (*launches, last)}
+
+
+async def test_restarted_scheduler_finds_the_living_the_paused_and_the_ended(
+    opened: Opener, a_launch: Launcher, tmp_path: Path
+) -> None:
+    living, paused = a_launch(*FOREVER), a_launch(*FOREVER)
+    # Ends by itself while nobody looks.
+    ending = a_launch("/bin/sh", "-c", "echo ready; sleep 1; exit 5")
+    async with opened() as before:
+        ids = {launch.id: (await before.launch(launch)).engine_id for launch in (living, paused, ending)}
+        await before.pause(ids[paused.id])
+    await asyncio.sleep(1.5)  # the container's own second: nobody of ours is there to see it
+    async with opened() as after:
+        seen = {sighting.id: sighting for sighting in await after.sightings()}
+        assert {id_: sighting.engine_id for id_, sighting in seen.items()} == ids
+        assert seen[living.id].condition is Condition.RUNNING
+        assert seen[paused.id].condition is Condition.PAUSED
+        ended = seen[ending.id]
+        if ended.condition is Condition.RUNNING:
+            ended = await told(after, ending.id, Condition.ENDED)
+        assert ended.exit_code == 5
+        await after.resume(ids[paused.id])
+        await after.kill(ids[living.id])
+        assert (await told(after, living.id, Condition.ENDED)).exit_code == 137
+        for engine_id in ids.values():
+            await after.kill(engine_id)
+            await after.remove(engine_id)
+
+
+async def test_changes_end_when_it_is_closed(opened: Opener) -> None:
+    async with opened() as engine:
+        stream = engine.changes()
+    async with asyncio.timeout(5):
+        assert [sighting async for sighting in stream] == []
