@@ -27,6 +27,7 @@ from django.utils import timezone
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.ending import Ender
+from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
 from scheduler.containers.leftovers import Leftovers
 from scheduler.containers.life import Containers
@@ -115,6 +116,7 @@ class Scheduler:
         self.store.node(seen_at=timezone.now())
         await self.store.flush()
         await self.store.promises.nothing_held(except_by=list(self.broker.tenants))
+        await self.ender.resume(self.containers.all())
         await stack.enter_async_context(self._background())
 
     def _node(self) -> dict[str, Any]:
@@ -149,7 +151,8 @@ class Scheduler:
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
-        self.removal = Removal(self.engine, self.store)
+        self.intents = Intents(self.store)
+        self.removal = Removal(self.engine, self.intents, self.store)
         self.containers = Containers(self.engine, self.broker, self.server, self.store, self.removal)
         self.take_over = TakeOver(
             self.containers, self.engine, self.broker, self.sessions, self.server, self.gpus, self.store
@@ -158,14 +161,14 @@ class Scheduler:
             self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.store, self.home
         )
         self.steering = Steering(self.containers, self.engine, self.broker, self.store)
-        self.ender = Ender(self.engine, self.broker, self.store)
+        self.ender = Ender(self.engine, self.broker, self.intents, self.store.records)
         self.commands = Commands(
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
         )
         self.housekeeping = Housekeeping(self.store)
         self.limits = Limits(self.ender, self.broker, self.store)
         self.history = History(self.broker, self.store)
-        self.idle = Idle(self.steering, self.broker, self.store)
+        self.idle = Idle(self.intents, self.broker, self.store)
         self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
         self.leftovers = Leftovers(self.engine, self.launcher, self.removal, self.store)

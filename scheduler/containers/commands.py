@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
+from scheduler.containers.intents import was_begun
 from scheduler.containers.launch import Launcher
 from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
@@ -167,6 +168,8 @@ class Commands:
             case Kind.KILL if command.pk in self._calling_off:
                 self._calling_off.discard(command.pk)
                 return "It was killed before it had started."
+            case Kind.KILL if self._find(row) is None and was_begun(command, row):
+                return "It has ended."
         return await self._steer(row, self._living(row), command)
 
     async def _launch(self, row: Container, command: Command) -> str:
@@ -210,9 +213,12 @@ class Commands:
                 return "It was changed."
         raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
 
-    def _living(self, row: Container) -> Tenant:
+    def _find(self, row: Container) -> Tenant | None:
         tenant = self._containers.find(str(row.pk))
-        if tenant is None or tenant.finished or tenant.started_at is None:
+        return None if tenant is None or tenant.finished or tenant.started_at is None else tenant
+
+    def _living(self, row: Container) -> Tenant:
+        if (tenant := self._find(row)) is None:
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)
         return tenant
 

@@ -12,35 +12,38 @@ import asyncio
 import logging
 
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler.containers.intents import Intents
 from scheduler.core.events import ContainerKilled
 from scheduler.engines.base import Engine, EngineError
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
-from scheduler.store import Store
+from scheduler.store.records import Records
 from web.errors import Problem
+from web.models import Command
 
 log = logging.getLogger(__name__)
 
 SEEN_WITHIN = 10.0  # seconds from the engine's "it is dead" to its being seen as ended
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between two attempts
+GRACE_AFTER_RESTART = 10.0  # seconds; how much of the first had passed is not known
 EXPECTED = (Problem, EngineError, DatabaseError)  # each with a sentence; anything else is a fault of ours
 
 
 class Ender:
-    def __init__(self, engine: Engine, broker: Broker, store: Store) -> None:
+    def __init__(self, engine: Engine, broker: Broker, intents: Intents, records: Records) -> None:
         self._engine = engine
         self._broker = broker
-        self._store = store
+        self._intents = intents
+        self._records = records
         self._wanted: dict[str, asyncio.Task[None]] = {}
 
     async def end(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
         """Ends it and waits for that: SIGTERM and up to `grace` seconds first, if that is not 0.
 
-        Raises Problem or EngineError if it has not ended; it goes on being tried.
+        Raises Problem, EngineError or DatabaseError if it has not ended; it goes on being tried.
         """
-        self._mean(tenant, reason)
+        self._intents.kill(tenant, reason)
         try:
             await self._attempt(tenant, grace)
         except Exception:
@@ -50,23 +53,25 @@ class Ender:
     def want(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
         """The same without waiting for it. Wanting it again changes nothing."""
         if tenant.id not in self._wanted and not tenant.finished:
-            self._mean(tenant, reason)
+            self._intents.kill(tenant, reason)
             self._want(tenant, grace, 0.0)
+
+    async def resume(self, tenants: list[Tenant]) -> None:
+        """After a restart: goes on with the ends that an earlier scheduler meant, but for those whose command will."""
+        commands = await self._records.commands()
+        by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.KILL}
+        for tenant in tenants:
+            if tenant.killed and tenant.id not in by_command:
+                self.want(tenant, reason=tenant.reason, grace=GRACE_AFTER_RESTART)
 
     async def close(self) -> None:
         for task in self._wanted.values():
             task.cancel()
         await asyncio.gather(*self._wanted.values(), return_exceptions=True)
 
-    def _mean(self, tenant: Tenant, reason: str) -> None:
-        """Its waiting calls are rejected from now on."""
-        if not tenant.killed:
-            tenant.killed, tenant.reason = True, reason
-            self._store.container(tenant.id, kill_requested_at=timezone.now())
-            self._store.event("killed", tenant.id, detail=reason)
-        self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
-
     async def _attempt(self, tenant: Tenant, grace: float) -> None:
+        await self._intents.durable()
+        self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))  # its waiting calls are rejected from now on
         await self._engine.kill(tenant.engine_id, grace=grace)
         try:
             async with asyncio.timeout(SEEN_WITHIN):

@@ -48,7 +48,7 @@ class Launcher:
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:
         """`progress` is told, from any thread, how far the fetching of the image is. Raises Problem or EngineError."""
-        if row.started_at is not None:
+        if row.started_at is not None or self._containers.find(str(row.pk)):
             return  # a scheduler did this and died before it could say so; this one has taken the container over
         # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
         promised = await self._store.promises.made(row) if row.node_id is not None else {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.launch import Launcher
@@ -32,7 +33,10 @@ class Leftovers:
 
     async def run(self) -> None:
         while True:
-            await self._clear()
+            try:
+                await self._clear()
+            except DatabaseError as error:
+                log.warning("nothing is cleared away for now: %s", error)
             await asyncio.sleep(LOOK_EVERY)
 
     async def _clear(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from django.db import DatabaseError
 from django.utils import timezone
 
+from scheduler.containers.intents import Intents
 from scheduler.engines.base import Engine, EngineError
 from scheduler.store import Store
 from web.models import Container
@@ -15,13 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class Removal:
-    def __init__(self, engine: Engine, store: Store) -> None:
+    def __init__(self, engine: Engine, intents: Intents, store: Store) -> None:
         self._engine = engine
+        self._intents = intents
         self._store = store
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def remove(self, row: Container) -> None:
-        """Raises EngineError."""
+        """Raises EngineError or DatabaseError."""
         if row.engine_id:
             await self._remove(str(row.pk), row.engine_id)
         else:
@@ -36,9 +39,10 @@ class Removal:
     async def _remove_quietly(self, id_: str, engine_id: str) -> None:
         try:
             await self._remove(id_, engine_id)
-        except EngineError as error:
+        except (EngineError, DatabaseError) as error:
             log.warning("container %s has ended but cannot be removed: %s", id_, error)
 
     async def _remove(self, id_: str, engine_id: str) -> None:
+        await self._intents.durable()  # its exit code is nowhere else
         await self._engine.remove(engine_id)
         self._store.container(id_, removed_at=timezone.now())

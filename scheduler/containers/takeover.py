@@ -1,4 +1,7 @@
-"""Taking over: what a new scheduler finds living is known, as it is, before any socket is open."""
+"""Taking over: what a new scheduler finds living is known, as it is, before any socket is open.
+
+What is found is what the engine has and the rows mean (intents.py); that a start was recorded is not asked for.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,12 @@ class TakeOver:
 
     async def run(self) -> None:
         """Once, after a start. Raises EngineAway or DatabaseError."""
-        rows = [row for row in await self._store.records.living() if row.started_at is not None]
         told = await self._store.records.told()
-        for row in rows:
-            self._container(row, told.get(str(row.pk), {}))
+        present = {sighting.id: sighting.engine_id for sighting in await self._engine.sightings()}
+        for row in await self._store.records.living():
+            engine_id = row.engine_id or present.get(str(row.pk), "")
+            if engine_id:  # else its launch is still to come
+                self._container(row, engine_id, told.get(str(row.pk), {}))
         for pid, container in await asyncio.to_thread(lease_pages.holders):
             if tenant := self._broker.tenants.get(container):
                 self._process(tenant, pid)
@@ -52,14 +57,15 @@ class TakeOver:
         for tenant in list(self._broker.tenants.values()):
             self._server.listen(tenant.id)
 
-    def _container(self, row: Container, told: dict[str, int]) -> None:
+    def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]
         tenant = as_tenant(row, {claim.gpu.uuid: claim.quota for claim in claims})
-        tenant.engine_id = row.engine_id
+        tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.paused = row.paused_at is not None
         tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None
+        tenant.reason = row.reason
         tenant.peak = {claim.gpu.uuid: claim.peak for claim in claims}
         tenant.told = told  # so that what came back while there was no scheduler is told, too
         tenant.suspended_before = row.suspended_seconds

@@ -10,15 +10,13 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
-from scheduler.containers.steering import Steering
-from scheduler.engines.base import EngineError
+from scheduler.containers.intents import Intents
 from scheduler.gpus import Reading
 from scheduler.rounds.samples import busy
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web import audit
-from web.errors import Problem
 from web.models import Container
 
 log = logging.getLogger(__name__)
@@ -30,8 +28,8 @@ class Idle:
     `GPUSHARE_IDLE_ACTION` is `mark`, `notify` (its owner sees a warning on every page for a day) or `pause`.
     """
 
-    def __init__(self, steering: Steering, broker: Broker, store: Store) -> None:
-        self._steering = steering
+    def __init__(self, intents: Intents, broker: Broker, store: Store) -> None:
+        self._intents = intents
         self._broker = broker
         self._store = store
         self._since: dict[str, float] = {}
@@ -60,16 +58,18 @@ class Idle:
         return not loads or any(load is None or load > 0 for load in loads)
 
     async def _mark(self, tenant: Tenant, seconds: float) -> None:
-        tenant.idle = True
-        self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
-        self._store.event("idle", tenant.id, detail=f"It holds VRAM and has not computed for {seconds / 60:.0f} min.")
+        why = f"It holds VRAM and has not computed for {seconds / 60:.0f} min."
         try:
             if settings.GPUSHARE_IDLE_ACTION == "notify":
                 await self._store.ask(_warn, tenant.id)
             elif settings.GPUSHARE_IDLE_ACTION == "pause":
-                await self._steering.pause(tenant)
-        except (Problem, EngineError, DatabaseError) as error:
-            log.warning("container %s is idle, but that is all: %s", tenant.name, error)
+                await self._intents.pause(tenant, why)
+        except DatabaseError as error:
+            log.warning("container %s is idle; what is to follow is tried again: %s", tenant.name, error)
+            return
+        tenant.idle = True
+        self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
+        self._store.event("idle", tenant.id, detail=why)
 
     def _unmark(self, tenant: Tenant) -> None:
         if tenant.idle:

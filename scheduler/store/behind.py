@@ -117,6 +117,11 @@ class WriteBehind:
         """Writes everything remembered so far. Raises DatabaseError, keeping what was not written."""
         await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
+    async def durable(self) -> None:
+        """Returns once everything told so far is in the database. Raises DatabaseError, and goes on trying."""
+        for _ in range(1 + len(self._events) // BATCH):  # and what is told meanwhile is no concern of the caller's
+            await self.flush()
+
     @property
     def waiting(self) -> bool:
         """Whether anything told has not been written yet."""

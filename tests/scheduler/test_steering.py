@@ -328,7 +328,7 @@ async def test_time_in_a_pause_is_not_idle_time(host: Host, settings, monkeypatc
     readings = dict.fromkeys(host.up.gpus.cards, Reading(0))
     now = [0.0]
     broker: Any = SimpleNamespace(tenants=host.up.broker.tenants, now=lambda: now[0])
-    idle = Idle(host.up.steering, broker, host.up.store)
+    idle = Idle(host.up.intents, broker, host.up.store)
     await idle.look(readings)
     await host.command("pause", container)
     now[0] = 59.0

@@ -1,0 +1,56 @@
+"""What is meant is durable before it is done, and what the engine alone knows is durable before it is removed.
+
+A scheduler can be killed between any two steps, so every act on the world has three: what is meant is written, it is
+done, and what came of it is written. Where what is meant stands, and until when:
+
+    start                  the launch's command, then the claims on its GPUs (Promises.make)   the command's outcome
+    pause, resume, quota   their command; for an idle holder one that the appliance writes     the command's outcome
+    kill                   `kill_requested_at` and `reason` of the container                   `finished_at`
+    removal                its command, or `remove_when_done`                                  `removed_at`
+
+So there is no list of intents beside the records: an open command, or a row that says one thing and not yet the other,
+is one. A new scheduler asks three: the rows (what is meant), the engine (what is so), the lease pages (what is held).
+It never asks whether somebody had come to write that he was done. Every act can be done twice: commands are carried out
+again, kills go on (ending.py), what was to be removed is removed (leftovers.py), and the answer to a command that an
+earlier scheduler had begun is the same as if it had lived.
+
+It is a transaction and not a file of its own (benchmarks/intents.py): both take a few milliseconds, and the transaction
+cannot disagree with the row that it is about. While the database takes nothing, nothing is begun.
+"""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web.models import Command, Container
+
+
+class Intents:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def kill(self, tenant: Tenant, reason: str) -> None:
+        """From now on it is to end; the first reason stays. Nothing may be done about it before `durable`."""
+        if not tenant.killed:
+            tenant.killed, tenant.reason = True, reason
+            self._store.container(tenant.id, kill_requested_at=timezone.now(), reason=reason[:500])
+            self._store.event("killed", tenant.id, detail=reason)
+
+    async def pause(self, tenant: Tenant, note: str) -> None:
+        """Has it paused by a command of the appliance's own. Raises DatabaseError."""
+        await self._store.ask(_pause, tenant.id, note)
+
+    async def durable(self) -> None:
+        """Returns once all that was told so far is in the database. Raises DatabaseError."""
+        await self._store.durable()
+
+
+def was_begun(command: Command, row: Container) -> bool:
+    """Whether this kill has been written by an earlier scheduler: what has ended since has ended by it."""
+    return command.taken_at is not None and row.kill_requested_at is not None
+
+
+def _pause(container: str, note: str) -> None:
+    Command.objects.create(kind=Command.Kind.PAUSE, container_id=container, note=note)

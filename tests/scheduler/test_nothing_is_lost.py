@@ -1,0 +1,151 @@
+"""A scheduler that is killed between any two steps: what was meant goes on, and what the engine alone knew is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from django.db import OperationalError
+
+from scheduler.store import behind
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host, query
+from web.models import Command, Container
+
+HOLD = ("--check", "1MiB", "--hold", "600")
+
+
+def killed(host: Host) -> None:
+    """From now on the scheduler writes nothing more, as if `kill -9` had hit it; `host.stop` only takes it away."""
+
+    async def lost(_: object) -> None:
+        return
+
+    host.up.store._write = lost  # type: ignore[method-assign]
+
+
+async def _asked(host: Host, kind: str, container: Container) -> Command:
+    command: Command = await query(Command.objects.create, kind=kind, container=container)
+    host.up.commands.wake()
+    return command
+
+
+async def test_container_whose_start_was_not_written_is_taken_over_with_its_memory(host: Host) -> None:
+    killed(host)
+    container, launch = await host.start_launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    await host.stop()
+    assert (await host.get(container)).started_at is None
+    await host.start()
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert [tenant.used(gpu) >= GIB for gpu in tenant.quota] == [True]
+    assert (await host.answer(launch)).outcome == "done"
+    assert host.up.broker.tenants[str(container.pk)] is tenant
+    assert [event.kind for event in await host.events(container, "started", "ended")] == ["started"]
+
+
+async def test_container_that_ended_before_its_start_was_written_is_not_started_again(host: Host) -> None:
+    killed(host)
+    container, launch = await host.start_launch("sh", "-c", "echo ran; exit 7")
+    await eventually((host.home / "processes" / str(container.pk) / "ended.json").exists)
+    await host.stop()
+    await host.start()
+    assert (await host.answer(launch)).outcome == "done"
+    ended = await host.until(container, "failed")
+    assert (ended.exit_code, host.log(container)) == (7, "ran\n")
+    assert [event.kind for event in await host.events(container, "started", "ended")] == ["started", "ended"]
+
+
+async def test_kill_is_written_before_it_is_done(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600")
+    kill, written = host.up.engine.kill, []
+
+    async def looked(engine_id: str, **options: Any) -> None:
+        written.append(await host.get(container))
+        await kill(engine_id, **options)
+
+    monkeypatch.setattr(host.up.engine, "kill", looked)
+    assert (await host.command("kill", container)).outcome == "done"
+    (row,) = written
+    assert row.kill_requested_at is not None
+    assert row.reason == "Killed by the appliance."
+
+
+async def test_kill_that_is_cut_off_after_it_acted_is_told_as_done_with_its_reason(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600")
+    kill, acted = host.up.engine.kill, asyncio.Event()
+
+    async def cut_off(engine_id: str, **options: Any) -> None:
+        killed(host)
+        await kill(engine_id, **options)
+        acted.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(host.up.engine, "kill", cut_off)
+    command = await _asked(host, "kill", container)
+    await asyncio.wait_for(acted.wait(), 15)
+    await host.stop()
+    await host.start()
+    answer = await host.answer(command)
+    assert (answer.outcome, answer.message) == ("done", "It has ended.")
+    row = await host.until(container, "killed")
+    assert (row.reason, row.exit_code) == ("Killed by the appliance.", 137)
+    assert [event.kind for event in await host.events(container, "killed", "ended")] == ["killed", "ended"]
+
+
+async def test_kill_that_failed_goes_on_under_the_next_scheduler(host: Host, monkeypatch) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise OSError("no descriptors are left")
+
+    container = await host.launch("sleep", "600")
+    monkeypatch.setattr(host.up.engine, "kill", fails)
+    assert (await host.command("kill", container)).outcome == "refused"
+    await host.stop()
+    await host.start()
+    assert (await host.until(container, "killed")).reason == "Killed by the appliance."
+
+
+async def test_kill_that_fails_by_whatever_it_may_be_is_tried_again(host: Host, monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
+    container = await host.launch("sleep", "600")
+    kill, failures = host.up.engine.kill, iter([OSError("no descriptors are left"), RuntimeError("a fault of ours")])
+
+    async def fails_twice(engine_id: str, **options: Any) -> None:
+        for failure in failures:
+            raise failure
+        await kill(engine_id, **options)
+
+    monkeypatch.setattr(host.up.engine, "kill", fails_twice)
+    assert (await host.command("kill", container)).code == "internal"
+    await host.until(container, "killed")
+
+
+async def test_kill_waits_until_the_database_has_taken_it(host: Host, monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(behind, "RETRY", 0.05)
+    container = await host.launch("sleep", "600")
+    tenant, refusals = host.up.broker.tenants[str(container.pk)], []
+
+    def full(*_: object) -> None:
+        refusals.append(...)
+        raise OperationalError("database or disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(behind, "_write", full)
+        host.up.ender.want(tenant, reason="Its time was over.")
+        await eventually(lambda: len(refusals) > 5)
+        assert not tenant.finished
+    assert (await host.until(container, "killed")).reason == "Its time was over."
+
+
+async def test_exit_code_is_in_the_database_before_its_only_evidence_is_removed(host: Host, monkeypatch) -> None:
+    remove, known = host.up.engine.remove, []
+
+    async def looked(engine_id: str) -> None:
+        known.append((await host.get(container)).exit_code)
+        await remove(engine_id)
+
+    monkeypatch.setattr(host.up.engine, "remove", looked)
+    container, _ = await host.start_launch("sh", "-c", "exit 7", remove_when_done=True)
+    await eventually(lambda: known)
+    assert known == [7]
