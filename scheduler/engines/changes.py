@@ -8,7 +8,7 @@ out-of-order events harmless, because every sighting is what the engine *looks l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 
 from scheduler.engines.base import Condition, Sighting
@@ -29,10 +29,20 @@ class Changes:
             self._last[sighting.id] = sighting
         self._queue.put_nowait(sighting)
 
-    def gone(self, known: set[str]) -> None:
-        """Tells that every container seen before and not in `known` is gone."""
-        for id_ in self._last.keys() - known:
-            self.see(replace(self._last[id_], condition=Condition.GONE))
+    def looked(self, before: Mapping[str, Sighting], found: Iterable[Sighting]) -> None:
+        """Tells what a look at all containers has found that began when `before` was known (`snapshot`).
+
+        Who was known before and was not found is gone. A look takes a while: of a container that something was told
+        about meanwhile, a launch or a kill, it knows nothing.
+        """
+        now = {sighting.id: sighting for sighting in found}
+        for id_ in before.keys() | now.keys():
+            if self._last.get(id_) is before.get(id_):
+                self.see(now[id_] if id_ in now else replace(before[id_], condition=Condition.GONE))
+
+    def snapshot(self) -> dict[str, Sighting]:
+        """The last sighting of every container that is not gone, as of now."""
+        return dict(self._last)
 
     def gone_from_engine(self, engine_id: str) -> None:
         for sighting in self.known():

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler.engines.base import Condition, EngineError, Launch, Sighting
 from scheduler.engines.outfit import Outfit, Simulation
+from scheduler.engines.process import engine as process
 from scheduler.engines.process import tree
-from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.process.engine import ProcessEngine, _keep
 from tests.support.eventually import eventually
 
 
@@ -270,6 +275,142 @@ async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(tmp
             pass
     finally:
         await engine.kill("living")
+        await engine.close()
+
+
+async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & (setsid sleep 600 & exit) & echo ready; wait")
+    await engine.launch(launch)
+    await until_logged(launch, "ready")
+    await eventually(lambda: len(pids_of(engine, launch)) >= 3)
+    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
+    running = engine._running(launch.id)
+    assert running is not None
+    os.kill(running.keeper, signal.SIGKILL)
+    ended = await next_change(engine, Condition.ENDED)
+    assert (ended.exit_code, "keeper" in ended.reason) == (None, True)
+    assert not [pid for pid, started in left if tree.is_alive(pid, started)]
+    await engine.kill(launch.id)
+
+
+async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_looked(
+    engine: ProcessEngine, tmp_path: Path, outfit: Outfit
+) -> None:
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & echo ready; wait")
+    await engine.launch(launch)
+    await until_logged(launch, "ready")
+    await eventually(lambda: len(pids_of(engine, launch)) >= 2)
+    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
+    running = engine._running(launch.id)
+    assert running is not None
+    await engine.close()
+    os.kill(running.keeper, signal.SIGKILL)
+    await eventually(lambda: not running.is_kept())
+    after = ProcessEngine(tmp_path / "processes", outfit)
+    await after.start()
+    try:
+        await after.kill(launch.id)
+        assert not [pid for pid, started in left if tree.is_alive(pid, started)]
+        assert [sighting.condition for sighting in await after.sightings()] == [Condition.ENDED]
+    finally:
+        await after.close()
+
+
+async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, begun, go_on = engine._look, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> list[Sighting]:
+        found = look(*arguments)
+        begun.set()
+        go_on.wait(10)
+        return found
+
+    monkeypatch.setattr(engine, "_look", slow)
+    await eventually(begun.is_set)
+    launch = a_launch(tmp_path, "sleep", "60")
+    await engine.launch(launch)
+    begun.clear()
+    go_on.set()
+    await eventually(begun.is_set)  # the first look is through
+    await engine.kill(launch.id)
+    told = []
+    async with asyncio.timeout(10):
+        async for sighting in engine.changes():
+            told.append(sighting.condition)
+            if sighting.condition is not Condition.RUNNING:
+                break
+    assert told == [Condition.RUNNING, Condition.ENDED]
+
+
+async def test_launch_that_was_cut_off_between_its_folder_and_its_first_file_runs(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exit 4")
+    (tmp_path / "processes" / launch.id).mkdir()
+    assert (await engine.launch(launch)).started_at is not None
+    assert (await next_change(engine, Condition.ENDED)).exit_code == 4
+    assert launch.log_path.read_text() == "ran\n"
+
+
+async def test_second_keeper_of_one_launch_starts_nothing(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler was killed after it had started a keeper, and the next one, which does not see it yet, starts one."""
+
+    async def two(folder: Path) -> None:
+        await asyncio.gather(_keep(folder), _keep(folder))
+
+    monkeypatch.setattr(process, "_keep", two)
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exec sleep 60")
+    await engine.launch(launch)
+    await until_logged(launch, "ran")
+    assert launch.log_path.read_text() == "ran\n"
+    assert len(pids_of(engine, launch)) == 1
+
+
+async def test_folder_of_a_launch_that_was_cut_off_does_not_stay(engine: ProcessEngine, tmp_path: Path) -> None:
+    folder = tmp_path / "processes" / "cut-off"
+    folder.mkdir()
+    await eventually(lambda: not folder.exists())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 12)):
+            pass
+
+
+async def test_full_disk_loses_no_exit_code_and_refuses_a_launch_in_words(
+    tmp_path: Path, outfit: Outfit, small_disk: Path
+) -> None:
+    engine = ProcessEngine(small_disk / "processes", outfit)
+    await engine.start()
+    try:
+        go = tmp_path / "go"
+        launch = a_launch(tmp_path, "/bin/sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5")
+        await engine.launch(launch)
+        fill(small_disk)
+        go.touch()
+        ended = await next_change(engine, Condition.ENDED)
+        assert (ended.exit_code, ended.reason) == (5, "")
+        with pytest.raises(EngineError, match="disk is full") as caught:
+            await engine.launch(a_launch(tmp_path, "true"))
+        assert (caught.value.code, caught.value.status) == ("disk_full", 503)
+        assert [sighting.id for sighting in await engine.sightings()] == [launch.id]
+    finally:
         await engine.close()
 
 

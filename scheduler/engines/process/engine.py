@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import json
+import logging
 import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +27,18 @@ from scheduler.engines.base import Attached, Condition, EngineError, Launch, Pro
 from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
-from scheduler.engines.process.keeper import boot_id, write_json
+from scheduler.engines.process.keeper import boot_id, keep_room, write_json
+
+log = logging.getLogger(__name__)
 
 IMAGE = "local"
 LOOK_AGAIN = 1.5  # seconds; a container stopped or continued behind our back is seen by then
 DEATH_TAKES = 10.0  # seconds; a killed process can be held up by the kernel, not for long
+LOOK_SOON = 0.05  # seconds; while what was killed just now is still there
+HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it."
+CUT_OFF = "It was cut off with its keeper: a kill from outside, or the host's own lack of memory."
+RESTARTED = "The host was restarted while it ran, and its keeper with it."
+DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
 ROOT = Path(__file__).resolve().parents[3]
 # The scheduler's own environment holds secrets; these are what a program needs to find its way about.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -58,6 +70,8 @@ class ProcessEngine:
         self._outfit = outfit
         self._programs = programs
         self._changes = Changes()
+        self._settling = threading.Lock()
+        self._launching: set[str] = set()
         self._watched: dict[str, int] = {}  # container → pidfd of its keeper
         self._looking: asyncio.Task[None] | None = None
 
@@ -83,12 +97,22 @@ class ProcessEngine:
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         _check_image(launch.image)
         _check_fields(launch)
+        if self._running(launch.id) is not None:
+            return self._sighting(launch.id)  # the same launch again
+        self._launching.add(launch.id)
+        try:
+            await self._start_keeper(launch)
+        finally:
+            self._launching.discard(launch.id)
+        self._watch(launch.id)
+        return self._tell(launch.id)
+
+    async def _start_keeper(self, launch: Launch) -> None:
+        """Leaves nothing behind when it fails. Raises EngineError."""
         folder = self._home / launch.id
         try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            return self._sighting(launch.id)  # the same launch again
-        try:
+            folder.mkdir(mode=0o700, exist_ok=True)  # a scheduler that was killed over this launch may have made it
+            keep_room(folder / "ended.json")
             write_json(
                 folder / "launch.json",
                 {
@@ -101,12 +125,12 @@ class ProcessEngine:
             await _keep(folder)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise EngineError(DISK_FULL, code="disk_full", status=503) from error
             raise EngineError(f"Cannot start it: {error}.") from error
         except EngineError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._watch(launch.id)
-        return self._tell(launch.id)
 
     async def attach(self, engine_id: str) -> Attached:
         raise EngineError("There is no keyboard into a local process.", code="not_supported", status=400)
@@ -123,6 +147,7 @@ class ProcessEngine:
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         running = self._running(engine_id)
         if running is None or not running.is_kept():
+            await self._settle(engine_id)
             return
         if grace > 0:
             tree.signal_each(tree.descendants(running.keeper), signal.SIGTERM)
@@ -133,21 +158,20 @@ class ProcessEngine:
         await asyncio.to_thread(tree.freeze, running.keeper)
         tree.signal_each(tree.descendants(running.keeper), signal.SIGKILL)
         if not await _ended(running, DEATH_TAKES):
-            raise EngineError(f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it.")
+            raise EngineError(HELD)
         self._tell(engine_id)
 
     async def remove(self, engine_id: str) -> None:
-        running = self._running(engine_id)
-        if running is not None and running.is_kept():
+        if self._sighting(engine_id).condition not in (Condition.ENDED, Condition.GONE):
             raise EngineError("It still runs: kill it first.", code="still_running")
         self._unwatch(engine_id)
         shutil.rmtree(self._home / engine_id, ignore_errors=True)
-        self._changes.gone({path.name for path in self._home.iterdir()})
+        self._changes.gone_from_engine(engine_id)
 
     async def sightings(self) -> list[Sighting]:
-        found = await asyncio.to_thread(self._look)
-        for sighting in found:
-            self._changes.see(sighting)
+        before = self._changes.snapshot()
+        found = await asyncio.to_thread(self._look, frozenset(self._launching))
+        self._changes.looked(before, found)
         return found
 
     def changes(self) -> AsyncIterator[Sighting]:
@@ -183,30 +207,62 @@ class ProcessEngine:
             raise EngineError("It has ended.", code="not_running")
         return running
 
-    def _look(self) -> list[Sighting]:
+    def _look(self, launching: frozenset[str]) -> list[Sighting]:
         children = tree.look()
-        found = (self._sighting(path.parent.name, children) for path in self._home.glob("*/running.json"))
+        names = {path.parent.name for path in self._home.glob("*/running.json")}
+        found = (self._sighting(name, children) for name in names - launching)  # what those are is told at their end
         return [sighting for sighting in found if sighting.condition is not Condition.GONE]
 
     def _sighting(self, engine_id: str, children: tree.Children | None = None) -> Sighting:
         # The keeper's end is looked for before the file it leaves: the other way round one could miss both.
         running = self._running(engine_id)
         kept = running is not None and running.is_kept()
-        try:
-            ended = json.loads((self._home / engine_id / "ended.json").read_text())
-        except FileNotFoundError:
-            ended = None
         if running is None:
             return Sighting(engine_id, engine_id, Condition.GONE)
-        if ended is not None:
-            return Sighting(
-                engine_id, engine_id, Condition.ENDED, ended["exit_code"], running.started_at, ended["finished_at"]
-            )
+        if ended := self._ended(engine_id, running):
+            return ended
         if not kept:
-            reason = "It was cut off with its keeper: a restart of the host, or a kill from outside."
-            return Sighting(engine_id, engine_id, Condition.ENDED, started_at=running.started_at, reason=reason)
+            return self._without_keeper(engine_id, running)
         condition = Condition.PAUSED if tree.is_frozen(running.keeper, children) else Condition.RUNNING
         return Sighting(engine_id, engine_id, condition, started_at=running.started_at)
+
+    def _ended(self, engine_id: str, running: Running) -> Sighting | None:
+        try:
+            said = json.loads((self._home / engine_id / "ended.json").read_text())
+        except FileNotFoundError:
+            return None
+        return Sighting(
+            engine_id, engine_id, Condition.ENDED, said["exit_code"], running.started_at, said["finished_at"],
+            said.get("reason", ""),
+        )  # fmt: skip
+
+    def _without_keeper(self, engine_id: str, running: Running) -> Sighting:
+        """Its keeper was killed, and the kernel has ended the first process; nobody has ended the others.
+
+        They are known by the socket that they were started with: without it they have no GPU memory.
+        """
+        with self._settling:  # the regular look has a thread of its own
+            if ended := self._ended(engine_id, running):
+                return ended
+            here = running.boot == boot_id()
+            if here and (left := tree.with_environment(f"GPUSHARE_SOCKET={self._socket(engine_id)}")):
+                tree.signal_each(left, signal.SIGKILL)
+                return Sighting(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
+            reason, at = (CUT_OFF, time.time()) if here else (RESTARTED, None)
+            write_json(self._home / engine_id / "ended.json", {"exit_code": None, "finished_at": at, "reason": reason})
+            return Sighting(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
+
+    def _socket(self, engine_id: str) -> str:
+        launch = json.loads((self._home / engine_id / "launch.json").read_text())
+        return str(launch["environment"]["GPUSHARE_SOCKET"])
+
+    async def _settle(self, engine_id: str) -> None:
+        """Waits until nothing is left of one whose keeper is gone. Raises EngineError."""
+        deadline = time.monotonic() + DEATH_TAKES
+        while self._tell(engine_id).condition is Condition.RUNNING:
+            if time.monotonic() > deadline:
+                raise EngineError(HELD)
+            await asyncio.sleep(LOOK_SOON)
 
     def _tell(self, engine_id: str) -> Sighting:
         sighting = self._sighting(engine_id)
@@ -232,13 +288,32 @@ class ProcessEngine:
 
     def _keeper_ended(self, engine_id: str) -> None:
         self._unwatch(engine_id)
-        self._tell(engine_id)
+        if self._tell(engine_id).condition is Condition.RUNNING:
+            asyncio.get_running_loop().call_later(LOOK_SOON, self._keeper_ended, engine_id)
 
     async def _look_regularly(self) -> None:
         while True:
             await asyncio.sleep(LOOK_AGAIN)
-            seen = await self.sightings()
-            self._changes.gone({sighting.id for sighting in seen})
+            try:
+                await self.sightings()
+                self._forget_cut_launches()
+            except OSError as error:
+                log.warning("the containers cannot be looked at: %s", error)
+
+    def _forget_cut_launches(self) -> None:
+        """Folders that a scheduler made which was killed before there was a keeper."""
+        for folder in self._home.iterdir():
+            if folder.name in self._launching or not folder.is_dir() or (folder / "running.json").exists():
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not (folder / "running.json").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+            except BlockingIOError:
+                pass  # its keeper is starting the program
+            finally:
+                os.close(lock)
 
 
 def _check_image(image: str) -> None:

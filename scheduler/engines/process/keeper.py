@@ -4,7 +4,11 @@ It outlives the scheduler, so that a restarted one learns the exit codes of what
 
     launch.json   written by the engine: {"command": [...], "environment": {...}, "log": path}
     running.json  {"boot", "keeper", "keeper_started", "pid", "pid_started", "started_at"}, before the program begins
-    ended.json    {"exit_code", "finished_at"}, once no process of the container is left
+    ended.partial room on the disk for the next, taken by the engine: an end can be written where nothing else can
+    ended.json    {"exit_code", "finished_at", "reason"}, once no process of the container is left
+
+The folder is locked until the program has started or could not be: of two keepers of one launch, which a scheduler that
+was killed over it and the next have started, the second finds that there is nothing to do.
 
 The keeper adopts every orphan below it (subreaper), so a container's processes are exactly its descendants. As with
 Docker, the container ends when its first process ends: what else is left is killed. If the keeper itself is killed,
@@ -14,6 +18,8 @@ the kernel kills the first process with it. On standard output: nothing if the p
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -25,6 +31,8 @@ from scheduler.engines.process import tree
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+ROOM = 4096  # bytes kept for ended.json
+RETRY = 1.0  # seconds
 
 
 def boot_id() -> str:
@@ -32,10 +40,30 @@ def boot_id() -> str:
 
 
 def write_json(path: Path, content: dict[str, object]) -> None:
-    """All or nothing: a reader never sees half a file, a killed writer leaves none."""
+    """All or nothing: a reader never sees half a file, a killed writer leaves none.
+
+    What `keep_room` took is overwritten and only then given back: this needs no new room on the disk.
+    """
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content))
+    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        data = json.dumps(content).encode()
+        written = os.write(file, data)
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial))
+        os.ftruncate(file, written)
+    finally:
+        os.close(file)
     partial.replace(path)
+
+
+def keep_room(path: Path) -> None:
+    """For a `write_json` to come. Raises OSError."""
+    file = os.open(path.with_suffix(".partial"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(file, 0, ROOM)
+    finally:
+        os.close(file)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -60,7 +88,17 @@ def _become(command: list[str], environment: dict[str, str], log: str, report: i
 
 
 def _start(folder: Path) -> int:
-    """Starts the program and returns its pid. Raises OSError if it cannot be started."""
+    """Starts the program and returns its pid; 0 if another keeper has. Raises OSError if it cannot be started."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        return 0 if (folder / "running.json").exists() else _start_first(folder)
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+
+
+def _start_first(folder: Path) -> int:
     launch = json.loads((folder / "launch.json").read_text())
     keeper = os.getpid()
     reads, writes = os.pipe()
@@ -83,6 +121,7 @@ def _start(folder: Path) -> int:
     with os.fdopen(reads, "rb") as report:
         if failed := report.read():
             os.waitpid(pid, 0)
+            (folder / "running.json").unlink()
             raise OSError(int(failed), os.strerror(int(failed)), launch["command"][0])
     return pid
 
@@ -119,6 +158,17 @@ def _end_the_rest() -> None:
             return
 
 
+def _say_that_it_ended(path: Path, content: dict[str, object]) -> None:
+    """Nobody else knows: it is tried for as long as it takes, and while the folder is there."""
+    while path.parent.exists():
+        try:
+            write_json(path, content)
+        except OSError:
+            time.sleep(RETRY)
+        else:
+            return
+
+
 def main(folder: Path) -> None:
     if os.fork():
         os._exit(0)  # nobody's child: no parent has to reap the keeper
@@ -131,12 +181,14 @@ def main(folder: Path) -> None:
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", flush=True)
         return
+    if not pid:
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # the engine reads until both are closed
     os.dup2(nowhere, 2)
     code = _wait_for(pid)
     _end_the_rest()
-    write_json(folder / "ended.json", {"exit_code": code, "finished_at": time.time()})
+    _say_that_it_ended(folder / "ended.json", {"exit_code": code, "finished_at": time.time(), "reason": ""})
 
 
 if __name__ == "__main__":

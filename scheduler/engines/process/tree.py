@@ -77,6 +77,19 @@ def is_below(pid: int, root: int) -> bool:
     return False
 
 
+def with_environment(entry: str) -> list[Stat]:
+    """Living processes, of those that we may look into, that were started with this "NAME=value"."""
+    wanted = entry.encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append(stat(name))
+    return [each for each in found if each is not None and each.living]
+
+
 def signal_each(processes: list[Stat], number: int) -> None:
     for each in processes:
         # Between the look and the signal one may have ended and its pid gone to another: start times tell them apart.
