@@ -2,12 +2,9 @@
 #include "charge.h"
 
 #include "client.h"
-#include "devices.h"
-#include "hooks.h"
-#include "pools.h"
+#include "fork.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <time.h>
 
 /* How long the card may say "out of memory" inside a lease before that is believed: a dead process's memory comes
@@ -16,33 +13,12 @@
 #define LONGEST_PAUSE_MS 64
 #define MOST_ATTEMPTS 38 /* 1 + 2 + … + 64, then 64 each: about two seconds */
 
-/* glibc's, also behind pthread_atfork; musl has the other. Neither is needed to load. */
-__attribute__((weak)) int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
-__attribute__((weak)) int pthread_atfork(void (*)(void), void (*)(void), void (*)(void));
-
-/* A forked child is a process of its own: nothing that its parent holds is its own, and its parent's other threads,
- * whatever they were doing, are not there. */
-static void forget_all(void) {
-    client_forget();
-    ledger_forget();
-    devices_forget();
-    pools_forget();
-    virtual_forget();
-    graphs_forget();
-}
-
-static void watch_forks(void) {
-    static atomic_flag done = ATOMIC_FLAG_INIT;
-    if (atomic_flag_test_and_set(&done)) return;
-    if (__register_atfork)
-        __register_atfork(NULL, NULL, forget_all, NULL);
-    else if (pthread_atfork)
-        pthread_atfork(NULL, NULL, forget_all);
-}
+/* What looks for memory to give back before the scheduler is asked for more. */
+static void (*_Atomic look_first)(int slot);
 
 CUresult charge_open(void) {
     if (client_page()) return CUDA_SUCCESS;
-    watch_forks();
+    fork_watch();
     int outcome = client_open();
     if (outcome == WIRE_OK) return CUDA_SUCCESS;
     return outcome == CLIENT_NO_SCHEDULER ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_PERMITTED;
@@ -54,8 +30,8 @@ static struct lease_slot *slot_at(int slot) { return &client_page()->slot[slot];
  * instructions are in the cache, and each line of them costs. */
 __attribute__((cold, noinline)) static CUresult ask(int slot, uint64_t bytes, enum wire_purpose purpose) {
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY; /* no card has that; and nobody's counter would hold it */
-    /* Pools give back at a synchronise, which nobody watches: that is looked for before anybody asks. */
-    pools_look(slot);
+    void (*look)(int) = atomic_load(&look_first);
+    if (look) look(slot);
     if (lease_reserve(slot_at(slot), bytes)) return CUDA_SUCCESS;
     switch (client_need((unsigned)slot, bytes, purpose)) {
         case WIRE_OK:
@@ -72,7 +48,7 @@ CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
     return lease_reserve(slot_at(slot), bytes) ? CUDA_SUCCESS : ask(slot, bytes, purpose);
 }
 
-bool charge_try(int slot, uint64_t bytes) { return lease_reserve(slot_at(slot), bytes); }
+void charge_look_first(void (*look)(int slot)) { atomic_store(&look_first, look); }
 
 void charge_give(int slot, uint64_t bytes) {
     if (bytes && client_page() && lease_release(slot_at(slot), bytes)) client_released((unsigned)slot);
@@ -93,53 +69,4 @@ bool charge_again(unsigned attempt) {
 CUresult charge_refused(int slot, uint64_t bytes, CUresult result) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) client_physical((unsigned)slot, bytes);
     return result;
-}
-
-/* The driver gave out an address that we still had: it was freed in a way that we do not see. */
-__attribute__((cold, noinline)) static void freed_unseen(const struct ledger_entry *entry) { charge_freed(entry); }
-
-bool charge_note(const struct ledger_entry *entry) {
-    struct ledger_entry replaced;
-    if (!ledger_put(entry, &replaced)) return false;
-    if (replaced.kind) freed_unseen(&replaced);
-    return true;
-}
-
-void charge_freed(const struct ledger_entry *entry) {
-    if (entry->pooled)
-        pool_freed((struct pool *)(uintptr_t)entry->owner, entry->bytes);
-    else
-        charge_give(entry->slot, entry->bytes);
-}
-
-__attribute__((cold, noinline)) static CUresult not_freed(CUresult result, const struct ledger_entry *entry) {
-    charge_note(entry);
-    return result;
-}
-
-CUresult charge_end_free(CUresult result, bool known, const struct ledger_entry *entry) {
-    if (!known) return result;
-    if (result != CUDA_SUCCESS) return not_freed(result, entry);
-    charge_freed(entry);
-    return CUDA_SUCCESS;
-}
-
-struct gone {
-    uint64_t context;
-    int slot;
-    uint64_t bytes;
-};
-
-static bool belongs(const struct ledger_entry *entry, void *context) {
-    struct gone *gone = context;
-    bool of_context = (entry->kind == LEDGER_POINTER && !entry->pooled) || entry->kind == LEDGER_ARRAY;
-    if (!of_context || entry->owner != gone->context || entry->slot != gone->slot) return false;
-    gone->bytes += entry->bytes;
-    return true;
-}
-
-void charge_context_gone(CUcontext context, int slot) {
-    struct gone gone = {.context = (uint64_t)(uintptr_t)context, .slot = slot};
-    ledger_sweep(belongs, &gone);
-    charge_give(slot, gone.bytes);
 }

@@ -3,8 +3,9 @@
 #define GPUSHARE_CHARGE_H
 
 #include "cuda_abi.h"
-#include "ledger.h"
 #include "wire.h"
+
+#include <stdbool.h>
 
 #define NO_SLOT (-1)
 #define BLOCK ((uint64_t)2 << 20)
@@ -23,10 +24,10 @@ CUresult charge_open(void);
  * return to the program. */
 CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose);
 
-/* The same without a message: false if the lease does not hold that much. */
-bool charge_try(int slot, uint64_t bytes);
-
 void charge_give(int slot, uint64_t bytes);
+
+/* `look` is called before the scheduler is asked for memory of a slot: it may find some that can be given back. */
+void charge_look_first(void (*look)(int slot));
 
 /* Somebody waits for memory of this slot's GPU. */
 bool charge_pressure(int slot);
@@ -48,18 +49,5 @@ __attribute__((cold, noinline)) bool charge_again(unsigned attempt);
 /* Ends a CHARGED_CALL that failed, after its charge was given back: tells the scheduler if the card had no memory for
  * `bytes` inside the lease. Returns `result`. */
 __attribute__((cold, noinline)) CUresult charge_refused(int slot, uint64_t bytes, CUresult result);
-
-/* Notes what is held. False: no host memory for that; the caller gives the allocation back. */
-bool charge_note(const struct ledger_entry *entry);
-
-/* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
-void charge_freed(const struct ledger_entry *entry);
-
-/* Ends a free: does that, or notes the entry again if the driver has refused. `known`: it was in the ledger. What was
- * not (imported, mapped from outside, freed already) is between the program and the driver. Returns `result`. */
-CUresult charge_end_free(CUresult result, bool known, const struct ledger_entry *entry);
-
-/* Drops everything on a slot's GPU that belonged to a context which is gone; NULL: to the primary one. */
-void charge_context_gone(CUcontext context, int slot);
 
 #endif

@@ -2,6 +2,7 @@
 #include "client.h"
 
 #include "dial.h"
+#include "fork.h"
 #include "lock.h"
 #include "options.h"
 
@@ -278,3 +279,4 @@ void client_forget(void) {
     session.waiters = NULL;
     atomic_store(&session.lock.word, 0);
 }
+FORGET_IN_CHILD(client_forget);

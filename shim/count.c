@@ -2,6 +2,8 @@
  * this at the beginning of every function of hooks_*.c. */
 #include "hooks.h"
 
+#include <stdatomic.h>
+
 static _Atomic unsigned long long entered;
 
 __attribute__((visibility("default"))) unsigned long long gpushare_intercepted(void);

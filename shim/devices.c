@@ -2,8 +2,10 @@
 
 #include "charge.h"
 #include "client.h"
-#include "hooks.h"
+#include "fork.h"
+#include "ledger.h"
 #include "options.h"
+#include "resolve.h"
 
 #include <string.h>
 
@@ -145,8 +147,9 @@ void devices_give_primary(CUdevice device) {
 
 bool devices_primary_charged(CUdevice device) { return atomic_load(&devices[device].charged) != 0; }
 
-void devices_forget(void) {
+static void devices_forget(void) {
     memset(devices, 0, sizeof devices);
     atomic_store(&own_contexts, false);
     devices_changed();
 }
+FORGET_IN_CHILD(devices_forget);

@@ -4,7 +4,9 @@
 
 #include "cuda_abi.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #define DEVICES 64
 
@@ -49,8 +51,5 @@ CUresult devices_take_primary(CUdevice device, bool *charged);
 /* Gives that charge back. */
 void devices_give_primary(CUdevice device);
 bool devices_primary_charged(CUdevice device);
-
-/* In a forked child. */
-void devices_forget(void);
 
 #endif

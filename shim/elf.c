@@ -2,13 +2,13 @@
 #include "elf.h"
 
 #include <link.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 struct search {
     const char *name;
-    const void *except;
     void *found;
 };
 
@@ -52,23 +52,32 @@ static struct tables tables_of(const struct dl_phdr_info *object) {
     return tables;
 }
 
+static bool lies_in(const struct dl_phdr_info *object, const void *place) {
+    for (int at = 0; at < object->dlpi_phnum; at++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[at];
+        if (part->p_type == PT_LOAD && (ElfW(Addr))place - object->dlpi_addr - part->p_vaddr < part->p_memsz)
+            return true;
+    }
+    return false;
+}
+
 static int look(struct dl_phdr_info *object, size_t size, void *context) {
     struct search *search = context;
     struct tables tables = tables_of(object);
     (void)size;
+    if (lies_in(object, (const void *)look)) return 0;
     if (!tables.symbols || !tables.names || (!tables.hash && !tables.gnu_hash)) return 0;
     size_t count = tables.hash ? tables.hash[1] : count_by_gnu_hash(tables.gnu_hash);
     for (size_t at = 0; at < count && !search->found; at++) {
         const ElfW(Sym) *symbol = &tables.symbols[at];
         if (symbol->st_shndx == SHN_UNDEF || strcmp(tables.names + symbol->st_name, search->name) != 0) continue;
-        void *found = (void *)(object->dlpi_addr + symbol->st_value);
-        if (found != search->except) search->found = found;
+        search->found = (void *)(object->dlpi_addr + symbol->st_value);
     }
     return search->found != NULL;
 }
 
-void *elf_find(const char *name, const void *except) {
-    struct search search = {.name = name, .except = except};
+void *elf_find(const char *name) {
+    struct search search = {.name = name};
     dl_iterate_phdr(look, &search);
     return search.found;
 }

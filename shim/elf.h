@@ -3,7 +3,7 @@
 #ifndef GPUSHARE_ELF_H
 #define GPUSHARE_ELF_H
 
-/* The first definition of `name` in any loaded object, in load order, other than `except`; NULL if there is none. */
-void *elf_find(const char *name, const void *except);
+/* The first definition of `name` in any loaded object but our own, in load order; NULL if there is none. */
+void *elf_find(const char *name);
 
 #endif

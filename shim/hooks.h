@@ -1,5 +1,5 @@
 /* THE table of intercepted calls. Everything else about them comes from here: the wrappers' declarations, the real
- * functions' pointers, and what `dlsym` and `cuGetProcAddress` hand out instead.
+ * functions' pointers (resolve.h), and what `dlsym` and `cuGetProcAddress` hand out instead (hooks_entry.c).
  *
  *     X(library, name, parameters)
  *
@@ -10,8 +10,6 @@
 #define GPUSHARE_HOOKS_H
 
 #include "cuda_abi.h"
-
-#include <stdatomic.h>
 
 #define HOOKS(X)                                                                                                       \
     HOOKS_ENTRY(X)                                                                                                     \
@@ -24,7 +22,7 @@
     HOOKS_CONTEXT(X)                                                                                                   \
     HOOKS_REPORT(X)
 
-/* Ways to get at the other calls: hooks_entry.c */
+/* hooks_entry.c: ways to get at the other calls, beside dlsym */
 #define HOOKS_ENTRY(X)                                                                                                 \
     X(CUDA, cuGetProcAddress, (const char *name, void **address, int version, uint64_t flags))                         \
     X(CUDA, cuGetProcAddress_v2, (const char *name, void **address, int version, uint64_t flags, int *status))
@@ -88,16 +86,6 @@
 
 /* hooks_graph.c */
 #define HOOKS_GRAPH(X)                                                                                                 \
-    X(CUDA, cuStreamBeginCapture, (CUstream stream))                                                                   \
-    X(CUDA, cuStreamBeginCapture_ptsz, (CUstream stream))                                                              \
-    X(CUDA, cuStreamBeginCapture_v2, (CUstream stream, int mode))                                                      \
-    X(CUDA, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))                                                 \
-    X(CUDA, cuStreamBeginCaptureToGraph,                                                                               \
-      (CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode))          \
-    X(CUDA, cuStreamBeginCaptureToGraph_ptsz,                                                                          \
-      (CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode))          \
-    X(CUDA, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                                    \
-    X(CUDA, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph * graph))                                               \
     X(CUDA, cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode * error, char *log, size_t size))      \
     X(CUDA, cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode * error, char *log, size_t size))   \
     X(CUDA, cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                \
@@ -112,6 +100,16 @@
 
 /* hooks_stream.c */
 #define HOOKS_STREAM(X)                                                                                                \
+    X(CUDA, cuStreamBeginCapture, (CUstream stream))                                                                   \
+    X(CUDA, cuStreamBeginCapture_ptsz, (CUstream stream))                                                              \
+    X(CUDA, cuStreamBeginCapture_v2, (CUstream stream, int mode))                                                      \
+    X(CUDA, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))                                                 \
+    X(CUDA, cuStreamBeginCaptureToGraph,                                                                               \
+      (CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode))          \
+    X(CUDA, cuStreamBeginCaptureToGraph_ptsz,                                                                          \
+      (CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode))          \
+    X(CUDA, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                                    \
+    X(CUDA, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph * graph))                                               \
     X(CUDA, cuStreamDestroy, (CUstream stream))                                                                        \
     X(CUDA, cuStreamDestroy_v2, (CUstream stream))
 
@@ -194,31 +192,5 @@ HOOKS(DECLARE)
 #define DECLARE(library, name, parameters) typedef int name##_function parameters;
 USED(DECLARE)
 #undef DECLARE
-
-extern _Atomic(void *) real_address[CALL_COUNT];
-
-/* Finds a real function; one that the driver does not have becomes one that says so. resolve.c */
-__attribute__((cold, noinline)) void *real_find(enum hook hook);
-
-/* True if the installed driver has the call. */
-int real_exists(enum hook hook);
-
-static inline void *real_function(enum hook hook) {
-    void *address = atomic_load_explicit(&real_address[hook], memory_order_acquire);
-    return address ? address : real_find(hook);
-}
-
-/* The driver's own function: REAL(cuMemFree_v2)(address) */
-#define REAL(name) ((name##_function *)real_function(HOOK_##name))
-
-/* An array has been destroyed: nothing is mapped into it any more. hooks_virtual.c */
-void virtual_array_gone(const void *array);
-
-/* In a forked child, where nothing that was noted is so any more. hooks_virtual.c, hooks_graph.c */
-void virtual_forget(void);
-void graphs_forget(void);
-
-/* What to hand out instead of a real function of the driver, or NULL if that one is not intercepted. */
-void *wrapper_of(const void *real);
 
 #endif

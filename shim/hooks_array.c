@@ -2,7 +2,9 @@
  * tells it of an array whose memory is mapped later, so such a twin, which takes nothing, is made and asked first. */
 #include "charge.h"
 #include "devices.h"
-#include "hooks.h"
+#include "held.h"
+#include "physical.h"
+#include "resolve.h"
 
 /* No memory of their own: what is mapped into them was charged when it was created. */
 #define WITHOUT_MEMORY (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
@@ -77,7 +79,7 @@ static CUresult end(CUresult result, const struct place *place, uint64_t charge,
         charge_give(place->slot, charge);
         return charge_refused(place->slot, charge, result);
     }
-    if (charge_note(&entry)) return CUDA_SUCCESS;
+    if (held_note(&entry)) return CUDA_SUCCESS;
     if (mipmap)
         REAL(cuMipmappedArrayDestroy)(array);
     else
@@ -134,8 +136,8 @@ int cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTO
     struct ledger_entry entry;                                                                                         \
     bool known = ledger_take(LEDGER_ARRAY, (uint64_t)(uintptr_t)array, &entry);                                        \
     CUresult result = call;                                                                                            \
-    if (known && result == CUDA_SUCCESS && !entry.bytes) virtual_array_gone(array);                                    \
-    return charge_end_free(result, known, &entry)
+    if (known && result == CUDA_SUCCESS && !entry.bytes) physical_array_gone(array);                                   \
+    return held_end_free(result, known, &entry)
 
 int cuArrayDestroy(CUarray array) { DESTROY(REAL(cuArrayDestroy)(array)); }
 

@@ -3,8 +3,9 @@
 #include "charge.h"
 #include "client.h"
 #include "devices.h"
-#include "hooks.h"
+#include "held.h"
 #include "pools.h"
+#include "resolve.h"
 
 /* ---- the primary context: one for each device, counted by the driver ---- */
 
@@ -17,7 +18,7 @@ static void look_at_primary(CUdevice device) {
     CUresult unused;
     int slot = devices_slot(device, &unused);
     if (slot == NO_SLOT) return;
-    charge_context_gone(NULL, slot);
+    held_context_gone(NULL, slot);
     pools_slot_gone(slot);
     devices_give_primary(device);
 }
@@ -80,7 +81,7 @@ static CUresult end(const struct making *making, CUresult result, CUcontext *con
         devices_own_context();
         entry.key = (uint64_t)(uintptr_t)*context;
         atomic_fetch_add(&client_page()->slot[making->slot].overhead, making->bytes);
-        if (charge_note(&entry)) return CUDA_SUCCESS;
+        if (held_note(&entry)) return CUDA_SUCCESS;
         atomic_fetch_sub(&client_page()->slot[making->slot].overhead, making->bytes);
         REAL(cuCtxDestroy_v2)(*context);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -111,7 +112,7 @@ int cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUd
 
 static void gone(CUcontext context, const struct ledger_entry *entry) {
     devices_changed();
-    charge_context_gone(context, entry->slot);
+    held_context_gone(context, entry->slot);
     atomic_fetch_sub(&client_page()->slot[entry->slot].overhead, entry->bytes);
     charge_give(entry->slot, entry->bytes);
 }
@@ -122,7 +123,7 @@ static void gone(CUcontext context, const struct ledger_entry *entry) {
         bool known = ledger_take(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry);                                \
         CUresult result = REAL(name)(context);                                                                         \
         if (known && result == CUDA_SUCCESS) gone(context, &entry);                                                    \
-        if (known && result != CUDA_SUCCESS) charge_note(&entry);                                                      \
+        if (known && result != CUDA_SUCCESS) held_note(&entry);                                                        \
         return result;                                                                                                 \
     }
 DESTROY(cuCtxDestroy)

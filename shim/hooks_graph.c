@@ -4,71 +4,20 @@
  * launches, cost nothing. */
 #include "charge.h"
 #include "devices.h"
-#include "hooks.h"
+#include "fork.h"
+#include "ledger.h"
 #include "pools.h"
-#include "streams.h"
+#include "resolve.h"
 
 #include <stdlib.h>
 
 #define UNIT 512
 
-_Atomic int streams_captures;
-
-bool streams_ask(CUstream stream) {
-    int status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 /* Executable graphs that allocate. While there are none, a launch is a load and a jump. */
 static _Atomic int allocating;
 
-void graphs_forget(void) {
-    atomic_store(&streams_captures, 0);
-    atomic_store(&allocating, 0);
-}
-
-/* ---- capturing ---- */
-
-static CUresult began(CUresult result) {
-    if (result == CUDA_SUCCESS) atomic_fetch_add(&streams_captures, 1);
-    return result;
-}
-
-int cuStreamBeginCapture(CUstream stream) { return began(REAL(cuStreamBeginCapture)(stream)); }
-
-int cuStreamBeginCapture_ptsz(CUstream stream) { return began(REAL(cuStreamBeginCapture_ptsz)(stream)); }
-
-int cuStreamBeginCapture_v2(CUstream stream, int mode) { return began(REAL(cuStreamBeginCapture_v2)(stream, mode)); }
-
-int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
-    return began(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
-}
-
-int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges,
-                                size_t count, int mode) {
-    return began(REAL(cuStreamBeginCaptureToGraph)(stream, graph, before, edges, count, mode));
-}
-
-int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges,
-                                     size_t count, int mode) {
-    return began(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, before, edges, count, mode));
-}
-
-/* An end that reports an invalidated capture has ended it all the same. */
-static CUresult ended(CUstream stream, bool was, CUresult result) {
-    if (was && !streams_capturing(stream)) atomic_fetch_sub(&streams_captures, 1);
-    return result;
-}
-
-int cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    bool was = streams_capturing(stream);
-    return ended(stream, was, REAL(cuStreamEndCapture)(stream, graph));
-}
-
-int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    bool was = streams_capturing(PER_THREAD(stream));
-    return ended(PER_THREAD(stream), was, REAL(cuStreamEndCapture_ptsz)(stream, graph));
-}
+static void graphs_forget(void) { atomic_store(&allocating, 0); }
+FORGET_IN_CHILD(graphs_forget);
 
 /* ---- what a graph needs ---- */
 
@@ -176,10 +125,11 @@ static void forget_exec(CUgraphExec exec) {
 static CUresult note_exec(CUgraphExec exec, const uint64_t need[DEVICES]) {
     forget_exec(exec); /* an earlier one under the same handle that ended unseen */
     for (CUdevice device = 0; device < DEVICES; device++) {
+        struct ledger_entry replaced;
         struct ledger_entry entry = {.kind = LEDGER_EXEC, .key = exec_key(exec, device), .bytes = need[device]};
         if (!need[device]) continue;
         atomic_fetch_add(&allocating, 1);
-        if (charge_note(&entry)) continue;
+        if (ledger_put(&entry, &replaced)) continue;
         atomic_fetch_sub(&allocating, 1);
         forget_exec(exec);
         REAL(cuGraphExecDestroy)(exec);

@@ -1,7 +1,8 @@
 /* Plain device memory: charged to the current context's GPU, by size. */
 #include "charge.h"
 #include "devices.h"
-#include "hooks.h"
+#include "held.h"
+#include "resolve.h"
 
 #define PITCH_STEP 512 /* no device aligns its rows more coarsely */
 
@@ -25,7 +26,7 @@ static CUresult settle(CUresult result, const struct place *place, uint64_t byte
                                  .bytes = bytes,
                                  .slot = (uint8_t)place->slot,
                                  .owner = (uint64_t)(uintptr_t)place->context};
-    return charge_note(&entry) ? CUDA_SUCCESS : not_noted(place, bytes, address);
+    return held_note(&entry) ? CUDA_SUCCESS : not_noted(place, bytes, address);
 }
 
 /* Where to allocate, with `bytes` taken from the lease there. */
@@ -99,7 +100,7 @@ int cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int w
 #define FREE(address, call)                                                                                            \
     struct ledger_entry entry;                                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
-    return charge_end_free(call, known, &entry)
+    return held_end_free(call, known, &entry)
 
 int cuMemFree_v2(CUdeviceptr address) { FREE(address, REAL(cuMemFree_v2)(address)); }
 

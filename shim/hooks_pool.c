@@ -1,9 +1,10 @@
 /* Stream-ordered allocations: charged by what their pool has reserved (pools.c). */
 #include "charge.h"
 #include "devices.h"
-#include "hooks.h"
+#include "held.h"
+#include "hooks_stream.h"
 #include "pools.h"
-#include "streams.h"
+#include "resolve.h"
 
 __attribute__((cold, noinline)) static CUresult undo(struct pool *pool, uint64_t live, CUdeviceptr address,
                                                      CUstream stream) {
@@ -25,7 +26,7 @@ static CUresult settle(CUresult result, struct pool *pool, const struct growth *
                                  .slot = (uint8_t)pool->slot,
                                  .pooled = true,
                                  .owner = (uint64_t)(uintptr_t)pool};
-    return charged && charge_note(&entry) ? CUDA_SUCCESS : undo(pool, growth->live, *address, stream);
+    return charged && held_note(&entry) ? CUDA_SUCCESS : undo(pool, growth->live, *address, stream);
 }
 
 /* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. */
@@ -63,7 +64,7 @@ int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     struct ledger_entry entry;                                                                                         \
     if (streams_capturing(where)) return call;                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
-    return charge_end_free(call, known, &entry)
+    return held_end_free(call, known, &entry)
 
 int cuMemFreeAsync(CUdeviceptr address, CUstream stream) { FREE(stream, REAL(cuMemFreeAsync)(address, stream)); }
 

@@ -2,7 +2,7 @@
 #include "charge.h"
 #include "client.h"
 #include "devices.h"
-#include "hooks.h"
+#include "resolve.h"
 
 #include <string.h>
 

@@ -1,6 +1,61 @@
-/* Streams: only that one has gone, since threads remember which pool a stream allocates from. */
+/* Streams: which of them are being captured into a graph, where nothing is allocated yet, and that one has gone, since
+ * threads remember which pool a stream allocates from. */
+#include "hooks_stream.h"
+
 #include "devices.h"
-#include "hooks.h"
+#include "fork.h"
+#include "resolve.h"
+
+_Atomic int streams_captures;
+
+bool streams_ask(CUstream stream) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static void streams_forget(void) { atomic_store(&streams_captures, 0); }
+FORGET_IN_CHILD(streams_forget);
+
+static CUresult began(CUresult result) {
+    if (result == CUDA_SUCCESS) atomic_fetch_add(&streams_captures, 1);
+    return result;
+}
+
+int cuStreamBeginCapture(CUstream stream) { return began(REAL(cuStreamBeginCapture)(stream)); }
+
+int cuStreamBeginCapture_ptsz(CUstream stream) { return began(REAL(cuStreamBeginCapture_ptsz)(stream)); }
+
+int cuStreamBeginCapture_v2(CUstream stream, int mode) { return began(REAL(cuStreamBeginCapture_v2)(stream, mode)); }
+
+int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
+    return began(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
+}
+
+int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges,
+                                size_t count, int mode) {
+    return began(REAL(cuStreamBeginCaptureToGraph)(stream, graph, before, edges, count, mode));
+}
+
+int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges,
+                                     size_t count, int mode) {
+    return began(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, before, edges, count, mode));
+}
+
+/* An end that reports an invalidated capture has ended it all the same. */
+static CUresult ended(CUstream stream, bool was, CUresult result) {
+    if (was && !streams_capturing(stream)) atomic_fetch_sub(&streams_captures, 1);
+    return result;
+}
+
+int cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    bool was = streams_capturing(stream);
+    return ended(stream, was, REAL(cuStreamEndCapture)(stream, graph));
+}
+
+int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
+    bool was = streams_capturing(PER_THREAD(stream));
+    return ended(PER_THREAD(stream), was, REAL(cuStreamEndCapture_ptsz)(stream, graph));
+}
 
 int cuStreamDestroy(CUstream stream) {
     CUresult result = REAL(cuStreamDestroy)(stream);

@@ -1,77 +1,12 @@
-/* Virtual memory management: physical memory is charged when it is created, and until it is neither referred to by a
- * handle nor mapped anywhere. Addresses alone cost nothing. Imported memory is its exporter's. */
+/* Virtual memory management: physical memory is charged (physical.h), addresses alone cost nothing. Imported memory is
+ * its exporter's. */
 #include "charge.h"
 #include "devices.h"
-#include "hooks.h"
-#include "lock.h"
+#include "physical.h"
+#include "resolve.h"
 
 #include <stddef.h>
 #include <stdlib.h>
-
-/* Memory of cuMemCreate. */
-struct physical {
-    int slot;
-    uint64_t bytes;
-    _Atomic uint64_t references; /* handles and mappings */
-};
-
-/* Holds a handle's entry and its count together; never held across a call. */
-static struct lock counting;
-
-void virtual_forget(void) { atomic_store(&counting.word, 0); }
-
-static struct physical *physical_of(const struct ledger_entry *entry) {
-    return (struct physical *)(uintptr_t)entry->owner;
-}
-
-static void refer(struct physical *physical) { atomic_fetch_add(&physical->references, 1); }
-
-static void drop(struct physical *physical) {
-    if (atomic_fetch_sub(&physical->references, 1) != 1) return;
-    charge_give(physical->slot, physical->bytes);
-    free(physical);
-}
-
-/* One more handle of this value. What it stood for until now, if it was something else, was released in a way that we
- * do not see. False: no host memory. */
-static bool add_handle(CUmemGenericAllocationHandle handle, struct physical *physical) {
-    struct ledger_entry before = {.bytes = 0}, replaced;
-    lock_take(&counting);
-    bool taken = ledger_take(LEDGER_HANDLE, handle, &before);
-    bool again = taken && physical_of(&before) == physical;
-    bool noted = ledger_put(&(struct ledger_entry){.kind = LEDGER_HANDLE,
-                                                   .key = handle,
-                                                   .bytes = again ? before.bytes + 1 : 1,
-                                                   .slot = (uint8_t)physical->slot,
-                                                   .owner = (uint64_t)(uintptr_t)physical},
-                            &replaced);
-    lock_drop(&counting);
-    while (taken && !again && before.bytes--) drop(physical_of(&before));
-    return noted;
-}
-
-/* One handle less; its memory, still referred to for the caller, or NULL if it is not ours. */
-static struct physical *remove_handle(CUmemGenericAllocationHandle handle) {
-    struct ledger_entry entry, replaced;
-    struct physical *physical = NULL;
-    lock_take(&counting);
-    if (ledger_take(LEDGER_HANDLE, handle, &entry)) {
-        physical = physical_of(&entry);
-        if (--entry.bytes) ledger_put(&entry, &replaced);
-    }
-    lock_drop(&counting);
-    return physical;
-}
-
-/* The memory behind a handle, referred to once more, or NULL if it is not ours. */
-static struct physical *look_up(CUmemGenericAllocationHandle handle) {
-    struct ledger_entry entry;
-    struct physical *physical = NULL;
-    lock_take(&counting);
-    if (ledger_get(LEDGER_HANDLE, handle, &entry)) refer(physical = physical_of(&entry));
-    lock_drop(&counting);
-    return physical;
-}
 
 int cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                 unsigned long long flags) {
@@ -90,7 +25,7 @@ int cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemA
         return result;
     }
     result = CHARGED_CALL(REAL(cuMemCreate)(handle, bytes, properties, flags));
-    if (result == CUDA_SUCCESS && add_handle(*handle, physical)) return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS && physical_add_handle(*handle, physical)) return CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) REAL(cuMemRelease)(*handle);
     free(physical);
     charge_give(slot, charge);
@@ -98,36 +33,24 @@ int cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemA
 }
 
 int cuMemRelease(CUmemGenericAllocationHandle handle) {
-    struct physical *physical = remove_handle(handle);
+    struct physical *physical = physical_remove_handle(handle);
     CUresult result = REAL(cuMemRelease)(handle);
     if (!physical) return result;
     if (result != CUDA_SUCCESS)
-        add_handle(handle, physical);
+        physical_add_handle(handle, physical);
     else
-        drop(physical);
+        physical_drop(physical);
     return result;
-}
-
-struct search {
-    CUdeviceptr address;
-    struct physical *found;
-};
-
-static bool contains(const struct ledger_entry *entry, void *context) {
-    struct search *search = context;
-    if (!search->found && entry->kind == LEDGER_MAPPING && search->address - entry->key < entry->bytes)
-        refer(search->found = physical_of(entry));
-    return false;
 }
 
 /* A new handle for what is mapped at an address, perhaps after the last one was released. */
 int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     if (result != CUDA_SUCCESS) return result;
-    struct search search = {.address = (CUdeviceptr)(uintptr_t)address};
-    if (!(search.found = look_up(*handle))) ledger_sweep(contains, &search);
-    if (!search.found || add_handle(*handle, search.found)) return result;
-    drop(search.found);
+    struct physical *physical = physical_look_up(*handle);
+    if (!physical) physical = physical_mapped_at((CUdeviceptr)(uintptr_t)address);
+    if (!physical || physical_add_handle(*handle, physical)) return result;
+    physical_drop(physical);
     REAL(cuMemRelease)(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -136,14 +59,14 @@ int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr
 int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type) {
     CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shared, type);
     if (result != CUDA_SUCCESS) return result;
-    struct physical *physical = look_up(*handle);
-    if (physical) add_handle(*handle, physical);
+    struct physical *physical = physical_look_up(*handle);
+    if (physical) physical_add_handle(*handle, physical);
     return result;
 }
 
 int cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
-    struct physical *physical = look_up(handle);
+    struct physical *physical = physical_look_up(handle);
     CUresult result = REAL(cuMemMap)(address, bytes, offset, handle, flags);
     if (!physical) return result;
     struct ledger_entry replaced, entry = {.kind = LEDGER_MAPPING,
@@ -155,7 +78,7 @@ int cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAlloc
         REAL(cuMemUnmap)(address, bytes);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (result != CUDA_SUCCESS) drop(physical);
+    if (result != CUDA_SUCCESS) physical_drop(physical);
     return result;
 }
 
@@ -179,7 +102,7 @@ int cuMemUnmap(CUdeviceptr address, size_t bytes) {
     while (count--) {
         struct ledger_entry replaced;
         if (result == CUDA_SUCCESS)
-            drop(physical_of(&taken[count]));
+            physical_drop(physical_of(&taken[count]));
         else
             ledger_put(&taken[count], &replaced);
     }
@@ -200,7 +123,7 @@ static uint64_t tile_key(const CUarrayMapInfo *tile) {
 
 /* The memory that a tile maps, referred to once more; NULL if it maps none of ours. */
 static struct physical *mapped_by(const CUarrayMapInfo *tile) {
-    return tile->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? look_up(tile->memHandle) : NULL;
+    return tile->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? physical_look_up(tile->memHandle) : NULL;
 }
 
 /* The references are taken before the call, as the handles may be released as soon as it has returned. */
@@ -217,11 +140,11 @@ static CUresult map_tiles(CUarrayMapInfo *tiles, unsigned int count, CUstream st
                                      .bytes = (uint64_t)(uintptr_t)tiles[at].resource,
                                      .owner = (uint64_t)(uintptr_t)mapped[at]};
         if (result != CUDA_SUCCESS) {
-            if (mapped[at]) drop(mapped[at]);
+            if (mapped[at]) physical_drop(mapped[at]);
         } else if (mapped[at]) {
-            if (ledger_put(&entry, &before) && before.kind) drop(physical_of(&before));
+            if (ledger_put(&entry, &before) && before.kind) physical_drop(physical_of(&before));
         } else if (ledger_take(LEDGER_TILE, entry.key, &before)) {
-            drop(physical_of(&before));
+            physical_drop(physical_of(&before));
         }
     }
     free(mapped);
@@ -234,25 +157,4 @@ int cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream strea
 
 int cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream) {
     return map_tiles(tiles, count, stream, REAL(cuMemMapArrayAsync_ptsz));
-}
-
-struct removal {
-    const void *array;
-    struct physical *found;
-};
-
-static bool first_of_array(const struct ledger_entry *entry, void *context) {
-    struct removal *removal = context;
-    bool take = !removal->found && entry->kind == LEDGER_TILE && entry->bytes == (uint64_t)(uintptr_t)removal->array;
-    if (take) removal->found = physical_of(entry);
-    return take;
-}
-
-void virtual_array_gone(const void *array) {
-    struct removal removal = {.array = array};
-    do {
-        removal.found = NULL;
-        ledger_sweep(first_of_array, &removal);
-        if (removal.found) drop(removal.found);
-    } while (removal.found);
 }

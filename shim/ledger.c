@@ -1,5 +1,6 @@
 #include "ledger.h"
 
+#include "fork.h"
 #include "lock.h"
 
 #include <stddef.h>
@@ -124,3 +125,4 @@ void ledger_forget(void) {
         *shard = (struct shard){.places = NULL};
     }
 }
+FORGET_IN_CHILD(ledger_forget);

@@ -2,7 +2,9 @@
 
 #include "charge.h"
 #include "devices.h"
-#include "hooks.h"
+#include "fork.h"
+#include "ledger.h"
+#include "resolve.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -28,6 +30,8 @@ static _Thread_local uint64_t unchecked;
 
 /* ---- which pool ---- */
 
+static void pools_look(int slot);
+
 static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
     struct pool *pool;
     lock_take(&making);
@@ -45,14 +49,15 @@ static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
         pool->dead = false;
     }
     lock_drop(&making);
+    charge_look_first(pools_look);
     return pool;
 }
 
 bool pools_add(CUmemoryPool handle, int slot) {
     struct pool *pool = make(handle, 0, slot);
-    struct ledger_entry entry = {
-        .kind = LEDGER_POOL, .key = (uint64_t)(uintptr_t)handle, .owner = (uint64_t)(uintptr_t)pool};
-    return pool && charge_note(&entry);
+    struct ledger_entry replaced,
+        entry = {.kind = LEDGER_POOL, .key = (uint64_t)(uintptr_t)handle, .owner = (uint64_t)(uintptr_t)pool};
+    return pool && ledger_put(&entry, &replaced);
 }
 
 static struct pool *known(CUmemoryPool handle) {
@@ -256,7 +261,9 @@ void pool_look(struct pool *pool) {
     if (pool->slot != NO_SLOT) settle(pool, 0);
 }
 
-void pools_look(int slot) {
+/* Brings the charge of all pools of a slot to what they have, where that may be less. They give back at a synchronise,
+ * which nobody watches: so this comes before the scheduler is asked for more. */
+static void pools_look(int slot) {
     lock_take(&making);
     struct pool *pool = all; /* only its head ever changes */
     lock_drop(&making);
@@ -281,7 +288,7 @@ void pools_slot_gone(int slot) {
     }
 }
 
-void pools_forget(void) {
+static void pools_forget(void) {
     all = NULL;
     atomic_store(&making.word, 0);
     for (CUdevice device = 0; device < DEVICES; device++) {
@@ -289,3 +296,4 @@ void pools_forget(void) {
         atomic_store(&graphs[device], NULL);
     }
 }
+FORGET_IN_CHILD(pools_forget);

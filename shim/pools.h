@@ -75,13 +75,7 @@ void pool_freed(struct pool *pool, uint64_t bytes);
 /* Charges what is reserved now, after something that may have made it less. */
 void pool_look(struct pool *pool);
 
-/* The same for all pools of a slot that may have less than they are charged for. */
-void pools_look(int slot);
-
 /* The primary context of a slot's GPU has ended: pools that the driver has emptied with it hold nothing any more. */
 void pools_slot_gone(int slot);
-
-/* In a forked child. */
-void pools_forget(void);
 
 #endif

@@ -1,13 +1,14 @@
 /* Whether a stream is being captured into a graph. */
-#ifndef GPUSHARE_STREAMS_H
-#define GPUSHARE_STREAMS_H
+#ifndef GPUSHARE_HOOKS_STREAM_H
+#define GPUSHARE_HOOKS_STREAM_H
 
-#include "hooks.h"
+#include "cuda_abi.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
-/* Captures of this process that have begun and not ended; one that is abandoned stays counted, which costs time only.
- */
+/* Captures of this process that have begun and not ended; one that is abandoned stays counted, which costs time
+ * only. */
 extern _Atomic int streams_captures;
 
 /* What a NULL stream means to the calls whose name ends in _ptsz. */

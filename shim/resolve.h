@@ -1,0 +1,39 @@
+/* Finding the real functions of the driver and of NVML. */
+#ifndef GPUSHARE_RESOLVE_H
+#define GPUSHARE_RESOLVE_H
+
+#include "hooks.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* Every call that the shim knows, by its number. */
+extern const struct call {
+    const char *name;
+    enum library { CUDA, NVML } library;
+} calls[CALL_COUNT];
+
+extern _Atomic(void *) real_address[CALL_COUNT];
+
+/* Finds a real function; one that the driver does not have becomes one that says so. */
+__attribute__((cold, noinline)) void *real_find(enum hook hook);
+
+/* True if the installed driver has the call. */
+bool real_exists(enum hook hook);
+
+static inline void *real_function(enum hook hook) {
+    void *address = atomic_load_explicit(&real_address[hook], memory_order_acquire);
+    return address ? address : real_find(hook);
+}
+
+/* The driver's own function: REAL(cuMemFree_v2)(address) */
+#define REAL(name) ((name##_function *)real_function(HOOK_##name))
+
+/* The next dlsym behind ours: the C library's. */
+typedef void *dlsym_function(void *handle, const char *name);
+dlsym_function *real_dlsym(void);
+
+/* What that has found; NULL before. */
+extern __attribute__((visibility("hidden"))) dlsym_function *gpushare_next_dlsym;
+
+#endif
