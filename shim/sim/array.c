@@ -102,7 +102,7 @@ static CUresult destroy(CUarray array) {
     if (result != CUDA_SUCCESS) return result;
     if (array == NULL) return CUDA_ERROR_INVALID_HANDLE;
     if (array->memory != 0) heap_give(array->memory);
-    if (array->mapped != NULL) vmm_detach(array->mapped);
+    if (array->mapped != NULL) physical_detach(array->mapped);
     free(array->level);
     free(array);
     return CUDA_SUCCESS;
@@ -245,11 +245,11 @@ static CUresult map_one(const struct map_info *info) {
     if (array == NULL || !(array->is.flags & DEFERRED_MAPPING)) return CUDA_ERROR_INVALID_VALUE;
     if (info->operation == OPERATION_MAP) {
         if (array->mapped != NULL) return CUDA_ERROR_INVALID_VALUE;
-        array->mapped = vmm_attach(info->handle);
+        array->mapped = physical_attach(info->handle);
         return array->mapped != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     if (info->operation != OPERATION_UNMAP || array->mapped == NULL) return CUDA_ERROR_INVALID_VALUE;
-    vmm_detach(array->mapped);
+    physical_detach(array->mapped);
     array->mapped = NULL;
     return CUDA_SUCCESS;
 }

@@ -70,16 +70,6 @@ enum {
 #define SIM_CUDA_VERSION 13000
 #define SIM_CONTEXT_UNITS 33 /* 66 MiB, as in the paper that this product stands on */
 
-/* ---- calls.c ---- */
-
-struct call {
-    const char *name;
-    int version; /* the CUDA version that brought this form */
-    void (*function)(void), (*per_thread)(void);
-};
-extern const struct call calls[]; /* by name, then by version */
-extern const size_t call_count;
-
 /* ---- device.c: the GPUs this process sees, in its order ---- */
 
 /* CUDA_SUCCESS once cuInit has succeeded here; a forked child of such a process never gets there, as on a real card. */
@@ -149,15 +139,13 @@ CUresult context_current(struct context **context);
 CUresult context_retain(CUdevice device, struct context **context);
 CUresult context_release(CUdevice device);
 
-/* ---- memory.c ---- */
+/* ---- address.c ---- */
 
 /* True if a program may touch these bytes as device memory. */
-bool memory_covers(CUdeviceptr address, uint64_t bytes);
+bool address_covers(CUdeviceptr address, uint64_t bytes);
 /* Where an address belongs, whichever way it was allocated. */
-bool memory_find(CUdeviceptr address, struct place *place);
-CUresult memory_free(CUdeviceptr address);
-CUresult memory_copy(CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
-CUresult memory_set(CUdeviceptr to, uint32_t value, uint64_t width, uint64_t count);
+bool address_find(CUdeviceptr address, struct place *place);
+CUresult address_free(CUdeviceptr address);
 
 /* ---- vmm.c ---- */
 
@@ -168,9 +156,12 @@ void vmm_unreserve(CUdeviceptr address, uint64_t bytes);
 /* A window on a file, as the importer of somebody else's memory has it. */
 CUresult vmm_map_file(int file, off_t offset, uint64_t bytes, unsigned gpu, CUdeviceptr *address);
 bool vmm_unmap_file(CUdeviceptr address);
+
+/* ---- physical.c ---- */
+
 /* Keeps the physical memory of a handle alive, as a mapping does; NULL if there is no such handle. */
-void *vmm_attach(CUmemHandle handle);
-void vmm_detach(void *attached);
+void *physical_attach(CUmemHandle handle);
+void physical_detach(void *attached);
 
 /* ---- pool.c ---- */
 
@@ -249,10 +240,6 @@ struct work {
 
 CUgraph graph_new(void);
 CUresult graph_add(CUgraph graph, const struct work *work, CUgraphNode *node);
-/* Does the work now, or, on a stream that captures, notes it down in the stream's graph. */
-CUresult work_submit(CUstream stream, const struct work *work);
-CUresult work_run(const struct work *work);
-
 /* ---- stream.c ---- */
 
 struct stream {
@@ -267,13 +254,15 @@ CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, i
 /* The stream that a handle names: a default stream is one per process. */
 struct stream *stream_of(CUstream handle);
 
+/* ---- work.c ---- */
+
+/* Does the work now, or, on a stream that captures, notes it down in the stream's graph. */
+CUresult work_submit(CUstream stream, const struct work *work);
+CUresult work_run(const struct work *work);
+
 /* ---- host.c, old.c ---- */
 
-bool host_covers(CUdeviceptr address, uint64_t bytes);
+bool host_find(CUdeviceptr address, struct place *place);
 bool old_find(CUdeviceptr address, struct place *place);
-
-/* ---- module.c ---- */
-
-CUresult launch_run(const struct launch *launch);
 
 #endif

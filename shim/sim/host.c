@@ -1,8 +1,7 @@
-/* Pinned host memory: none of it is the card's. And what a pointer is. */
+/* Pinned host memory: none of it is the card's. */
 #include "driver.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 struct pinned {
@@ -49,9 +48,11 @@ static bool take_out(uintptr_t base, bool registered, struct pinned *found) {
     return one != NULL;
 }
 
-bool host_covers(CUdeviceptr address, uint64_t bytes) {
+bool host_find(CUdeviceptr address, struct place *place) {
     struct pinned found;
-    return lookup(address, &found) && bytes <= found.base + found.bytes - address;
+    if (!lookup(address, &found)) return false;
+    *place = (struct place){.base = found.base, .bytes = found.bytes};
+    return true;
 }
 
 static CUresult working(void) {
@@ -126,86 +127,5 @@ EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *address) {
     struct pinned found;
     if (flags == NULL || !lookup((uintptr_t)address, &found)) return CUDA_ERROR_INVALID_VALUE;
     *flags = found.flags;
-    return CUDA_SUCCESS;
-}
-
-/* ---- what a pointer is ---- */
-
-enum {
-    ATTRIBUTE_MEMORY_TYPE = 2,
-    ATTRIBUTE_DEVICE_POINTER = 3,
-    ATTRIBUTE_HOST_POINTER = 4,
-    ATTRIBUTE_IS_MANAGED = 8,
-    ATTRIBUTE_DEVICE_ORDINAL = 9,
-    ATTRIBUTE_RANGE_START = 11,
-    ATTRIBUTE_RANGE_SIZE = 12,
-    ATTRIBUTE_MAPPED = 13,
-    ATTRIBUTE_MEMPOOL = 17,
-};
-enum { ON_HOST = 1, ON_DEVICE = 2 };
-
-static CUdevice device_with(unsigned gpu) {
-    CUdevice device = 0;
-    while (device < sim_devices() && sim_gpu(device) != gpu) device++;
-    return device;
-}
-
-static CUresult describe(void *data, int attribute, CUdeviceptr address) {
-    struct place place;
-    struct pinned host;
-    bool on_device = memory_find(address, &place);
-    if (!on_device && !lookup(address, &host)) return CUDA_ERROR_INVALID_VALUE;
-    if (!on_device) place = (struct place){.base = host.base, .bytes = host.bytes};
-    bool managed = on_device && place.kind == BLOCK_MANAGED;
-    switch (attribute) {
-        case ATTRIBUTE_MEMORY_TYPE:
-            *(unsigned *)data = on_device ? ON_DEVICE : ON_HOST;
-            break;
-        case ATTRIBUTE_DEVICE_POINTER:
-            *(CUdeviceptr *)data = address;
-            break;
-        case ATTRIBUTE_HOST_POINTER:
-            if (on_device && !managed) return CUDA_ERROR_INVALID_VALUE;
-            *(void **)data = (void *)(uintptr_t)address;
-            break;
-        case ATTRIBUTE_IS_MANAGED:
-            *(unsigned *)data = managed;
-            break;
-        case ATTRIBUTE_DEVICE_ORDINAL:
-            *(int *)data = on_device ? device_with(place.gpu) : 0;
-            break;
-        case ATTRIBUTE_RANGE_START:
-            *(CUdeviceptr *)data = place.base;
-            break;
-        case ATTRIBUTE_RANGE_SIZE:
-            *(size_t *)data = place.bytes;
-            break;
-        case ATTRIBUTE_MAPPED:
-            *(unsigned char *)data = 1;
-            break;
-        case ATTRIBUTE_MEMPOOL:
-            *(const void **)data = on_device && place.kind == BLOCK_POOL ? place.owner : NULL;
-            break;
-        default:
-            return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    return data == NULL ? CUDA_ERROR_INVALID_VALUE : describe(data, attribute, address);
-}
-
-EXPORT CUresult cuPointerGetAttributes(unsigned count, const int *attributes, void **data, CUdeviceptr address) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (attributes == NULL || data == NULL) return CUDA_ERROR_INVALID_VALUE;
-    /* An unknown pointer is no error here: its attributes are zero, and all begin with at least an int. */
-    for (unsigned i = 0; i < count; i++)
-        if (describe(data[i], attributes[i], address) != CUDA_SUCCESS) memset(data[i], 0, sizeof(int));
     return CUDA_SUCCESS;
 }

@@ -2,36 +2,8 @@
 #include "driver.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define PITCH 512ull
-
-bool memory_find(CUdeviceptr address, struct place *place) {
-    if (heap_find(address, place)) {
-        if (place->kind == BLOCK_POOL) return pool_find(address, place);
-        return place->kind != BLOCK_HIDDEN;
-    }
-    return vmm_find(address, place) || graph_memory_find(address, place) || old_find(address, place);
-}
-
-bool memory_covers(CUdeviceptr address, uint64_t bytes) {
-    struct place place;
-    if (bytes == 0 || vmm_covers(address, bytes)) return true;
-    if (!memory_find(address, &place)) return host_covers(address, bytes);
-    return bytes <= place.base + place.bytes - address;
-}
-
-CUresult memory_free(CUdeviceptr address) {
-    struct place place;
-    if (!heap_find(address, &place)) {
-        CUresult result = graph_memory_free(address);
-        if (result == CUDA_SUCCESS) return result;
-        /* A mapped buffer of external memory is freed like memory. */
-        return vmm_unmap_file(address / CARD_UNIT * CARD_UNIT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
-    if (place.kind == BLOCK_HIDDEN) return CUDA_ERROR_INVALID_VALUE;
-    return place.kind == BLOCK_POOL ? pool_free(address) : heap_give(address);
-}
 
 static CUresult take(CUdeviceptr *address, uint64_t bytes, enum block_kind kind) {
     struct context *context;
@@ -69,7 +41,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS || address == 0) return result;
-    result = memory_free(address);
+    result = address_free(address);
     pool_settle(); /* cuMemFree synchronises */
     return result;
 }
@@ -91,20 +63,13 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevi
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     struct place place;
-    if (!memory_find(address, &place)) return CUDA_ERROR_NOT_FOUND;
+    if (!address_find(address, &place)) return CUDA_ERROR_NOT_FOUND;
     if (base != NULL) *base = place.base;
     if (bytes != NULL) *bytes = place.bytes;
     return CUDA_SUCCESS;
 }
 
 /* ---- copies and sets ---- */
-
-static void *host(CUdeviceptr address) { return (void *)(uintptr_t)address; }
-
-CUresult memory_copy(CUdeviceptr to, CUdeviceptr from, uint64_t bytes) {
-    memmove(host(to), host(from), bytes);
-    return CUDA_SUCCESS;
-}
 
 /* `device`: which side has to be device memory. */
 enum side { TO = 1, FROM = 2, BOTH = TO | FROM };
@@ -113,16 +78,16 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum side d
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if ((device & TO) && !memory_covers(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if ((device & FROM) && !memory_covers(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if ((device & TO) && !address_covers(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if ((device & FROM) && !address_covers(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return work_submit(stream, &(struct work){.type = NODE_COPY, .copy = {to, from, bytes}});
 }
 
 /* With unified addressing the sides say themselves what they are. */
 static enum side sides(CUdeviceptr to, CUdeviceptr from) {
     struct place place;
-    bool to_device = heap_is_ours(to) || memory_find(to, &place);
-    bool from_device = heap_is_ours(from) || memory_find(from, &place);
+    bool to_device = heap_is_ours(to) || address_find(to, &place);
+    bool from_device = heap_is_ours(from) || address_find(from, &place);
     return (to_device ? TO : 0) | (from_device ? FROM : 0);
 }
 
@@ -176,19 +141,12 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 }
 ALSO(cuMemcpyAsync_ptsz, cuMemcpyAsync);
 
-CUresult memory_set(CUdeviceptr to, uint32_t value, uint64_t width, uint64_t count) {
-    if (width == 1) memset(host(to), (int)value, count);
-    for (uint64_t i = 0; width == 2 && i < count; i++) ((uint16_t *)host(to))[i] = (uint16_t)value;
-    for (uint64_t i = 0; width == 4 && i < count; i++) ((uint32_t *)host(to))[i] = value;
-    return CUDA_SUCCESS;
-}
-
 static CUresult set(CUdeviceptr to, uint32_t value, uint64_t width, size_t count, CUstream stream) {
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     uint64_t bytes;
-    if (to % width != 0 || __builtin_mul_overflow(count, width, &bytes) || !memory_covers(to, bytes))
+    if (to % width != 0 || __builtin_mul_overflow(count, width, &bytes) || !address_covers(to, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     return work_submit(stream, &(struct work){.type = NODE_SET, .set = {to, value, width, count}});
 }

@@ -208,25 +208,6 @@ EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
 
 /* ---- launches ---- */
 
-/* complement(data, words): thread i turns over every bit of the i-th 64-bit word, if there is one. */
-static CUresult complement(uint64_t threads, CUdeviceptr data, uint64_t words) {
-    uint64_t bytes;
-    if (words > threads) words = threads;
-    if (data % 8 != 0 || __builtin_mul_overflow(words, 8, &bytes) || !memory_covers(data, bytes))
-        return CUDA_ERROR_ILLEGAL_ADDRESS;
-    uint64_t *word = (uint64_t *)(uintptr_t)data;
-    for (uint64_t i = 0; i < words; i++) word[i] = ~word[i];
-    return CUDA_SUCCESS;
-}
-
-CUresult launch_run(const struct launch *launch) {
-    struct context *context;
-    CUresult result = context_current(&context);
-    /* As on a card, a bad address shows at the next call, and the context stays broken. */
-    if (result == CUDA_SUCCESS) context->broken = complement(launch->threads, launch->words[0], launch->words[1]);
-    return result;
-}
-
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                                void **params, void **extra) {

@@ -2,7 +2,7 @@
  *
  * It is part of the process's memory file, mapped a second time at the program's address; memory that can be exported
  * has a file of its own, which is the exported handle. */
-#include "vmm.h"
+#include "physical.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A handle is a place in this table and a serial number, so that a stale one is told from a new one. */
 static struct {
     struct physical *physical;
@@ -101,13 +101,13 @@ EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct prop
         free(physical);
         return result;
     }
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     *handle = handle_new(physical);
     if (*handle == 0) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
         physical_end(physical);
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -115,14 +115,14 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle) {
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical != NULL) {
         handles[(uint32_t)handle - 1].physical = NULL;
         physical->handles--;
         physical_end(physical);
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -130,13 +130,13 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *proper
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     const struct physical *physical = handle_get(handle);
     if (physical == NULL || properties == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     else
         *properties = physical->properties;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -146,7 +146,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     const struct physical *physical = handle_get(handle);
     int file = -1;
     if (physical == NULL || shareable == NULL || flags != 0 || type != HANDLE_POSIX_FD ||
@@ -156,7 +156,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else
         *(int *)shareable = file;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -185,24 +185,24 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *sharea
         return CUDA_ERROR_INVALID_VALUE;
     struct physical *physical = physical_import(given, 0, (uint64_t)status.st_size, sim_gpu(0));
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     *handle = handle_new(physical);
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void *vmm_attach(CUmemHandle handle) {
-    pthread_mutex_lock(&vmm_lock);
+void *physical_attach(CUmemHandle handle) {
+    pthread_mutex_lock(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical != NULL) physical->mappings++;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return physical;
 }
 
-void vmm_detach(void *attached) {
+void physical_detach(void *attached) {
     struct physical *physical = attached;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     physical->mappings--;
     physical_end(physical);
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
 }

@@ -4,6 +4,27 @@
 
 #include <string.h>
 
+/* Here the entry points are names with an address and no types: under names of their own. */
+#define CALL(name, version, symbol) void entry_##symbol(void) __asm__(#symbol);
+#define TWIN(name, version, symbol, per_thread)                                                                        \
+    CALL(name, version, symbol)                                                                                        \
+    CALL(name, version, per_thread)
+#include "calls.h"
+#undef CALL
+#undef TWIN
+
+/* By name, then by version. */
+static const struct call {
+    const char *name;
+    int version; /* the CUDA version that brought this form */
+    void (*function)(void), (*per_thread)(void);
+} calls[] = {
+#define CALL(name, version, symbol) {#name, version, entry_##symbol, entry_##symbol},
+#define TWIN(name, version, symbol, per_thread) {#name, version, entry_##symbol, entry_##per_thread},
+#include "calls.h"
+};
+static const size_t call_count = sizeof calls / sizeof *calls;
+
 enum { FOUND = 0, NO_SUCH_NAME = 1, VERSION_TOO_OLD = 2 };
 enum { DEFAULT = 0, LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
 

@@ -145,15 +145,6 @@ EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags
 }
 ALSO(cuStreamWaitEvent_ptsz, cuStreamWaitEvent);
 
-EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    if (function == NULL) return CUDA_ERROR_INVALID_VALUE;
-    return work_submit(stream, &(struct work){.type = NODE_HOST, .host = {function, data}});
-}
-ALSO(cuLaunchHostFunc_ptsz, cuLaunchHostFunc);
-
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     ENTERED();
     CUresult result = working();

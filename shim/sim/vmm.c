@@ -1,5 +1,5 @@
 /* Virtual memory management: address ranges, and what is mapped where. */
-#include "vmm.h"
+#include "physical.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,10 +44,10 @@ CUresult vmm_reserve(uint64_t bytes, CUdeviceptr *address) {
     if (before > 0) munmap(memory, before);
     if (before < CARD_UNIT) munmap((void *)(base + bytes), CARD_UNIT - before);
     madvise((void *)base, bytes, MADV_DONTFORK);
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     *reservation = (struct reservation){.base = base, .bytes = bytes, .next = reservations};
     reservations = reservation;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     *address = base;
     return CUDA_SUCCESS;
 }
@@ -90,9 +90,9 @@ static bool unreserve(CUdeviceptr address, uint64_t bytes) {
 }
 
 void vmm_unreserve(CUdeviceptr address, uint64_t bytes) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     unreserve(address, bytes);
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
 }
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
@@ -112,9 +112,9 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     if (!unreserve(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -162,14 +162,14 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmem
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || address % CARD_UNIT != 0 || offset != 0 ||
         flags != 0 || bytes > physical->bytes || !within_reservation(address, bytes) || anything_mapped(address, bytes))
         result = CUDA_ERROR_INVALID_VALUE;
     else
         result = map((struct mapping){.base = address, .bytes = bytes, .physical = physical});
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -177,14 +177,14 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     /* Whole mappings only, and nothing but mappings. */
     size_t first = first_after(address), last = first;
     CUdeviceptr end = address;
     while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
     if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
     while (result == CUDA_SUCCESS && last > first) unmap_at(--last);
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -199,7 +199,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
             return CUDA_ERROR_INVALID_DEVICE;
         if (accesses[i].flags > access) access = accesses[i].flags;
     }
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     size_t first = first_after(address), last = first;
     CUdeviceptr end = address;
     while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
@@ -208,7 +208,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
     /* The host may not care about reading only: the driver checks the rest. */
     int protection = access == ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE;
     if (result == CUDA_SUCCESS) mprotect((void *)(uintptr_t)address, bytes, protection);
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -216,13 +216,13 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const struct location 
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     size_t i = first_after(address);
     if (flags == NULL || location == NULL || i == mapped || mappings[i].base > address)
         result = CUDA_ERROR_INVALID_VALUE;
     else
         *flags = (unsigned long long)mappings[i].access;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -230,13 +230,13 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address) 
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     size_t i = first_after((uintptr_t)address);
     if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address)
         result = CUDA_ERROR_INVALID_VALUE;
     else if ((*handle = handle_new(mappings[i].physical)) == 0)
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
@@ -249,14 +249,14 @@ CUresult vmm_map_file(int file, off_t offset, uint64_t bytes, unsigned gpu, CUde
     physical->whole = true;
     CUresult result = vmm_reserve(bytes, address);
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     result = map((struct mapping){.base = *address, .bytes = bytes, .physical = physical, .access = ACCESS_READ_WRITE});
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return result;
 }
 
 bool vmm_unmap_file(CUdeviceptr address) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     size_t i = first_after(address);
     bool found = i < mapped && mappings[i].base == address && mappings[i].physical->whole;
     if (found) {
@@ -264,14 +264,14 @@ bool vmm_unmap_file(CUdeviceptr address) {
         unmap_at(i);
         unreserve(address, bytes);
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return found;
 }
 
 /* ---- what the rest of the driver asks ---- */
 
 bool vmm_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     size_t i = first_after(address);
     bool found = i < mapped && mappings[i].base <= address;
     if (found)
@@ -279,17 +279,17 @@ bool vmm_find(CUdeviceptr address, struct place *place) {
                                 .base = mappings[i].base,
                                 .bytes = mappings[i].bytes,
                                 .kind = BLOCK_DEVICE};
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return found;
 }
 
 bool vmm_covers(CUdeviceptr address, uint64_t bytes) {
     CUdeviceptr end = address + bytes;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&physical_lock);
     for (size_t i = first_after(address); address < end; i++) {
         if (i == mapped || mappings[i].base > address || mappings[i].access == ACCESS_NONE) break;
         address = mappings[i].base + mappings[i].bytes;
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&physical_lock);
     return address >= end;
 }

@@ -1,6 +1,6 @@
 /* What physical.c, the memory itself, and vmm.c, where it is mapped, share. */
-#ifndef SIM_VMM_H
-#define SIM_VMM_H
+#ifndef SIM_PHYSICAL_H
+#define SIM_PHYSICAL_H
 
 #include "driver.h"
 
@@ -30,7 +30,7 @@ struct physical {
 };
 
 /* Everything below and every field above is under this lock. */
-extern pthread_mutex_t vmm_lock;
+extern pthread_mutex_t physical_lock;
 
 /* A new handle of physical memory, 0 if there is no room for one. */
 CUmemHandle handle_new(struct physical *physical);
