@@ -3,8 +3,8 @@
  *
  *     X(library, name, parameters)
  *
- * To intercept one more call: add its line, write its wrapper in one of hooks_*.c, add its row to README.md. All
- * return CUresult or nvmlReturn_t, which are both int.
+ * To intercept one more call: add its line, write its wrapper in one of hooks/hooks_*.c, add its row to README.md (a
+ * new form of a call that is there needs none). All return CUresult or nvmlReturn_t, which are both int.
  */
 #ifndef GPUSHARE_HOOKS_H
 #define GPUSHARE_HOOKS_H

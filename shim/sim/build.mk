@@ -1,18 +1,18 @@
 # The simulated card: libcuda.so.1 and libnvidia-ml.so.1 in $(BUILD)/sim. Included by ../Makefile.
 # Moved into place when whole: running programs have the old ones mapped.
 SIM := $(BUILD)/sim
-SIM_DRIVER := $(filter-out sim/nvml.c,$(wildcard sim/*.c))
+SIM_DRIVER := $(filter-out sim/nvml.c,$(wildcard sim/*.c sim/*/*.c))
 SIM_NVML := sim/nvml.c sim/card.c
-SIM_FLAGS = -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -shared -pthread
+SIM_FLAGS = -iquote sim -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -shared -pthread
 
 all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1
 
-$(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h) sim/build.mk
+$(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h sim/*/*.h) sim/build.mk
 	mkdir -p $(@D)
 	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -o $@.new $(SIM_DRIVER)
 	mv $@.new $@
 
-$(SIM)/libnvidia-ml.so.1: $(SIM_NVML) $(wildcard sim/*.h) sim/build.mk
+$(SIM)/libnvidia-ml.so.1: $(SIM_NVML) $(wildcard sim/*.h sim/*/*.h) sim/build.mk
 	mkdir -p $(@D)
 	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@.new $(SIM_NVML)
 	mv $@.new $@

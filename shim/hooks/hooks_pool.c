@@ -1,9 +1,9 @@
 /* Stream-ordered allocations: charged by what their pool has reserved (pools.c). */
-#include "charge.h"
-#include "devices.h"
-#include "held.h"
+#include "charging/charge.h"
+#include "charging/devices.h"
+#include "charging/held.h"
 #include "hooks_stream.h"
-#include "pools.h"
+#include "charging/pools.h"
 #include "resolve.h"
 
 __attribute__((cold, noinline)) static CUresult undo(struct pool *pool, uint64_t live, CUdeviceptr address,

@@ -1,8 +1,8 @@
 /* Virtual memory management: physical memory is charged (physical.h), addresses alone cost nothing. Imported memory is
  * its exporter's. */
-#include "charge.h"
-#include "devices.h"
-#include "physical.h"
+#include "charging/charge.h"
+#include "charging/devices.h"
+#include "charging/physical.h"
 #include "resolve.h"
 
 #include <stddef.h>

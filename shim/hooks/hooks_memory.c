@@ -1,7 +1,7 @@
 /* Plain device memory: charged to the current context's GPU, by size. */
-#include "charge.h"
-#include "devices.h"
-#include "held.h"
+#include "charging/charge.h"
+#include "charging/devices.h"
+#include "charging/held.h"
 #include "resolve.h"
 
 #define PITCH_STEP 512 /* no device aligns its rows more coarsely */

@@ -1,7 +1,7 @@
 /* What a program is told about the card: the quota as its size, the claim as what is free. */
-#include "charge.h"
+#include "charging/charge.h"
 #include "client.h"
-#include "devices.h"
+#include "charging/devices.h"
 #include "resolve.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Arrays and mipmapped arrays: charged by their true size, which depends on how the device tiles them. The driver
  * tells it of an array whose memory is mapped later, so such a twin, which takes nothing, is made and asked first. */
-#include "charge.h"
-#include "devices.h"
-#include "held.h"
-#include "physical.h"
+#include "charging/charge.h"
+#include "charging/devices.h"
+#include "charging/held.h"
+#include "charging/physical.h"
 #include "resolve.h"
 
 /* No memory of their own: what is mapped into them was charged when it was created. */

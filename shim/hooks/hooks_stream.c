@@ -2,7 +2,7 @@
  * threads remember which pool a stream allocates from. */
 #include "hooks_stream.h"
 
-#include "devices.h"
+#include "charging/devices.h"
 #include "fork.h"
 #include "resolve.h"
 

@@ -1,10 +1,10 @@
 /* Contexts: each is charged what the scheduler measured for this GPU, before it is made. What it really takes, now and
  * later (limits, loaded modules), the scheduler finds in NVML's figure for the process. */
-#include "charge.h"
+#include "charging/charge.h"
 #include "client.h"
-#include "devices.h"
-#include "held.h"
-#include "pools.h"
+#include "charging/devices.h"
+#include "charging/held.h"
+#include "charging/pools.h"
 #include "resolve.h"
 
 /* ---- the primary context: one for each device, counted by the driver ---- */

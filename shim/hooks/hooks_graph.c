@@ -2,11 +2,11 @@
  * the device's own that keeps it until it is trimmed. So a graph is looked through when it is instantiated, and what it
  * needs is taken from the lease before each run that may make that pool grow. Graphs without such nodes, and kernel
  * launches, cost nothing. */
-#include "charge.h"
-#include "devices.h"
+#include "charging/charge.h"
+#include "charging/devices.h"
 #include "fork.h"
 #include "ledger.h"
-#include "pools.h"
+#include "charging/pools.h"
 #include "resolve.h"
 
 #include <stdlib.h>
