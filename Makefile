@@ -31,6 +31,7 @@ check: dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy .
 	$(VENV)/bin/lint-imports
+	$(PY) -m tests.tree
 	$(PY) manage.py makemigrations --check --dry-run
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
 
