@@ -26,7 +26,7 @@ test: dev
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 	$(MAKE) -s -C shim test BUILD=$(BUILD) PY=$(PY)
 
-check: dev
+check: dev $(BIOME)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy .
@@ -34,6 +34,9 @@ check: dev
 	$(PY) -m tests.tree
 	$(PY) manage.py makemigrations --check --dry-run
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
+	cd static && $(BIOME) check --error-on-warnings
+	$(VENV)/bin/djlint --quiet --check templates
+	$(VENV)/bin/djlint --quiet --lint templates
 
 format: dev $(BIOME)
 	$(PY) -m ruff check --fix .

@@ -1,7 +1,6 @@
 // Charts over time, all alike: uPlot, our colours, redrawn when the theme or the width changes.
 import { size } from "./format.js";
 
-const style = () => getComputedStyle(document.documentElement);
 const probe = document.createElement("canvas").getContext("2d");
 
 /** What a custom property of the style sheet is now, as a colour that a canvas understands. Costs a look at the style. */
@@ -92,7 +91,7 @@ export const sizeAxis = (whole = null, most = 5) => ({
   ...axis(),
   size: 62,
   space: 26,
-  splits: (_, __, low, high) => sizeTicks(whole?.() ?? high, most),
+  splits: (_, __, ___, high) => sizeTicks(whole?.() ?? high, most),
   values: (_, ticks) => ticks.map(size),
 });
 

@@ -50,7 +50,8 @@ function showWaiting(container) {
 let renewing = null;
 /** Life, processes and events are written by the server: asked for again when the state has changed. */
 function renew() {
-  renewing ??= setTimeout(() => {
+  if (renewing) return;
+  renewing = setTimeout(() => {
     renewing = null;
     htmx.trigger("#renew", "renew");
   }, 600);

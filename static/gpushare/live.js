@@ -34,7 +34,8 @@ class Live extends EventTarget {
 
   #open() {
     clearTimeout(this.timer);
-    const socket = (this.#socket = new WebSocket(this.url));
+    const socket = new WebSocket(this.url);
+    this.#socket = socket;
     this.#alive = performance.now();
     socket.onmessage = (event) => {
       if (socket === this.#socket) this.#take(JSON.parse(event.data));

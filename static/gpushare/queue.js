@@ -17,7 +17,7 @@ const place = (ids, id) => (ids.includes(id) ? ids.indexOf(id) : ids.length);
 
 function show() {
   const queue = wanted();
-  showWaiting(list, queue, (id) =>
+  showWaiting(list, queue, () =>
     sortable
       ? [
           make(

@@ -50,7 +50,8 @@ if (rows) {
   }
 
   function reload() {
-    timer ??= setTimeout(() => {
+    if (timer) return;
+    timer = setTimeout(() => {
       timer = null;
       htmx.trigger(filters, "refresh");
     }, PATIENCE);

@@ -1,5 +1,4 @@
 // Runs before the first paint, so that a chosen theme never flashes the other one.
-"use strict";
 {
   const chosen = () => {
     try {
