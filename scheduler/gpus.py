@@ -207,13 +207,7 @@ class Gpus:
         """What a CUDA context takes on this card: that of a child process that makes one and nothing else."""
         try:
             child = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(Path(__file__).with_name("context_probe.py")),
-                    uuid_bytes(uuid).hex(),
-                ),
+                *(sys.executable, "-I", "-S", str(PROBE), uuid_bytes(uuid).hex()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

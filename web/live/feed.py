@@ -39,7 +39,6 @@ class Feed:
         self.number = 0
         self.state: snapshot.Snapshot | None = None
         self.ring: deque[tuple[int, str]] = deque(maxlen=RING)
-        self.read_at = 0.0
         self.beat = 0  # counts signs of life
         self.watchers = 0
         self.news = asyncio.Condition()

@@ -25,7 +25,6 @@ FIELDS = (
     "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
     "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason", "queue_position", "queue_reason",
 )  # fmt: skip
-SECTIONS = ("gpus", "containers")
 
 
 def read() -> Snapshot:
@@ -35,11 +34,11 @@ def read() -> Snapshot:
 
 
 def delta(old: Snapshot, new: Snapshot) -> Snapshot:
-    """What to apply to `old` to get `new`; empty if nothing changed. `apply` is its inverse."""
+    """What to apply to `old` to get `new`; empty if nothing changed."""
     changes: Snapshot = {}
     if node := _changed(old["node"], new["node"]):
         changes["node"] = node
-    for section in SECTIONS:
+    for section in ("gpus", "containers"):
         before, after = old[section], new[section]
         records = {key: _changed(before[key], record) if key in before else record for key, record in after.items()}
         found: dict[str, Record | None] = {key: record for key, record in records.items() if record}
@@ -47,20 +46,6 @@ def delta(old: Snapshot, new: Snapshot) -> Snapshot:
         if found:
             changes[section] = found
     return changes
-
-
-def apply(old: Snapshot, changes: Snapshot) -> Snapshot:
-    """The browser's side of `delta`, in Python: for clients and tests."""
-    new: Snapshot = {"node": {**old["node"], **changes.get("node", {})}}
-    for section in SECTIONS:
-        records = dict(old[section])
-        for key, change in changes.get(section, {}).items():
-            if change is None:
-                records.pop(key, None)
-            else:
-                records[key] = {**records.get(key, {}), **change}
-        new[section] = records
-    return new
 
 
 def _changed(old: Record, new: Record) -> Record:

@@ -34,7 +34,7 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
     role = role_of(user)
     pages = (*PAGES[:1], *((LAUNCH,) if role >= Role.USER else ()), *PAGES[1:])
     frame = {
-        "me": {"name": user.get_username(), "role": role.group, "steers_all": role >= Role.OPERATOR},
+        "me": {"name": user.get_username(), "role": role.group},
         "is_admin": role >= Role.ADMIN,
         "may_launch": role >= Role.USER,
         "navigation": [
