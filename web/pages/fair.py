@@ -37,7 +37,6 @@ def page(request: HttpRequest) -> HttpResponse:
         "people": people,
         "groups": fairness.groups(people),
         "idle": idle,
-        "most": max((share.part for share in people), default=0),
     }
     return show(request, "fairness.html", context)
 

@@ -64,7 +64,6 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "errors": {field: problem.message} if problem and field else {},
         "images": sorted({*known} | {image for image in limits.images or () if "*" not in image}),
         "allowed": limits.images,
-        "limits": limits,
         "gpus": Gpu.objects.filter(present=True),
         "recent": _recent(request),
     }
