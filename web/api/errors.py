@@ -17,7 +17,7 @@ from rest_framework.views import set_rollback
 from web.errors import Problem
 from web.spec.fields import problem_from
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.ParseError: "not_json",
@@ -35,7 +35,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     set_rollback()
     problem = problem_of(error)
     if problem.status >= 500 and problem.code == "internal_error":
-        logger.error("A request failed", exc_info=error)
+        log.error("A request failed", exc_info=error)
         got_request_exception.send(sender=None, request=context.get("request"))
     response = Response(problem.as_dict(), status=problem.status)
     if isinstance(error, exceptions.APIException):
@@ -66,7 +66,7 @@ def problem_of(error: Exception) -> Problem:
         case SuspiciousOperation():
             return Problem("invalid", "This request is not one that a client would send.", 400)
         case DatabaseError():
-            logger.error("The database refused", exc_info=error)
+            log.error("The database refused", exc_info=error)
             return Problem(
                 "database_away", "The database is busy, full or away. Nothing was done; try again shortly.", 503
             )

@@ -21,7 +21,7 @@ from web.models.records import SIGN_OF_LIFE
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 0.2  # seconds; so late is an outcome of which the scheduler's word was lost
 
@@ -46,7 +46,7 @@ def hint() -> None:
         async_to_sync(layer.send)("scheduler", {"type": "wake"})
     except Exception as error:  # a full channel, Redis away: whatever it is, the row is there
         why = str(error) or type(error).__name__
-        logger.warning("The scheduler could not be woken (%s); it will look by itself.", why)
+        log.warning("The scheduler could not be woken (%s); it will look by itself.", why)
 
 
 def require_scheduler() -> None:

@@ -23,7 +23,7 @@ from scheduler.engines.docker.images import Images
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 # What a container gets that asks for nothing: nearly the whole host, but not what keeps the host alive.
 SHARE_OF_MEMORY = 0.9
@@ -268,9 +268,9 @@ def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Limi
         if not info.get(key)
     ]
     if missing:
-        logger.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
+        log.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
     if not any("name=seccomp" in option and "unconfined" not in option for option in info.get("SecurityOptions", [])):
-        logger.warning("This Docker engine runs containers without a seccomp profile.")
+        log.warning("This Docker engine runs containers without a seccomp profile.")
     return options.Limits(
         memory=(settings.memory or int(info["MemTotal"] * SHARE_OF_MEMORY)) if info.get("MemoryLimit") else None,
         cpus=(settings.cpus or float(info["NCPU"])) if info.get("CpuCfsQuota") else None,

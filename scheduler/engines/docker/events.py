@@ -18,7 +18,7 @@ import requests.exceptions
 
 from scheduler.engines.docker.client import release, wake
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 OVERLAP = 5.0  # seconds
 CHANGES = ["start", "die", "pause", "unpause", "destroy"]  # all that can make a container be other than it was
@@ -57,7 +57,7 @@ class EventFollower:
                     since, wait = float(event["time"]), FIRST_WAIT
                     self._happened(str(event["Actor"]["ID"]), str(event["Action"]))
             except (docker.errors.DockerException, requests.exceptions.RequestException, OSError, ValueError) as error:
-                logger.debug("Docker's events broke off: %s", error)
+                log.debug("Docker's events broke off: %s", error)
             finally:
                 if self._stream is not None:
                     release(self._stream)

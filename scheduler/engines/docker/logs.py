@@ -24,7 +24,7 @@ import requests.exceptions
 
 from scheduler.engines.docker.client import HEAD_START, release, wake
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
 OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
@@ -61,36 +61,36 @@ class LogCopier:
         try:
             # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
             for copy in (self._follow, self._copy_rest):
-                with LogFile(self._path, self._limit) as log:
-                    if not log.complete:
-                        copy(log)
-                    self.complete = log.complete
+                with LogFile(self._path, self._limit) as file:
+                    if not file.complete:
+                        copy(file)
+                    self.complete = file.complete
         except (docker.errors.APIError, requests.exceptions.RequestException, OSError, ValueError) as error:
             # Started again by the next reconciliation if the container is still there.
             if not self._closing:
-                logger.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
+                log.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
         finally:
             self.done.set()
 
-    def _follow(self, log: LogFile) -> None:
+    def _follow(self, file: LogFile) -> None:
         if not self._closing:
-            self._copy(log, follow=True)
+            self._copy(file, follow=True)
 
-    def _copy_rest(self, log: LogFile) -> None:
+    def _copy_rest(self, file: LogFile) -> None:
         if not self._closing and not _is_running(self._api, self._engine_id):
-            self._copy(log, follow=False)
-            if not self._closing and not log.complete:
-                log.release()
-                log.finish()
+            self._copy(file, follow=False)
+            if not self._closing and not file.complete:
+                file.release()
+                file.finish()
 
-    def _copy(self, log: LogFile, *, follow: bool) -> None:
-        since = max(0.0, (log.stamp - OUT_OF_ORDER) / 1e9)  # the log passes by what it has
+    def _copy(self, file: LogFile, *, follow: bool) -> None:
+        since = max(0.0, (file.stamp - OUT_OF_ORDER) / 1e9)  # the file skips what it has
         self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
         try:
             if self._closing:  # `close` came before there was a stream to close
                 return
             for message in self._messages_of_terminal() if self._tty else self._stream:
-                if self._closing or not log.add(*_parted(message)):
+                if self._closing or not file.add(*_parted(message)):
                     return
         finally:
             release(self._stream)

@@ -23,7 +23,7 @@ from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
 from scheduler.engines.docker.logs import LogCopier, parse_stamp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
@@ -96,8 +96,8 @@ class Watch:
             if id_ in self.doomed or each["State"] in LEFTOVERS:
                 await self._tidy(id_, engine_id)
                 continue
-            log = Path(each["Labels"][options.LABEL_LOG])
-            self.copy_logs(engine_id, log, tty=options.LABEL_TTY in each["Labels"])
+            labels = each["Labels"]
+            self.copy_logs(engine_id, Path(labels[options.LABEL_LOG]), tty=options.LABEL_TTY in labels)
             last = self.changes.last(id_)
             if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
                 await self.look(engine_id)
@@ -129,7 +129,7 @@ class Watch:
             found = await self._client.call(_inspect, self._client.look, engine_id)
             if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
                 return
-        logger.info("Removing what is left of container %s.", engine_id[:12])
+        log.info("Removing what is left of container %s.", engine_id[:12])
         remove = partial(self._client.api.remove_container, engine_id, v=True, force=id_ in self.doomed)
         await self._client.unless_gone(remove)
         self.doomed.discard(id_)
@@ -144,9 +144,9 @@ class Watch:
             try:
                 await self.look(engine_id)
             except EngineError as error:
-                logger.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
+                log.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
             except Exception:
-                logger.exception("Looking at container %s failed", engine_id[:12])
+                log.exception("Looking at container %s failed", engine_id[:12])
 
     async def _look_regularly(self) -> None:
         while True:
@@ -157,11 +157,11 @@ class Watch:
             except EngineAway as error:
                 self._is_away(str(error))
             except Exception:
-                logger.exception("Comparing with Docker's list failed")
+                log.exception("Comparing with Docker's list failed")
 
     def _is_away(self, why: str) -> None:
         if bool(why) != bool(self.away):
-            logger.warning("%s", why or "Docker answers again.")
+            log.warning("%s", why or "Docker answers again.")
         self.away = why
 
 
