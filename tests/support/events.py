@@ -21,8 +21,8 @@ def append(container: Container, at: datetime, kind: str, gpu: Gpu | None = None
 def recomputed(start: datetime, end: datetime) -> dict[str, int]:
     """What the reports should say, by looking at every container at every moment at which anything happens.
 
-    Slow and without any idea in common with `web.held`: between two neighbouring moments nothing changes, so what held
-    at the first one held until the second.
+    Slow and without any idea in common with `web.history.spans`: between two neighbouring moments nothing changes, so
+    what held at the first one held until the second.
     """
     totals = {"byte_microseconds": 0, "suspended_microseconds": 0, "rejects": 0}
     for container in Container.objects.all():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, time
 from typing import Any
 
@@ -15,6 +14,7 @@ from rest_framework.pagination import PageNumberPagination
 from rest_framework.request import Request
 
 from web.models import State
+from web.models.states import in_state
 from web.spec.fields import StrictSerializer
 
 
@@ -81,31 +81,13 @@ class ContainerQuery(PageQuery):
     )
 
 
-_ENDED = Q(finished_at__isnull=False)
-
-
-_STARTED = Q(finished_at=None, started_at__isnull=False)
-
-
-# `Container.state` as conditions; a test holds the two together.
-STATES: Mapping[str, Q] = {
-    State.KILLED: _ENDED & Q(kill_requested_at__isnull=False),
-    State.EXITED: _ENDED & Q(kill_requested_at=None, exit_code=0),
-    State.FAILED: _ENDED & Q(kill_requested_at=None) & (Q(exit_code=None) | ~Q(exit_code=0)),
-    State.CREATED: Q(finished_at=None, started_at=None),
-    State.PAUSED: _STARTED & Q(paused_at__isnull=False),
-    State.SUSPENDED: _STARTED & Q(paused_at=None, suspended_since__isnull=False),
-    State.RUNNING: _STARTED & Q(paused_at=None, suspended_since=None),
-}
-
-
 _SAME = {"owner": "owner__username", "name": "name", "image": "image", "gpu": "claims__gpu__uuid"}
 
 
 def containers_matching(query: dict[str, Any]) -> Q:
     condition = Q(**{path: query[name] for name, path in _SAME.items() if name in query})
     if "state" in query:
-        condition &= STATES[query["state"]]
+        condition &= in_state(State(query["state"]))
     if "live" in query:
         condition &= Q(finished_at__isnull=query["live"])
     return condition

@@ -29,8 +29,7 @@ class Queue(ListAPIView[Container]):
     serializer_class = WaitingAnswer
 
     def get_queryset(self) -> QuerySet[Container]:
-        waiting = Container.objects.live().exclude(suspended_since=None)
-        return waiting.order_by("queue_position", "suspended_since", "pk").whole()
+        return Container.objects.waiting().whole()
 
     @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

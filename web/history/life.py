@@ -1,17 +1,18 @@
-"""The life of a container as stretches of time in one state each, told from its events."""
+"""The life of a container as stretches of time in one state each, put together from the spans that reports add up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain, groupby
 
+from django.db.models import Q
 from django.utils import timezone
 
-from web.models import AllocationEvent, Container, State
-
-Kind = AllocationEvent.Kind
-TURNS = (Kind.STARTED, Kind.SUSPENDED, Kind.RESUMED, Kind.PAUSED, Kind.UNPAUSED, Kind.ENDED, Kind.KILLED)
+from web.history.spans import STANDING, Paused, Span, Waited, spans
+from web.models import Container, State
+from web.models.states import state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +27,48 @@ class Stretch:
 
 
 def stretches(container: Container) -> list[Stretch]:
-    """From its launch to its end, or to now."""
-    turns = container.events.filter(kind__in=TURNS).order_by("at", "id").values_list("at", "kind")
-    return _told(container.created_at, container.finished_at or timezone.now(), turns)
+    """From its launch to its end, or to now: without gaps, and no two neighbours in one state."""
+    start, end = container.created_at, container.finished_at or timezone.now()
+    found = spans(Q(pk=container.pk), start, end, STANDING)
+    told = list(chain.from_iterable(parts for _, parts in found))
+    return list(_joined(_pieces(start, end, container.started_at, told)))
 
 
-def _told(start: datetime, end: datetime, turns: Iterable[tuple[datetime, str]]) -> list[Stretch]:
-    told: list[Stretch] = []
-    since, started, paused, waiting = start, False, False, False
-    for at, kind in turns:
-        if at >= end:
-            break
-        before = _state(started, paused, waiting)
-        match kind:
-            case Kind.STARTED:
-                started = True
-            case Kind.SUSPENDED | Kind.RESUMED:
-                started, waiting = True, kind == Kind.SUSPENDED
-            case Kind.PAUSED | Kind.UNPAUSED:
-                started, paused = True, kind == Kind.PAUSED
-            case _:
-                continue
-        if _state(started, paused, waiting) != before and at > since:
-            told.append(Stretch(before, since, at))
-            since = at
-    if end > since:
-        told.append(Stretch(_state(started, paused, waiting), since, end))
-    return told
+@dataclass(slots=True)
+class _Moment:
+    """What its record said of it at one time; what has ended is not told of any more."""
+
+    started_at: datetime | None = None
+    paused_at: datetime | None = None
+    suspended_since: datetime | None = None
+    kill_requested_at: datetime | None = None
+    finished_at: datetime | None = None
+    exit_code: int | None = None
 
 
-def _state(started: bool, paused: bool, waiting: bool) -> State:
-    if not started:
-        return State.CREATED
-    return State.PAUSED if paused else State.SUSPENDED if waiting else State.RUNNING
+def _pieces(start: datetime, end: datetime, started_at: datetime | None, told: list[Span]) -> Iterator[Stretch]:
+    """The time from `start` to `end`, cut wherever anything begins or ends."""
+    changes: list[tuple[datetime, str, datetime | None]] = []  # when, which fact, and what it is from then on
+    if started_at is not None:
+        changes.append((max(start, started_at), "started_at", started_at))
+    for span in told:
+        if isinstance(span, Paused | Waited):
+            fact = "paused_at" if isinstance(span, Paused) else "suspended_since"
+            changes += [(span.start, fact, span.start), (span.end, fact, None)]
+    # What ends goes first: the next of its kind may begin at the same time.
+    changes.sort(key=lambda change: (change[0], change[2] is not None))
+    facts = _Moment()
+    since = start
+    for at, fact, value in changes:
+        if since < min(at, end):
+            yield Stretch(state_of(facts), since, min(at, end))
+            since = min(at, end)
+        setattr(facts, fact, value)
+    if since < end:
+        yield Stretch(state_of(facts), since, end)
+
+
+def _joined(pieces: Iterable[Stretch]) -> Iterator[Stretch]:
+    for state, run in groupby(pieces, key=lambda piece: piece.state):
+        parts = list(run)
+        yield Stretch(state, parts[0].start, parts[-1].end)

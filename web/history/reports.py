@@ -20,7 +20,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from web.errors import Problem
-from web.history.spans import Held, Rejected, Span, Waited, spans
+from web.history.spans import Held, Paused, Rejected, Span, Waited, spans
 from web.models import Container
 from web.people.roles import Role
 
@@ -96,6 +96,8 @@ def report(start: datetime, end: datetime, group_by: str = "user", owner: str = 
     total = Row("total")
     for container, found in spans(chosen, start, end):
         for span in found:
+            if isinstance(span, Paused):
+                continue  # a report is about what was held, waited for and refused
             for part in _days(span) if group_by == "day" else (span,):
                 key = key_of(container, part)
                 if key not in rows:

@@ -1,12 +1,13 @@
-"""From raw events to spans of time: when a container held how much, and when it was suspended.
+"""From raw events to spans of time: when a container held how much, when it was suspended, and when paused.
 
-Everything that is charged or shown in a report comes from here, so that reports, allowances and the audit log cannot
-disagree. Time is counted in whole microseconds and sizes in bytes: sums are exact, in whatever order they are made.
+The only reading of events: whatever is charged, shown in a report or told of a container's life comes from here, so
+that reports, allowances, pages and the audit log cannot disagree. Time is counted in whole microseconds and sizes in
+bytes: sums are exact, in whatever order they are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -39,11 +40,22 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """It was frozen from `start` to `end`; a call of it may have waited all the same."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     at: datetime
 
 
-Span = Held | Waited | Rejected
+Span = Held | Waited | Paused | Rejected
+
+# All events that say when it was suspended or paused. There are few: what it held changes each second.
+STANDING = (Kind.SUSPENDED, Kind.RESUMED, Kind.REJECTED, Kind.PAUSED, Kind.UNPAUSED, Kind.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +67,19 @@ class Event:
     waited: float
 
 
-def spans(containers: Iterable[UUID] | Q, start: datetime, end: datetime) -> Iterator[tuple[UUID, Iterator[Span]]]:
-    """What each of the containers did in [start, end). `containers` chooses them: by id, or by a condition on them."""
-    chosen = containers if isinstance(containers, Q) else Q(pk__in=containers)
+def spans(
+    chosen: Q, start: datetime, end: datetime, kinds: Collection[str] | None = None
+) -> Iterator[tuple[UUID, Iterator[Span]]]:
+    """What each of the `chosen` containers did in [start, end), as far as events of `kinds` (None: all) tell it."""
     # The engine says that it ended a moment before the card has all memory back: the events decide.
     lately = Q(finished_at=None) | Q(finished_at__gte=start - _LINGERING)
     alive = Container.objects.filter(chosen, lately, created_at__lt=end)
     finished = dict(alive.values_list("pk", "finished_at"))
-    rows = (
-        AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)
-        .order_by("container_id", "at", "id")
-        .values_list("container_id", "at", "kind", "gpu_id", "used_after", "waited")
+    events_of = AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)
+    if kinds is not None:
+        events_of = events_of.filter(kind__in=kinds)
+    rows = events_of.order_by("container_id", "at", "id").values_list(
+        "container_id", "at", "kind", "gpu_id", "used_after", "waited"
     )
     for container, events in groupby(rows.iterator(chunk_size=10_000), key=lambda row: row[0]):
         last = min(finished.get(container) or end, end)
@@ -85,6 +99,7 @@ class _Ledger:
     held: dict[int, tuple[datetime, int]] = field(default_factory=dict)  # by GPU: since when, how many bytes
     waiting: int = 0
     waiting_since: datetime | None = None
+    paused_since: datetime | None = None
 
     def take(self, event: Event) -> Iterator[Span]:
         if event.kind == Kind.ENDED:
@@ -101,6 +116,10 @@ class _Ledger:
             self.waiting = 0 if event.gpu is None else max(0, self.waiting - 1)
             if self.waiting == 0:
                 yield from self._stop_waiting(event.at)
+        elif event.kind == Kind.PAUSED:
+            self.paused_since = self.paused_since or event.at
+        elif event.kind == Kind.UNPAUSED:
+            yield from self._stop_pausing(event.at)
         if event.kind == Kind.REJECTED:
             yield Rejected(event.at)
 
@@ -109,6 +128,7 @@ class _Ledger:
             yield from self._hold(gpu, at, 0)
         self.waiting = 0
         yield from self._stop_waiting(at)
+        yield from self._stop_pausing(at)
 
     def _hold(self, gpu: int, at: datetime, size: int) -> Iterator[Span]:
         since, before = self.held.pop(gpu, (at, 0))
@@ -122,6 +142,11 @@ class _Ledger:
             yield Waited(self.waiting_since, at)
         self.waiting_since = None
 
+    def _stop_pausing(self, at: datetime) -> Iterator[Span]:
+        if self.paused_since is not None and at > self.paused_since:
+            yield Paused(self.paused_since, at)
+        self.paused_since = None
+
 
 def clip(found: Iterable[Span], start: datetime) -> Iterator[Span]:
     """Only what lies at or after `start`."""
@@ -131,5 +156,7 @@ def clip(found: Iterable[Span], start: datetime) -> Iterator[Span]:
                 yield Held(gpu, max(since, start), end, size)
             case Waited(since, end) if end > start:
                 yield Waited(max(since, start), end)
+            case Paused(since, end) if end > start:
+                yield Paused(max(since, start), end)
             case Rejected(at) if at >= start:
                 yield span

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
-from web.models import Claim, Container, Gpu, Node, State
+from web.models import Claim, Container, Gpu, Node
 from web.times import seconds
 
 Record = dict[str, Any]
@@ -89,7 +89,6 @@ def _containers(now: datetime) -> dict[str, Record]:
 
 def describe(container: Container, claims: dict[str, Record]) -> Record:
     """One container as screens know it; `claims` by GPU's UUID."""
-    waits = container.state == State.SUSPENDED
     return {
         "name": container.name,
         "owner": container.owner.get_username(),
@@ -98,7 +97,7 @@ def describe(container: Container, claims: dict[str, Record]) -> Record:
         "state": container.state.value,
         "priority": container.priority,
         "gpus": claims,
-        "suspended_since": seconds(container.suspended_since) if waits else None,
+        "suspended_since": seconds(container.waiting_since),
         "queue_position": container.queue_position,
         "queue_reason": container.queue_reason,
         "created_at": seconds(container.created_at),

@@ -1,5 +1,5 @@
-"""All records of the appliance. What the scheduler shares in records.py, who may do what in people.py, the hash
-chain in chain.py."""
+"""All records of the appliance. What the scheduler shares in records.py, the states of a container in states.py, who
+may do what in people.py, the hash chain in chain.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal
 from web.models.people import Allowance, Scope, Token
@@ -12,9 +12,9 @@ from web.models.records import (
     Gpu,
     Node,
     Shortage,
-    State,
     UsageSample,
 )
+from web.models.states import State
 
 __all__ = [
     "AllocationEvent",

@@ -2,7 +2,7 @@
 
 Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services/steering.py` alone;
 observed state (every field below a line "observed") by `scheduler/store.py` alone. A container's `state` is never
-stored: it is a function of stored facts, so the two sides cannot disagree about it.
+stored: it is a function of stored facts (states.py), so the two sides cannot disagree about it.
 
 Sizes are bytes. Times are aware UTC datetimes.
 """
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+
+from web.models.states import State, in_state, state_of
 
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
 
@@ -70,16 +72,6 @@ class Gpu(models.Model):
 COLOURS = 10  # as many as a colour-blind reader can tell apart
 
 
-class State(models.TextChoices):
-    CREATED = "created"
-    RUNNING = "running"
-    SUSPENDED = "suspended"
-    PAUSED = "paused"
-    EXITED = "exited"
-    FAILED = "failed"
-    KILLED = "killed"
-
-
 class Shortage(models.TextChoices):
     WAIT = "wait"
     FAIL = "fail"
@@ -93,6 +85,14 @@ class ContainerQuerySet(models.QuerySet["Container"]):
     def listed(self) -> ContainerQuerySet:
         """Those that the engine still knows or will know: neither removed nor refused at launch."""
         return self.filter(removed_at=None)
+
+    def in_state(self, state: State) -> ContainerQuerySet:
+        """Those whose `state` is this."""
+        return self.filter(in_state(state))
+
+    def waiting(self) -> ContainerQuerySet:
+        """Those with a call that waits for memory, in the order of the queue."""
+        return self.live().exclude(suspended_since=None).order_by("queue_position", "suspended_since", "pk")
 
     def whole(self) -> ContainerQuerySet:
         """With the owner and the claims, each with its GPU."""
@@ -179,16 +179,12 @@ class Container(models.Model):
 
     @property
     def state(self) -> State:
-        """The one word for where this container stands (DESIGN.md, part 8)."""
-        if self.finished_at is not None:
-            if self.kill_requested_at is not None:
-                return State.KILLED
-            return State.EXITED if self.exit_code == 0 else State.FAILED
-        if self.started_at is None:
-            return State.CREATED
-        if self.paused_at is not None:
-            return State.PAUSED
-        return State.SUSPENDED if self.suspended_since is not None else State.RUNNING
+        return state_of(self)
+
+    @property
+    def waiting_since(self) -> datetime | None:
+        """Since when it is suspended, if that is its state: one that is paused meanwhile is not told to be waiting."""
+        return self.suspended_since if self.state == State.SUSPENDED else None
 
 
 class Claim(models.Model):

@@ -41,7 +41,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "settings": _settings(found, steers),
         "ended": seconds(found.finished_at),
         "created": seconds(found.created_at),
-        "since": seconds(found.suspended_since) if found.state == "suspended" else None,
+        "since": seconds(found.waiting_since),
     }
     return show(request, "container.html", context)
 

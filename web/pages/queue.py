@@ -31,8 +31,7 @@ def queue(request: HttpRequest) -> HttpResponse:
 @require_POST
 def reorder(request: HttpRequest) -> HttpResponse:
     """The containers in their new order, all of those that wait."""
-    waiting = Container.objects.live().exclude(suspended_since=None)
-    before = [str(pk) for pk in waiting.order_by("queue_position", "suspended_since").values_list("pk", flat=True)]
+    before = [str(pk) for pk in Container.objects.waiting().values_list("pk", flat=True)]
     undo = {"act": "reorder", "id": "queue", "fields": {"id": ",".join(before)}}
     ids = [pk for text in request.POST.getlist("id") for pk in text.split(",")]
     try:

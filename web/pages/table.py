@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
-from web.models import Container, State
+from web.models import Container, ContainerQuerySet, State
 from web.pages.text import STATES
 from web.people.roles import Role, role_of
 from web.times import seconds
@@ -34,18 +34,6 @@ COLUMNS: dict[str, tuple[str, str]] = {  # name → label, what it sorts by
     "age": ("Age", "created_at"),
 }
 NEWEST_FIRST = "age"  # by age: the youngest first
-
-_UNFINISHED = Q(finished_at=None)
-_STARTED = _UNFINISHED & Q(started_at__isnull=False)
-_IN_STATE = {  # what Container.state says, for the database
-    State.CREATED: _UNFINISHED & Q(started_at=None),
-    State.RUNNING: _STARTED & Q(paused_at=None, suspended_since=None),
-    State.SUSPENDED: _STARTED & Q(paused_at=None, suspended_since__isnull=False),
-    State.PAUSED: _STARTED & Q(paused_at__isnull=False),
-    State.EXITED: Q(finished_at__isnull=False, kill_requested_at=None, exit_code=0),
-    State.FAILED: Q(finished_at__isnull=False, kill_requested_at=None) & ~Q(exit_code=0),
-    State.KILLED: Q(finished_at__isnull=False, kill_requested_at__isnull=False),
-}
 
 
 @dataclass
@@ -95,17 +83,17 @@ def page(user: User, query: QueryDict) -> Page:
     )  # fmt: skip
 
 
-def _found(user: User, q: str, state: str, mine: bool) -> QuerySet[Container]:
+def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
     found = Container.objects.listed().whole()
     if mine:
         found = found.filter(owner=user)
     if q:
         found = found.filter(Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q))
-    if state in _IN_STATE:
-        return found.filter(_IN_STATE[State(state)])
+    if state in State:
+        return found.in_state(State(state))
     if state == "all":
         return found
-    return found.filter(_UNFINISHED | Q(finished_at__gt=timezone.now() - JUST_ENDED))
+    return found.filter(Q(finished_at=None) | Q(finished_at__gt=timezone.now() - JUST_ENDED))
 
 
 def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
@@ -142,7 +130,7 @@ def _item(container: Container, user: User, role: Role) -> dict[str, Any]:
         "used": sum(claim.used for claim in claims),
         "quota": sum(claim.quota for claim in claims) or container.gpu_memory,
         "peak": sum(claim.peak for claim in claims),
-        "suspended_since": seconds(container.suspended_since) if container.state == State.SUSPENDED else None,
+        "suspended_since": seconds(container.waiting_since),
         "created_at": seconds(container.created_at),
         "may_act": role >= Role.OPERATOR or (role >= Role.USER and container.owner_id == user.pk),
     }

@@ -1,0 +1,78 @@
+"""The one word for where a container stands (DESIGN.md, part 8), as a function of stored facts.
+
+It is never stored, so the two sides that write a container's record cannot disagree about it. The tables below are the
+only place that knows which facts make which state: for one record (`state_of`) and for the database (`in_state`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from django.db import models
+from django.db.models import Q
+
+
+class State(models.TextChoices):
+    CREATED = "created"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    PAUSED = "paused"
+    EXITED = "exited"
+    FAILED = "failed"
+    KILLED = "killed"
+
+
+class Facts(Protocol):
+    """What a state follows from: a container's record, or what is known of it at some time in its life."""
+
+    @property
+    def started_at(self) -> datetime | None: ...
+    @property
+    def paused_at(self) -> datetime | None: ...
+    @property
+    def suspended_since(self) -> datetime | None: ...
+    @property
+    def kill_requested_at(self) -> datetime | None: ...
+    @property
+    def finished_at(self) -> datetime | None: ...
+    @property
+    def exit_code(self) -> int | None: ...
+
+
+GIVEN: Final = object()  # whatever it is
+Rule = tuple[str, Any, State]  # if this fact is so, this is the state; the first that holds decides
+
+_LIVE: tuple[Rule, ...] = (
+    ("started_at", None, State.CREATED),
+    ("paused_at", GIVEN, State.PAUSED),
+    ("suspended_since", GIVEN, State.SUSPENDED),
+)
+_ENDED: tuple[Rule, ...] = (
+    ("kill_requested_at", GIVEN, State.KILLED),
+    ("exit_code", 0, State.EXITED),
+)
+
+
+def state_of(facts: Facts) -> State:
+    rules, otherwise = (_LIVE, State.RUNNING) if facts.finished_at is None else (_ENDED, State.FAILED)
+    for name, wanted, state in rules:
+        value = getattr(facts, name)
+        if (value is not None) if wanted is GIVEN else value == wanted:
+            return state
+    return otherwise
+
+
+def in_state(state: State) -> Q:
+    """The same as a condition on containers. Written out in positive facts, for which there are indexes."""
+    live = state in {State.RUNNING, *(rule[2] for rule in _LIVE)}
+    condition = Q(finished_at__isnull=live)
+    for name, wanted, decided in _LIVE if live else _ENDED:
+        holds = Q(**{f"{name}__isnull": False}) if wanted is GIVEN else Q(**{name: wanted})
+        if decided == state:
+            return condition & holds
+        if wanted is GIVEN or wanted is None:
+            condition &= Q(**{f"{name}__isnull": wanted is GIVEN})
+        else:
+            condition &= Q(**{f"{name}__isnull": True}) | ~holds
+    return condition
