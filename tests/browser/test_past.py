@@ -67,8 +67,11 @@ def test_a_report_is_grouped_shown_and_taken_away_as_csv(used, open_as, shot):
     shot(page, "reports-printed")
 
 
-def test_who_is_no_operator_sees_their_own_alone(used, open_as):
+def test_a_report_is_of_everybody_as_over_rest_or_of_ones_own(used, open_as):
     page = open_as("bob", "/reports/")
+    expect(page.locator("table.report tbody tr")).to_have_count(2)
+    page.get_by_label("Only mine").check()
+    page.get_by_role("button", name="Show").click()
     expect(page.locator("table.report tbody tr")).to_have_count(1)
     expect(page.locator("#report-title")).to_contain_text("your own")
     assert "ann" not in page.locator("main").inner_text()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client
 from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from tests.support.machine import make_container
+from tests.support.events import Kind, append
+from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
-from web.models import Command, Scope
-from web.people import tokens
+from web.models import Command, Container, Scope
+from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
 
@@ -117,3 +121,42 @@ def test_the_table_has_every_endpoint_and_method():
         }
         found |= {(method.upper(), path) for method in methods if method != "head"}
     assert found == {(method, re.sub(r"\{\w+\}", "{}", path.split("?")[0])) for method, path, _, _ in TABLE}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_page_and_rest_report_on_the_same_people(things, gpu, role):
+    """Everything but other people's output, command lines and environments is everybody's to see (docs/people.md)."""
+    at = timezone.now() - timedelta(minutes=5)
+    append(Container.objects.get(pk=things["live"]), at, Kind.ACCEPTED, gpu, used_after=GIB)
+    Container.objects.update(created_at=at)
+    reader = make_user("reader-of-reports", role)
+    browser = Client()
+    browser.force_login(reader)
+    told = client_for(reader).get("/api/v1/reports/allocations/").json()["rows"]
+    shown = browser.get("/reports/").context["rows"]
+    assert [row["group"] for row in shown] == [row["group"] for row in told] == ["owner"]
+    assert browser.get("/reports/", {"mine": "1"}).context["rows"] == []
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_page_offers_what_rest_allows(things, role):
+    """Launching, the order of the queue, the policy, and steering what is another's."""
+    reader = make_user("reader-of-pages", role)
+    browser = Client()
+    browser.force_login(reader)
+    queue, table = browser.get("/queue/").context, browser.get("/").context["page"]
+    rest = client_for(reader)
+    assert table.may_launch is (rest.post("/api/v1/containers/", {"image": "local"}).status_code == 202)
+    assert queue["may_order"] is (rest.put("/api/v1/queue/", {"containers": []}).status_code == 202)
+    assert queue["may_set_policy"] is (rest.put("/api/v1/policy/", {"policy": "fifo"}).status_code == 202)
+    killed = rest.post(f"/api/v1/containers/{things['live']}/kill/", {}).status_code == 202
+    assert table.may_act is killed is browser.get(f"/containers/{things['live']}/").context["may_act"]
+
+
+def test_no_module_but_roles_knows_what_takes_which_role():
+    rooms = Path(roles.__file__).parents[1]
+    texts = {path: path.read_text() for path in rooms.rglob("*.py") if path != Path(roles.__file__)}
+    assert len(texts) > 50
+    assert not [
+        path for path, text in texts.items() if re.search(r"Role\.(VIEWER|USER|OPERATOR)|\brole_of\(.*[<>]", text)
+    ]

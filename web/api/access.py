@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from web.models import Token
 from web.people import tokens
-from web.people.roles import Role, require
+from web.people.roles import Deed, require
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -51,9 +51,9 @@ class TokenAllows(BasePermission):
         return True
 
 
-class IsAdmin(BasePermission):
+class MayReadAudit(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
-        require(person(request), Role.ADMIN, "see this")
+        require(person(request), Deed.READ_AUDIT)
         return True
 
 

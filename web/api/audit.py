@@ -11,7 +11,7 @@ from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from web.api.access import IsAdmin, IsSignedIn, TokenAllows
+from web.api.access import IsSignedIn, MayReadAudit, TokenAllows
 from web.api.outcome import ERRORS
 from web.api.queries import PageQuery, SpanQuery
 from web.models import AuditEntry
@@ -33,7 +33,7 @@ class AuditAnswer(serializers.ModelSerializer[AuditEntry]):
 class Audit(ListAPIView[AuditEntry]):
     """What people did and tried to do, newest first."""
 
-    permission_classes = [IsSignedIn, TokenAllows, IsAdmin]
+    permission_classes = [IsSignedIn, TokenAllows, MayReadAudit]
     serializer_class = AuditAnswer
 
     def get_queryset(self) -> QuerySet[AuditEntry]:

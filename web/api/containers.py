@@ -25,7 +25,7 @@ from web.console import output
 from web.errors import invalid
 from web.models import Command, Container
 from web.models.records import claims_with_gpus
-from web.people.roles import Role, require_steering, role_of, steered_by
+from web.people.roles import require_steering, rights_of, steered_by
 from web.services import steering
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec
 
@@ -132,17 +132,14 @@ def _answer() -> ContainerAnswer:
 
 
 class Commands(ListModelMixin, RetrieveModelMixin, GenericViewSet[Command]):
-    """What became of a wish. People see their own and those about what they may steer."""
+    """What became of a wish. People see their own, operators everybody's."""
 
     queryset = Command.objects.all()
     serializer_class = CommandAnswer
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Command]:
-        rows = Command.objects.select_related("issued_by").exclude(kind=Command.Kind.FORECAST)
-        if role_of(person(self.request)) < Role.OPERATOR:
-            rows = rows.filter(issued_by=person(self.request))
-        return rows.order_by("-created_at", "pk")
+        return rights_of(person(self.request)).commands().select_related("issued_by").order_by("-created_at", "pk")
 
     @extend_schema(parameters=[PageQuery], responses={200: CommandAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:

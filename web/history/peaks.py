@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from django.db.models import Count, Exists, Max, OuterRef, Q
 
 from web.models import AllocationEvent, Container
-from web.people.roles import Role, role_of
+from web.people.roles import Deed, rights_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -49,7 +49,7 @@ def peaks(reader: User, image: str = "", command: list[str] | None = None) -> li
         .order_by("-runs", "image")
     )
     found = [Peak(**row, suggestion=suggest(row["peak"])) for row in rows]
-    if command is not None or role_of(reader) >= Role.OPERATOR:
+    if command is not None or rights_of(reader).may(Deed.STEER_ALL):
         return found
     own = {(image, tuple(words)) for image, words in runs.filter(owner=reader).values_list("image", "command")}
     return list(_together(found, own))

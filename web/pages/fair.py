@@ -14,7 +14,7 @@ from web import audit
 from web.errors import Problem
 from web.history import fairness
 from web.pages.frame import container_or_404, person, refusal, show, toast
-from web.people.roles import may_steer, require_steering
+from web.people.roles import require_steering, steered_by
 
 RANGES = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
 
@@ -27,8 +27,9 @@ def page(request: HttpRequest) -> HttpResponse:
     days = days if days in RANGES else "7"
     now = timezone.now()
     people = fairness.people(now - timedelta(days=int(days)), now)
+    steers = steered_by(user)
     idle = [
-        {"claim": claim, "seconds": seconds, "may_act": may_steer(user, claim.container)}
+        {"claim": claim, "seconds": seconds, "may_act": steers(claim.container)}
         for claim, seconds in fairness.idle_holders(now)
     ]
     context = {

@@ -14,7 +14,7 @@ from django.utils import timezone
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
 from web.pages.text import catalogue
-from web.people.roles import Role, role_of
+from web.people.roles import Deed, rights_of
 from web.services.steering import wait_for
 
 PAGES: tuple[tuple[str, str], ...] = (
@@ -31,12 +31,13 @@ LAUNCH = ("launch", "Launch")
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
     """A whole page."""
     user = person(request)
-    role = role_of(user)
-    pages = (*PAGES[:1], *((LAUNCH,) if role >= Role.USER else ()), *PAGES[1:])
+    rights = rights_of(user)
+    may_launch = rights.may(Deed.LAUNCH)
+    pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:])
     frame = {
-        "me": {"name": user.get_username(), "role": role.group},
-        "is_admin": role >= Role.ADMIN,
-        "may_launch": role >= Role.USER,
+        "me": {"name": user.get_username(), "role": rights.role.group},
+        "is_admin": rights.may(Deed.MANAGE),
+        "may_launch": may_launch,
         "navigation": [
             {"label": label, "url": reverse(name), "current": request.path == reverse(name)} for name, label in pages
         ],

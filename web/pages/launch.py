@@ -16,7 +16,7 @@ from web.models import Command, Container, Gpu
 from web.pages import launch_form
 from web.pages.frame import person, show
 from web.people import allowances
-from web.people.roles import Role, may_steer, require
+from web.people.roles import Deed, may_steer, require
 from web.services import steering
 from web.services.steering import wait_for
 from web.sizes import format_size, parse_size
@@ -30,7 +30,7 @@ PATIENCE = 1.5  # seconds that a preview waits for the scheduler's forecast
 def launch(request: HttpRequest) -> HttpResponse:
     user = person(request)
     try:
-        require(user, Role.USER, "launch containers")
+        require(user, Deed.LAUNCH)
         if request.method == "GET":
             return _form(request, _start(request), None)
         command = wait_for(steering.launch(user, launch_form.spec_of(request.POST)))

@@ -10,17 +10,18 @@ from web.errors import Problem
 from web.models import Container, Node
 from web.pages.frame import answer, person, refusal, show
 from web.pages.text import POLICIES
-from web.people.roles import Role, role_of
+from web.people.roles import Deed, rights_of
 from web.services import steering
 
 
 @login_required
 @require_GET
 def queue(request: HttpRequest) -> HttpResponse:
-    role = role_of(person(request))
     node = Node.objects.first()
+    rights = rights_of(person(request))
     context = {
-        "may_order": role >= Role.OPERATOR,
+        "may_order": rights.may(Deed.ORDER_QUEUE),
+        "may_set_policy": rights.may(Deed.SET_POLICY),
         "policy": node.policy if node else "",
         "policies": POLICIES.items(),
     }

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from web.models import Container, ContainerQuerySet, State
 from web.pages.text import STATES
-from web.people.roles import Role, role_of
+from web.people.roles import Deed, Rights, rights_of
 from web.times import seconds
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def page(user: User, query: QueryDict) -> Page:
     found = _found(user, q, state, mine)
     paginator = Paginator(_sorted(found, sort), PER_PAGE)
     chosen = paginator.get_page(query.get("page"))
-    role = role_of(user)
-    items = [_item(container, user, role) for container in chosen.object_list]
+    rights = rights_of(user)
+    items = [_item(container, rights) for container in chosen.object_list]
     return Page(
         q, state, mine, sort, chosen.number, paginator.num_pages, paginator.count, items,
         filtered=bool(q or state or mine),
         may_act=any(item["may_act"] for item in items),
-        may_launch=role >= Role.USER,
+        may_launch=rights.may(Deed.LAUNCH),
     )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
     return found.order_by(by.desc(nulls_last=True) if down else by.asc(nulls_last=True), "-created_at")
 
 
-def _item(container: Container, user: User, role: Role) -> dict[str, Any]:
+def _item(container: Container, rights: Rights) -> dict[str, Any]:
     claims = list(container.claims.all())
     return {
         "id": container.pk,
@@ -132,5 +132,5 @@ def _item(container: Container, user: User, role: Role) -> dict[str, Any]:
         "peak": sum(claim.peak for claim in claims),
         "suspended_since": seconds(container.waiting_since),
         "created_at": seconds(container.created_at),
-        "may_act": role >= Role.OPERATOR or (role >= Role.USER and container.owner_id == user.pk),
+        "may_act": rights.steers(container),
     }

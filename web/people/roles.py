@@ -1,15 +1,17 @@
-"""Who may do what: four roles, each including the one before, and ownership.
+"""Who may see and do what: four roles, each including the one before, and ownership. REST, pages and consoles ask here.
 
-viewer looks (everything but other people's output, command lines and environments); user launches, and steers what is
-theirs; operator steers everybody's containers and the queue; admin sets the policy, reads the audit log and manages
-people. A role is the Django group of that name; a superuser is an admin; somebody in none of the groups has
-GPUSHARE_DEFAULT_ROLE.
+viewer looks (everything but the audit log, and other people's output, command lines and environments); user launches,
+and steers what is theirs; operator steers everybody's containers and the queue; admin sets the policy, reads the audit
+log and manages people. Whoever may steer a container may also read its output, command line and environment, type into
+it, and warn its owner. A role is the Django group of that name; a superuser is an admin; somebody in none of the groups
+has GPUSHARE_DEFAULT_ROLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 from django.conf import settings
@@ -17,7 +19,7 @@ from django.contrib.auth.models import Group
 from django.db.models import Exists, Q, QuerySet
 
 from web.errors import forbidden
-from web.models import Container
+from web.models import Command, Container
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -52,21 +54,67 @@ def groups_of(user: User) -> QuerySet[Group]:
     return Group.objects.filter(Q(user=user) | by_default).distinct()
 
 
-def require(user: User, role: Role, deed: str) -> None:
-    """Refuses unless `user` has at least `role`. `deed` ends the sentence: "only an operator may …"."""
-    if role_of(user) < role:
-        article = "an" if role.group[0] in "aeio" else "a"
-        raise forbidden(f"Only {article} {role.group} may {deed}.")
+class Deed(Enum):
+    """What takes a role. Each ends the sentence: "only an operator may …"."""
+
+    LAUNCH = "launch containers"
+    STEER_ALL = "steer other people's containers"
+    ORDER_QUEUE = "reorder the queue"
+    SET_POLICY = "set the policy"
+    READ_AUDIT = "read the audit log"
+    MANAGE = "manage people"
+
+
+NEEDS: Mapping[Deed, Role] = {
+    Deed.LAUNCH: Role.USER,
+    Deed.STEER_ALL: Role.OPERATOR,
+    Deed.ORDER_QUEUE: Role.OPERATOR,
+    Deed.SET_POLICY: Role.ADMIN,
+    Deed.READ_AUDIT: Role.ADMIN,
+    Deed.MANAGE: Role.ADMIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """One person's, with the role looked up once: for pages and lists that ask about many things."""
+
+    user: User
+    role: Role
+
+    def may(self, deed: Deed) -> bool:
+        return self.role >= NEEDS[deed]
+
+    def steers(self, container: Container) -> bool:
+        """What is their own, if they may launch at all; or everybody's."""
+        own = container.owner_id == self.user.pk
+        return self.may(Deed.STEER_ALL) or (own and self.may(Deed.LAUNCH))
+
+    def commands(self) -> QuerySet[Command]:
+        """The commands that they may look at: their own, or everybody's. A forecast is a question, and no command."""
+        told = Command.objects.exclude(kind=Command.Kind.FORECAST)
+        return told if self.may(Deed.STEER_ALL) else told.filter(issued_by=self.user)
+
+
+def rights_of(user: User) -> Rights:
+    return Rights(user, role_of(user))
+
+
+def require(user: User, deed: Deed) -> None:
+    """Refuses unless the user's role allows it."""
+    if not rights_of(user).may(deed):
+        role = NEEDS[deed].group
+        article = "an" if role[0] in "aeio" else "a"
+        raise forbidden(f"Only {article} {role} may {deed.value}.")
 
 
 def steered_by(user: User) -> Callable[[Container], bool]:
     """Which containers the user may steer, with the role looked up once."""
-    role = role_of(user)
-    return lambda container: role >= Role.OPERATOR or (role >= Role.USER and container.owner_id == user.pk)
+    return rights_of(user).steers
 
 
 def may_steer(user: User, container: Container) -> bool:
-    return steered_by(user)(container)
+    return rights_of(user).steers(container)
 
 
 def require_steering(user: User, container: Container, deed: str) -> None:

@@ -17,7 +17,7 @@ from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu
 from web.people import allowances
-from web.people.roles import Role, require
+from web.people.roles import Deed, require
 from web.services import issuing
 from web.sizes import format_size
 from web.spec import mounts
@@ -47,7 +47,7 @@ def launch(user: User, spec: dict[str, Any], key: str = "") -> Command:
 
 
 def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
-    require(user, Role.USER, "launch containers")
+    require(user, Deed.LAUNCH)
     mounts.require_roots(user.get_username(), spec["volumes"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     limits = allowances.limits_of(user)

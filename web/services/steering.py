@@ -18,7 +18,7 @@ from web.errors import Problem, conflict, invalid, not_found
 from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu
 from web.people import allowances
-from web.people.roles import Role, require, require_steering
+from web.people.roles import Deed, require, require_steering
 from web.services.issuing import issue, require_scheduler, wait_for
 from web.services.launching import launch, require_capacity
 from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PolicySpec
@@ -86,14 +86,14 @@ def change(user: User, container: Container, **fields: Any) -> Command:
 
 def set_policy(user: User, name: str) -> Command:
     """Another policy for everybody, from now on. Whether there is one of that name is the scheduler's to say."""
-    require(user, Role.ADMIN, "set the policy")
+    require(user, Deed.SET_POLICY)
     PolicySpec.parse({"policy": name})
     return _direct(user, Command.Kind.POLICY, name, policy=name)
 
 
 def reorder(user: User, ids: Iterable[str | UUID]) -> Command:
     """Puts the waiting containers into this order; those left out keep theirs, behind."""
-    require(user, Role.OPERATOR, "reorder the queue")
+    require(user, Deed.ORDER_QUEUE)
     order = [str(pk) for pk in OrderSpec.parse({"containers": [str(pk) for pk in ids]})["containers"]]
     if len(set(order)) != len(order):
         raise invalid("A container is named twice.", "containers")
