@@ -24,7 +24,6 @@ from appliance.cli.errors import REFUSED, TOO_MANY, Problem
 from appliance.cli.output import write
 from appliance.cli.text import clock, ordinal, span
 
-ENDED = ("exited", "failed", "killed")
 LOOK = 0.5  # seconds between two looks at a container that runs
 LAST_LOOK = 0.05  # once its output has ended, its end is near
 GLANCE = 5.0  # seconds for its answer: Ctrl-C waits for that
@@ -183,7 +182,7 @@ class Attachment:
             self.silent_since = None
             self._tell("back", "the appliance answers again")
         self._tell_waits()
-        return self.container["state"] in ENDED
+        return self.container["finished_at"] is not None
 
     def _away(self, problem: Problem) -> None:
         now = time.monotonic()

@@ -103,7 +103,7 @@ class Story:
             container = await self._get(f"containers/{self._ids[part.name]}/")
             if holds(container):
                 break
-            over = container["state"] in ("exited", "failed", "killed")
+            over = container["finished_at"] is not None
             if over or time.monotonic() > deadline:
                 raise NotObserved(f"{part.name} {what}\n{await self._instead(container)}")
             await asyncio.sleep(0.05)

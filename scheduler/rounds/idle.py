@@ -16,8 +16,8 @@ from scheduler.rounds.samples import busy
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
-from web import audit
 from web.models import Container
+from web.services import warning
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,4 @@ class Idle:
 
 
 def _warn(container: str) -> None:
-    """The same entry as when a person warns the owner."""
-    row = Container.objects.select_related("owner").get(pk=container)
-    audit.record("gpushare", "warn", row.pk, name=row.name, owner=row.owner.get_username())
+    warning.tell_owner("gpushare", Container.objects.select_related("owner").get(pk=container))

@@ -8,12 +8,11 @@ import { pageOf, showWaiting, waiting } from "./waiting.js";
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
 const NAMED = 16; // in a legend, the biggest by name; the table has them all
-const ENDED = new Set(["exited", "failed", "killed"]);
 
 /** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
 function holders(uuid) {
   return Object.entries(live.state.containers)
-    .filter(([, container]) => uuid in container.gpus && !ENDED.has(container.state))
+    .filter(([, container]) => uuid in container.gpus && container.finished_at === null)
     .map(([id, container]) => ({ id, container, claim: container.gpus[uuid] }))
     .sort((a, b) => a.container.created_at - b.container.created_at);
 }

@@ -134,12 +134,8 @@ def test_fairness_tells_shares_entitlement_and_groups(site, open_as, shot):
 
 @pytest.mark.parametrize("role", ["user", "operator"])
 def test_an_idle_holder_is_paused_from_the_list_by_who_may(site, open_as, role):
-    card, made = scenes.a_busy_card()
-    Container.objects.update(started_at=rows.ago(4000))
-    UsageSample.objects.bulk_create(
-        UsageSample(at=rows.ago(age), gpu=card, container=made["b"], used=rows.GIB, peak=rows.GIB, utilisation=0)
-        for age in range(0, 600, 10)
-    )
+    _, made = scenes.a_busy_card()
+    Container.objects.filter(pk=made["b"].pk).update(idle_since=rows.ago(2400))
     page = open_as("me", "/fairness/", role=role)
     idle = page.locator("tr", has=page.get_by_role("link", name="notebook"))
     expect(idle).to_contain_text("1.6 GiB")

@@ -8,7 +8,6 @@ from rest_framework import status
 from rest_framework.response import Response
 
 from web.api.answers import CommandAnswer, ErrorAnswer, PendingAnswer
-from web.errors import Problem
 from web.models import Command
 from web.services import steering
 
@@ -18,14 +17,11 @@ ERRORS = {code: OpenApiResponse(ErrorAnswer) for code in (400, 401, 403, 404, 40
 def finished(command: Command) -> Command | Response:
     """The command once it is done, or the 202 if that takes longer. Raises the scheduler's refusal as a Problem."""
     command = steering.wait_for(command)
-    if command.done_at is None:
-        url = reverse("command-detail", args=[command.pk])
-        message = command.message or "The scheduler has not finished this yet."  # a launch tells what it fetches
-        answer = {"command": command.pk, "url": url, "message": message}
-        return Response(PendingAnswer(answer).data, status.HTTP_202_ACCEPTED, headers={"Location": url})
-    if command.outcome == Command.Outcome.REFUSED:
-        raise Problem(command.code or "refused", command.message, command.status or 409, command.field)
-    return command
+    if steering.settled(command):
+        return command
+    url = reverse("command-detail", args=[command.pk])
+    answer = {"command": command.pk, "url": url, "message": command.told}
+    return Response(PendingAnswer(answer).data, status.HTTP_202_ACCEPTED, headers={"Location": url})
 
 
 def decided(command: Command) -> Response:

@@ -8,20 +8,18 @@ The *entitlement* is a person's VRAM allowance as a part of all allowances; an e
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.contrib.auth.models import Group, User
-from django.db.models import F, FloatField, Max, Q, Sum
+from django.db.models import F, FloatField, Q, Sum
 from django.db.models.functions import Cast
-from django.utils import timezone
 
 from web.history.samples import samples_within
-from web.models import Claim, UsageSample
+from web.models import Claim, Container
 from web.people import allowances
 from web.people.roles import Role
 
 GIB_HOUR = 2**30 * 3600
-IDLE_FOR = timedelta(minutes=10)  # holding without computing for this long makes an idle holder
 
 
 @dataclass
@@ -93,28 +91,12 @@ def groups(shares: list[Share]) -> list[Share]:
     return sorted(found.values(), key=lambda share: -share.held)
 
 
-def idle_holders(now: datetime | None = None) -> list[tuple[Claim, float]]:
-    """Those that hold VRAM on a GPU that did nothing for them lately, with how many seconds that is known to be so."""
-    now = now or timezone.now()
-    since = now - IDLE_FOR
-    holding = Claim.objects.filter(
-        container__finished_at=None, container__started_at__lt=since, used__gt=0
-    ).select_related("container__owner", "gpu")
-    recent = (
-        UsageSample.objects.filter(at__gte=since, container__isnull=False)
-        .values_list("container", "gpu")
-        .annotate(busiest=Max("utilisation"))
-        .order_by()
-    )
-    busiest = {(container, gpu): most for container, gpu, most in recent}
-    idle = [claim for claim in holding if busiest.get((claim.container_id, claim.gpu_id)) == 0]
-    return [(claim, _idle_seconds(claim, now)) for claim in sorted(idle, key=lambda claim: -claim.used)]
-
-
-def _idle_seconds(claim: Claim, now: datetime) -> float:
-    worked = UsageSample.objects.filter(container=claim.container_id, gpu=claim.gpu_id, utilisation__gt=0)
-    last = worked.aggregate(last=Max("at"))["last"] or claim.container.started_at
-    return (now - last).total_seconds() if last else 0.0
+def idle_holders() -> list[tuple[Claim, datetime]]:
+    """Who holds VRAM without computing, and since when, the biggest holder first. Who counts as idle, and after which
+    time (GPUSHARE_IDLE_MINUTES), is for the scheduler to say: it looks each second."""
+    held = Claim.objects.filter(container__in=Container.objects.idle().order_by(), used__gt=0).order_by("-used")
+    claims = held.select_related("container__owner", "gpu")
+    return [(claim, claim.container.idle_since) for claim in claims if claim.container.idle_since is not None]
 
 
 def _entitle(shares: dict[str, Share]) -> None:

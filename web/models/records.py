@@ -94,6 +94,10 @@ class ContainerQuerySet(models.QuerySet["Container"]):
         """Those with a call that waits for memory, in the order of the queue."""
         return self.live().exclude(suspended_since=None).order_by("queue_position", "suspended_since", "pk")
 
+    def idle(self) -> ContainerQuerySet:
+        """Those that hold VRAM and have not computed for too long, as the scheduler saw it."""
+        return self.live().exclude(idle_since=None)
+
     def whole(self) -> ContainerQuerySet:
         """With the owner and the claims, each with its GPU."""
         return self.select_related("owner").prefetch_related(claims_with_gpus())
@@ -248,6 +252,12 @@ class Command(models.Model):
     class Meta:
         ordering = ["created_at"]
         indexes = [models.Index(fields=["done_at", "created_at"])]
+
+    @property
+    def told(self) -> str:
+        """What to tell people about it; a launch that takes its time tells how far the fetching of its image is."""
+        waits = "The scheduler has not answered yet. It will do this as soon as it can."
+        return self.message or (waits if self.done_at is None else "Done.")
 
 
 class AllocationEvent(models.Model):

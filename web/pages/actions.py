@@ -15,7 +15,6 @@ from web.errors import Problem, invalid
 from web.models import Command, Container
 from web.pages.frame import answer, person, refusal, toast
 from web.services import steering
-from web.services.steering import wait_for
 from web.sizes import parse_size
 
 Action = Callable[[User, Container, dict[str, Any]], Command]
@@ -60,10 +59,15 @@ def act_on_many(request: HttpRequest) -> HttpResponse:
             commands.append(ACTIONS[action](person(request), container, _given(request)))
         except Problem as problem:
             refused.append(problem.message)
-    answers = [wait_for(command) for command in commands]
-    refused += [command.message for command in answers if command.outcome == Command.Outcome.REFUSED]
-    pending = sum(command.done_at is None for command in answers)
-    done = sum(command.outcome == Command.Outcome.DONE for command in answers)
+    done = pending = 0
+    for command in commands:
+        try:
+            if steering.settled(steering.wait_for(command)):
+                done += 1
+            else:
+                pending += 1
+        except Problem as problem:
+            refused.append(problem.message)
     words = [f"{done} done."]
     if pending:
         words.append(f"{pending} not answered yet.")

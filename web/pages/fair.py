@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from web import audit
 from web.errors import Problem
 from web.history import fairness
 from web.pages.frame import container_or_404, person, refusal, show, toast
-from web.people.roles import require_steering, steered_by
+from web.people.roles import steered_by
+from web.services import warning
 
 RANGES = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
 
@@ -22,15 +23,14 @@ RANGES = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
 @login_required
 @require_GET
 def page(request: HttpRequest) -> HttpResponse:
-    user = person(request)
     days = request.GET.get("days", "7")
     days = days if days in RANGES else "7"
     now = timezone.now()
     people = fairness.people(now - timedelta(days=int(days)), now)
-    steers = steered_by(user)
+    steers = steered_by(person(request))
     idle = [
-        {"claim": claim, "seconds": seconds, "may_act": steers(claim.container)}
-        for claim, seconds in fairness.idle_holders(now)
+        {"claim": claim, "seconds": (now - since).total_seconds(), "may_act": steers(claim.container)}
+        for claim, since in fairness.idle_holders()
     ]
     context = {
         "days": days,
@@ -38,6 +38,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "people": people,
         "groups": fairness.groups(people),
         "idle": idle,
+        "idle_minutes": settings.GPUSHARE_IDLE_MINUTES,
     }
     return show(request, "fairness.html", context)
 
@@ -47,11 +48,9 @@ def page(request: HttpRequest) -> HttpResponse:
 def warn(request: HttpRequest, pk: UUID) -> HttpResponse:
     """Tells the owner, on their next page, that what they hold lies idle. Kept in the audit log."""
     container = container_or_404(pk)
-    user = person(request)
     try:
-        require_steering(user, container, "warn about")
+        warning.warn(person(request), container)
     except Problem as problem:
         return refusal(request, problem)
     owner = container.owner.get_username()
-    audit.record(user.get_username(), "warn", container.pk, name=container.name, owner=owner)
     return toast(request, "good", f"{owner} sees a warning about {container.name} on the next page.")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
-from django.utils import timezone
 
 from web.errors import Problem
-from web.models import AuditEntry, Command, Container
+from web.models import Command, Container
 from web.pages.text import catalogue
 from web.people.roles import Deed, rights_of
-from web.services.steering import wait_for
+from web.services import steering, warning
 
 PAGES: tuple[tuple[str, str], ...] = (
     ("dashboard", "Overview"),
@@ -42,17 +40,9 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
             {"label": label, "url": reverse(name), "current": request.path == reverse(name)} for name, label in pages
         ],
         "text": catalogue(),
-        "warnings": _warnings(user),
+        "warnings": warning.warned(user),
     }
     return render(request, template, frame | (context or {}), status=status)
-
-
-def _warnings(user: User) -> list[Container]:
-    """This person's live containers that somebody warned about today, because they hold VRAM without computing."""
-    today = timezone.now() - timedelta(days=1)
-    warned = AuditEntry.objects.filter(action="warn", at__gte=today).values_list("subject", flat=True)
-    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user)}
-    return [about[subject] for subject in dict.fromkeys(warned) if subject in about] if about else []
 
 
 def person(request: HttpRequest) -> User:
@@ -79,10 +69,9 @@ def refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
 
 def answer(request: HttpRequest, command: Command, undo: dict[str, Any] | None = None, about: str = "") -> HttpResponse:
     """What became of a command, in one sentence: the scheduler's, once it has one."""
-    command = wait_for(command)
-    if command.done_at is None:
-        pending = "The scheduler has not answered yet. It will do this as soon as it can."
-        return toast(request, "warn", pending, about=about)
-    if command.outcome == Command.Outcome.REFUSED:
-        return toast(request, "bad", command.message, about=about)
-    return toast(request, "good", command.message or "Done.", undo, about)
+    try:
+        command = steering.wait_for(command)
+        done = steering.settled(command)
+    except Problem as problem:
+        return toast(request, "bad", problem.message, about=about)
+    return toast(request, "good" if done else "warn", command.told, undo if done else None, about)

@@ -34,8 +34,7 @@ def launch(request: HttpRequest) -> HttpResponse:
         if request.method == "GET":
             return _form(request, _start(request), None)
         command = wait_for(steering.launch(user, launch_form.spec_of(request.POST)))
-        if command.outcome == Command.Outcome.REFUSED:
-            raise Problem(command.code, command.message, command.status or 409, command.field)
+        steering.settled(command)
         return redirect("container", command.container_id)
     except Problem as problem:
         return _form(request, launch_form.typed(request.POST), problem)

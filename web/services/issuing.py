@@ -81,6 +81,13 @@ def wait_for(command: Command, timeout: float = 5.0) -> Command:
     return command
 
 
+def settled(command: Command) -> bool:
+    """Whether the scheduler has done it; False while it has not answered. Raises its refusal as a Problem."""
+    if command.outcome == Command.Outcome.REFUSED:
+        raise Problem(command.code or "refused", command.message, command.status or 409, command.field)
+    return command.done_at is not None
+
+
 async def _hear(channel: str, patience: float) -> None:
     """Returns with the next message, or after `patience` seconds."""
     with contextlib.suppress(TimeoutError):

@@ -19,7 +19,7 @@ from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu
 from web.people import allowances
 from web.people.roles import Deed, require, require_steering
-from web.services.issuing import issue, require_scheduler, wait_for
+from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import launch, require_capacity
 from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PolicySpec
 
@@ -36,6 +36,7 @@ __all__ = [
     "reorder",
     "resume",
     "set_policy",
+    "settled",
     "wait_for",
 ]
 

@@ -1,0 +1,38 @@
+"""A warning to an owner that what they hold lies idle: an entry of the audit log, shown on their pages for a day."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.utils import timezone
+
+from web import audit
+from web.models import AuditEntry, Container
+from web.people.roles import require_steering
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+ACTION = "warn"
+STAYS = timedelta(days=1)
+
+
+def warn(user: User, container: Container) -> None:
+    """Somebody warns the owner. Refuses who may not steer the container."""
+    require_steering(user, container, "warn about")
+    tell_owner(user.get_username(), container)
+
+
+def tell_owner(by: str, container: Container) -> None:
+    """`by` is a user name, or "gpushare" where the scheduler found it idle by itself."""
+    audit.record(by, ACTION, container.pk, name=container.name, owner=container.owner.get_username())
+
+
+def warned(user: User) -> list[Container]:
+    """This person's live containers that somebody warned about lately, the first warned about first."""
+    lately = AuditEntry.objects.filter(action=ACTION, at__gte=timezone.now() - STAYS)
+    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user)}
+    if not about:
+        return []
+    return [about[subject] for subject in dict.fromkeys(lately.values_list("subject", flat=True)) if subject in about]
