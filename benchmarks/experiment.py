@@ -99,7 +99,7 @@ def card(live: Live) -> tuple[int, int]:
     with live.scheduler("fifo"):
         gpu = Gpu.objects.filter(present=True).earliest("index")
         # It is a card for the experiment alone: what is foreign now is the context that was just measured.
-        return gpu.capacity + gpu.foreign, gpu.context
+        return gpu.most, gpu.context
 
 
 def main(words: Sequence[str] | None = None) -> None:

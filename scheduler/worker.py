@@ -176,6 +176,7 @@ class Scheduler:
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
+        self.report.show_gpus()
         self.history.write(readings)
         self.bypass.look(self.measure.uncapped)
         await self.idle.look(readings)

@@ -48,10 +48,10 @@ def queue_row(entry: Json, now: datetime) -> tuple[str, ...]:
     return (str(entry["position"] or "-"), entry["name"], entry["owner"], size(entry["bytes"]), when, entry["reason"])
 
 
-GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">REAL", ">FOREIGN", ">LOAD")
+GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">FREE", ">REAL", ">FOREIGN", ">LOAD")
 
 
 def gpu_row(card: Json) -> tuple[str, ...]:
     load = "-" if card["utilisation"] is None else f"{card['utilisation']} %"
-    figures = (size(card[figure]) for figure in ("capacity", "charged", "real", "foreign"))
+    figures = (size(card[figure]) for figure in ("capacity", "charged", "free", "real", "foreign"))
     return (str(card["index"]), card["name"], card["uuid"], *figures, load)

@@ -100,7 +100,7 @@ def _bars(seen: Seen, hues: dict[str, str]) -> Table:
 
 
 def _bar(card: Json, containers: list[Json], hues: dict[str, str]) -> Text:
-    whole = max(1, card["capacity"] + card["foreign"])
+    whole = max(1, card["most"])
     bar, drawn, edge = Text(), 0, 0.0
 
     def add(count: int, sign: str, hue: str) -> None:
@@ -115,14 +115,14 @@ def _bar(card: Json, containers: list[Json], hues: dict[str, str]) -> Text:
     for container, gpu in held:
         add(gpu["used"], USED, hues[container["id"]])
     add(sum(max(0, gpu["granted"] - gpu["used"]) for _, gpu in held), IDLE, "dim")
-    add(card["foreign"], FOREIGN, "red")
+    add(card["most"] - card["capacity"], FOREIGN, "red")  # what foreign memory takes, which on a capped card is less
     bar.append(FREE * (BAR - drawn), "dim")
     return bar
 
 
 def _figures(card: Json) -> str:
     load = "" if card["utilisation"] is None else f"  {card['utilisation']} %"
-    return f"{size(card['charged'])} of {size(card['capacity'])}{load}"
+    return f"{size(card['charged'])} of {size(card['capacity'])}, {size(card['free'])} free{load}"
 
 
 def _styled(container: Json, now: datetime, hues: dict[str, str]) -> list[Text]:

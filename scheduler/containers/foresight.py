@@ -21,7 +21,7 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     state, quota = broker.state, int(arguments["gpu_memory"])
     asked: int | list[str] = arguments.get("gpus", 1)
     gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
-    found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), {gpu: _idle(broker, gpu) for gpu in gpus})
+    found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), {gpu: idle(broker, gpu) for gpu in gpus})
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
     # First those in the queue, then those who hold the memory; nobody twice.
@@ -54,7 +54,11 @@ def _ends(broker: Broker) -> dict[str, float]:
     return ends
 
 
-def _idle(broker: Broker, gpu: str) -> int:
-    """Headroom that a take-back would collect."""
-    sessions = (session for tenant in broker.tenants.values() for session in tenant.sessions.values())
-    return sum(session.leases[gpu].headroom for session in sessions if gpu in session.leases)
+def idle(broker: Broker, gpu: str) -> int:
+    """Headroom that a take-back would make free, in bytes. What a guaranteed container gives back stays reserved."""
+    return sum(
+        session.leases[gpu].headroom
+        for tenant in broker.tenants.values()
+        if gpu in tenant.quota and not broker.state.containers[tenant.id].guaranteed
+        for session in tenant.sessions.values()
+    )

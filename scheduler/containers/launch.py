@@ -15,14 +15,10 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
-from web.errors import Problem
 from web.models import Container
-from web.sizes import parse_size
+from web.spec import quotas
 
 log = logging.getLogger(__name__)
-
-QUOTA_LABEL = "com.nvidia.memory.limit"
-DEFAULT_QUOTA = 1 << 30
 
 
 class Launcher:
@@ -76,20 +72,10 @@ class Launcher:
 
     async def _place(self, row: Container, progress: Progress | None) -> dict[str, int]:
         """Bytes of quota on each of the GPUs that it gets."""
-        size = row.gpu_memory or await self._quota_of(row.image, progress)
+        size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
         gpus: list[str] = row.gpu_uuids or placement.choose(self._broker.state, row.gpu_count, size)
         gpus = sorted(gpus, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
         return dict.fromkeys(gpus, size)
-
-    async def _quota_of(self, image: str, progress: Progress | None) -> int:
-        label = (await self._engine.image_labels(image, progress)).get(QUOTA_LABEL)
-        if label is None:
-            return DEFAULT_QUOTA
-        try:
-            return parse_size(label)
-        except ValueError as error:
-            message = f"The image's label {QUOTA_LABEL} cannot be used: {error} Give gpu_memory."
-            raise Problem("bad_label", message, 400, "gpu_memory") from None
 
     def _launch(self, row: Container, tenant: Tenant, socket_dir: Path) -> Launch:
         smallest = min(tenant.quota, key=lambda gpu: tenant.quota[gpu])

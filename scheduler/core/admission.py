@@ -11,10 +11,10 @@ from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, S
 
 
 def size(amount: int) -> str:
-    """Bytes for people: "1.5 GiB"."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+    """Bytes for people: "1.5 GiB". The text is the one that every screen has for it (`web.sizes.format_size`)."""
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(amount) >= unit:
-            return f"{amount / unit:.4g} {name}"
+            return f"{amount / unit:.2f}".rstrip("0").rstrip(".") + f" {name}"
     return f"{amount} bytes"
 
 

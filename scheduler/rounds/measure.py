@@ -140,7 +140,6 @@ class Measure:
             gpu,
             real=reading.used,
             foreign=foreign,
-            capacity=capacity,
             utilisation=reading.utilisation,
             temperature=reading.temperature,
             power=reading.power,
@@ -149,10 +148,12 @@ class Measure:
     def _see_tenant(self, tenant: Tenant) -> None:
         self._broker.collect_excess(tenant)
         self._broker.show(tenant)
+        sessions = {session.pid for session in tenant.sessions.values()}
         for gpu in tenant.quota:
             if reading := self.readings.get(gpu):
                 processes = self._processes(tenant, gpu, reading)
-                unexplained = sum(max(0, each["real"] - each["used"]) for each in processes)
+                # What a session holds beyond its charge is known to be its own, and charged soon.
+                unexplained = sum(each["real"] for each in processes if each["pid"] not in sessions)
                 self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
                 for each in processes:
                     if each["uncapped"]:

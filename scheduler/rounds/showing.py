@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from scheduler.containers.foresight import turn_of
-from scheduler.core import policies
+from scheduler.containers.foresight import idle, turn_of
+from scheduler.core import policies, safety
 from scheduler.core.reasons import why
 from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
@@ -55,6 +55,7 @@ class Report:
                     peak = tenant.peak.get(gpu, 0)
                     self._store.claim(id_, gpu, used=0, granted=0, peak=peak, overhead=0, unexplained=0, processes=[])
                 self._store.forget(id_, list(tenant.quota))
+        self.show_gpus()
         if self._queue is not self.broker.state.waiting:
             self._queue = self.broker.state.waiting
             self._show_queue()
@@ -75,6 +76,13 @@ class Report:
                 peak=tenant.peak[gpu],
                 overhead=tenant.overhead(gpu),
             )
+
+    def show_gpus(self) -> None:
+        """What the arbiter decides by, and not a second reckoning: no screen can say that more or less is free."""
+        state = self.broker.state
+        for gpu, card in state.gpus.items():
+            free = max(0, safety.free(state, gpu))
+            self._store.gpu(gpu, capacity=card.capacity, most=card.most, free=free, idle=idle(self.broker, gpu))
 
     def _show_queue(self) -> None:
         """The place of a container is that of its foremost call, by what the policy would try first."""

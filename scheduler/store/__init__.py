@@ -125,6 +125,7 @@ def _open(name: str, cards: list[Card], fields: Mapping[str, Any]) -> tuple[int,
                     "simulated": card.simulated,
                     "total": card.total,
                     "capacity": card.capacity(0),
+                    "most": card.capacity(0),
                     "context": card.context,
                 },
             )

@@ -8,7 +8,7 @@ const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 
 /** "2GiB" → bytes; null if it is no size; the default quota if nothing is there. */
 function bytesOf(text) {
-  if (!text) return 2 ** 30;
+  if (!text) return Number(form.dataset.quota);
   const match = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$/i.exec(text);
   return match && Number(match[1]) * UNITS[match[2].toLowerCase()];
 }
@@ -24,19 +24,19 @@ function preview() {
       .sort((a, b) => a.created_at - b.created_at);
     const used = held.reduce((sum, c) => sum + c.gpus[card.dataset.gpu].used, 0);
     const waiting = held.filter((c) => c.suspended_since !== null).length;
-    const free = Math.max(0, gpu.capacity - used);
     const verdict = card.querySelector(".verdict");
-    const fits = quota !== null && quota <= free && waiting === 0;
+    const fits = quota !== null && quota <= gpu.free + gpu.idle && waiting === 0;
+    const free = t(gpu.idle ? "preview_idle" : "preview_free", { free: size(gpu.free), idle: size(gpu.idle) });
     verdict.textContent =
       quota === null
         ? ""
-        : quota > gpu.capacity + gpu.foreign
-          ? t("preview_never", { most: size(gpu.capacity) })
+        : quota > gpu.most
+          ? t("preview_never", { most: size(gpu.most) })
           : fits
-            ? t("preview_fits", { free: size(free) })
+            ? t("preview_fits", { free })
             : waiting
-              ? t("preview_behind", { count: waiting, free: size(free) })
-              : t("preview_waits", { free: size(free) });
+              ? t("preview_behind", { count: waiting, free })
+              : t("preview_waits", { free });
     verdict.dataset.fits = String(fits);
     const bar = card.querySelector(".bar");
     bar.replaceChildren();
@@ -46,8 +46,8 @@ function preview() {
       bar.append(element);
     };
     for (const c of held) part(c.gpus[card.dataset.gpu].used, "used", c.colour);
-    if (gpu.foreign) part(gpu.foreign, "foreign");
-    if (quota) part(Math.min(quota, Math.max(0, gpu.total - used - gpu.foreign)), `new ${fits ? "" : "short"}`);
+    part(gpu.most - gpu.capacity, "foreign"); // on a capped card that is less than all that is foreign
+    if (quota) part(Math.min(quota, Math.max(0, gpu.capacity - used)), `new ${fits ? "" : "short"}`);
   }
 }
 let drawn = false;

@@ -46,10 +46,10 @@ function newCard(uuid) {
 function showCard(card, [uuid, gpu]) {
   const held = holders(uuid);
   const sum = (field) => held.reduce((total, { claim }) => total + claim[field], 0);
-  const used = sum("used"),
-    idle = Math.max(0, sum("granted") - used),
-    unexplained = sum("unexplained");
-  const free = Math.max(0, gpu.total - used - idle - gpu.foreign - unexplained);
+  const used = sum("used");
+  const granted = sum("granted");
+  const unexplained = sum("unexplained");
+  const reserved = Math.max(0, gpu.capacity - granted - gpu.free); // for guaranteed containers, beyond their leases
   put(card.querySelector("h3"), `${gpu.index} · ${gpu.name}`);
   card.querySelector(".simulated").hidden = !gpu.simulated;
   const vitals = [
@@ -61,12 +61,12 @@ function showCard(card, [uuid, gpu]) {
     .join("  ·  ");
   put(card.querySelector(".vitals"), vitals);
   put(card.querySelector(".held b"), size(used));
-  put(card.querySelector(".held span"), ` ${t("of_total", { total: size(gpu.total), free: size(free) })}`);
-  showBar(card.querySelector(".bar"), gpu, held, unexplained);
-  showLegend(card.querySelector(".legend"), gpu, held, { idle, unexplained, free });
+  put(card.querySelector(".held span"), ` ${t("of_total", { total: size(gpu.total), free: size(gpu.free) })}`);
+  showBar(card.querySelector(".bar"), gpu, held, { unexplained, reserved });
+  showLegend(card.querySelector(".legend"), gpu, held, { idle: Math.max(0, granted - used), unexplained, reserved });
 }
 
-function showBar(bar, gpu, held, unexplained) {
+function showBar(bar, gpu, held, { unexplained, reserved }) {
   const parts = held.flatMap(({ id, container, claim }) => [
     {
       key: `${id} used`,
@@ -84,15 +84,24 @@ function showBar(bar, gpu, held, unexplained) {
     },
   ]);
   parts.push({
+    key: "reserved",
+    kind: "reserved",
+    bytes: reserved,
+    label: t("bar_reserved", { size: size(reserved) }),
+  });
+  // Of a card that is capped, foreign memory takes only what no longer fits beside the cap; unexplained is part of it.
+  const lost = gpu.most - gpu.capacity;
+  const ours = Math.min(unexplained, lost);
+  parts.push({
     key: "unexplained",
     kind: "unexplained",
-    bytes: unexplained,
+    bytes: ours,
     label: t("bar_unexplained", { size: size(unexplained) }),
   });
   parts.push({
     key: "foreign",
     kind: "foreign",
-    bytes: gpu.foreign,
+    bytes: lost - ours,
     label: t("bar_foreign", { size: size(gpu.foreign) }),
   });
   const shown = parts.filter((part) => part.bytes > 0);
@@ -111,7 +120,7 @@ function showBar(bar, gpu, held, unexplained) {
   if (bar.getAttribute("aria-label") !== label) bar.setAttribute("aria-label", label);
 }
 
-function showLegend(legend, gpu, held, { idle, unexplained, free }) {
+function showLegend(legend, gpu, held, { idle, unexplained, reserved }) {
   const biggest = new Set(
     [...held]
       .sort((a, b) => b.claim.used - a.claim.used)
@@ -136,10 +145,11 @@ function showLegend(legend, gpu, held, { idle, unexplained, free }) {
       figures: size(rest.reduce((sum, { claim }) => sum + claim.used, 0)),
     });
   if (idle) entries.push({ key: "idle", kind: "idle", name: t("idle"), figures: size(idle) });
+  if (reserved) entries.push({ key: "reserved", kind: "reserved", name: t("reserved"), figures: size(reserved) });
   if (unexplained)
     entries.push({ key: "unexplained", kind: "unexplained", name: t("unexplained"), figures: size(unexplained) });
   if (gpu.foreign) entries.push({ key: "foreign", kind: "foreign", name: t("foreign"), figures: size(gpu.foreign) });
-  entries.push({ key: "free", kind: "free", name: t("free"), figures: size(free) });
+  entries.push({ key: "free", kind: "free", name: t("free"), figures: size(gpu.free) });
   keyed(
     legend,
     entries,

@@ -10,6 +10,7 @@ from tests.browser import scenes
 from tests.browser.scenes import a_busy_card
 from tests.support import rows
 from tests.support.site import person
+from web.models import Gpu
 
 
 def test_overview_shows_bars_queue_and_states(site, open_as):
@@ -25,7 +26,9 @@ def test_overview_shows_bars_queue_and_states(site, open_as):
 
 def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, open_as, shot):
     gib = rows.GIB
-    card = rows.gpu(total=8 * gib, capacity=6 * gib, foreign=gib, utilisation=87, temperature=64, power=311.4)
+    # Half of what is foreign is known to be train-7's own: it is not taken off the card twice.
+    card = rows.gpu(total=8 * gib, most=7 * gib, capacity=6 * gib, free=6 * gib, foreign=gib, utilisation=87,
+                    temperature=64, power=311.4)  # fmt: skip
     made = rows.container("train-7", person("ann"), card, quota=4, used=2, granted=3)
     made.claims.update(unexplained=gib // 2)
     rows.gpu(1, total=16 * gib, name="NVIDIA H200", simulated=False, utilisation=None, temperature=None, power=None)
@@ -39,19 +42,44 @@ def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, ope
         ["used", 25, "train-7 uses 2 GiB"],
         ["idle", 12.5, "train-7 has 1 GiB in hand, unused"],
         ["unexplained", 6.25, "512 MiB unexplained"],
-        ["foreign", 12.5, "1 GiB foreign"],
+        ["foreign", 6.25, "1 GiB foreign"],
     ]
     for name, figures in (("train-7", "2 GiB / 4 GiB"), ("idle headroom", "1 GiB"), ("unexplained", "512 MiB"),
-                          ("foreign", "1 GiB"), ("free", "3.5 GiB")):  # fmt: skip
+                          ("foreign", "1 GiB"), ("free", "3 GiB")):  # fmt: skip
         expect(first.locator(".legend li", has_text=name)).to_contain_text(figures)
     expect(first.locator(".vitals")).to_have_text("87 % busy  ·  64 °C  ·  311 W")
-    expect(first.locator(".held")).to_have_text("2 GiB held of 8 GiB; 3.5 GiB free")
+    expect(first.locator(".held")).to_have_text("2 GiB held of 8 GiB; 3 GiB free")
     expect(first.locator(".chart canvas")).to_be_visible()
     expect(first.locator(".simulated")).to_be_visible()
     expect(second.locator(".simulated")).to_be_hidden()
     expect(second.locator(".vitals")).to_be_empty()
     expect(second.locator(".bar")).to_have_attribute("aria-label", "all free")
     shot(page, "overview-two-gpus")
+
+
+def test_on_a_capped_card_foreign_memory_takes_what_does_not_fit_beside_the_cap(site, open_as):
+    card = rows.gpu(total=5 * rows.GIB, foreign=10 * rows.GIB)  # of 80 GiB
+    rows.container("sure", person("ann"), card, quota=3, used=1)
+    Gpu.objects.update(free=2 * rows.GIB)  # the quota of `sure` is guaranteed
+    page = open_as("ann")
+    expect(page.locator(".held")).to_have_text("1 GiB held of 5 GiB; 2 GiB free")
+    titles = page.locator(".card .bar > *").evaluate_all("parts => parts.map(part => part.title)")
+    assert titles == ["sure uses 1 GiB", "2 GiB reserved for guaranteed containers"]
+    page.goto(page.url + "launch/")
+    page.get_by_label("Quota on each GPU").fill("15GiB")
+    expect(page.locator(".verdict")).to_have_text("never: it can give 5 GiB at the most")
+
+
+def test_free_is_one_number_on_the_overview_and_beside_a_launch(site, open_as):
+    card = rows.gpu(total=8 * rows.GIB, capacity=int(7.5 * rows.GIB), free=int(7.5 * rows.GIB), foreign=rows.GIB // 2)
+    rows.container("lent", person("ann"), card, quota=6, used=4, granted=6.5)
+    page = open_as("ann")
+    expect(page.locator(".held")).to_have_text("4 GiB held of 8 GiB; 1 GiB free")
+    page.goto(page.url + "launch/")
+    page.get_by_label("Quota on each GPU").fill("3GiB")
+    expect(page.locator(".verdict")).to_have_text("fits: 1 GiB free, 2.5 GiB idle headroom")
+    page.get_by_label("Quota on each GPU").fill("4GiB")
+    expect(page.locator(".verdict")).to_have_text("would wait: 1 GiB free, 2.5 GiB idle headroom")
 
 
 def test_totals_are_counted_by_state(site, open_as):

@@ -132,7 +132,11 @@ def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     assert row.split()[:3] == ["1", "waiter", "admin"]
     assert json.loads(shell("queue", "--json").stdout)[0]["name"] == "waiter"
     cards = shell("gpus").stdout.splitlines()
-    assert cards[0].split() == ["#", "NAME", "UUID", "CAPACITY", "CHARGED", "REAL", "FOREIGN", "LOAD"]
+    assert cards[0].split() == ["#", "NAME", "UUID", "CAPACITY", "CHARGED", "FREE", "REAL", "FOREIGN", "LOAD"]
+    free = json.loads(shell("gpus", "--json").stdout)[0]["free"]
+    assert free == 124 * 2**20  # 900 of 1024 MiB are reserved, though nothing of it is used
+    assert "124 MiB are free" in row
+    assert "124 MiB" in cards[1]
     assert len(cards) == 2
     screen = shell("top").stdout
     assert "1 running, 1 suspended" in screen

@@ -24,9 +24,8 @@ def make_node(**fields: Any) -> Node:
 
 
 def make_gpu(node: Node, index: int = 0, capacity: int = 5 * GIB, **fields: Any) -> Gpu:
-    return Gpu.objects.create(
-        node=node, uuid=f"GPU-{index}", index=index, name="Card", total=capacity, capacity=capacity, **fields
-    )
+    sizes = {"total": capacity, "capacity": capacity, "most": capacity, "free": capacity}
+    return Gpu.objects.create(node=node, uuid=f"GPU-{index}", index=index, name="Card", **sizes | fields)
 
 
 def make_container(owner: User, name: str = "a", gpu: Gpu | None = None, quota: int = GIB, **fields: Any) -> Container:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.machine import GIB, commands_answered
-from web.models import AuditEntry, Command
+from tests.support.machine import GIB, commands_answered, make_container, make_gpu
+from web.models import Allowance, AuditEntry, Command
 from web.services import steering
 
 URL = "/api/v1/forecast/"
@@ -26,6 +26,35 @@ def test_the_answer_is_the_schedulers(client, gpu):
 def test_what_is_asked(ada, gpu):
     command = steering.forecast(ada, gpu_memory=2 * GIB, priority=3)
     assert command.arguments == {"gpu_memory": 2 * GIB, "gpus": 1, "priority": 3, "owner": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("allowance", "query", "field", "message"),
+    [
+        ({"gpu_memory": GIB}, {"gpu_memory": "2g"}, "gpu_memory", "may hold 1 GiB at once"),
+        ({"priority_highest": 0}, {"gpu_memory": "1g", "priority": "5"}, "priority", "not above 0"),
+        ({"containers": 0}, {"gpu_memory": "1g"}, "", "may have 0 at once"),
+        ({"gib_hours": 0}, {"gpu_memory": "1g"}, "", "may hold 0"),
+        ({"gpus": ["GPU-0"]}, {"gpu_memory": "1g", "gpus": "2"}, "gpus", "there are 1"),
+        ({}, {"gpu_memory": "6g"}, "gpu_memory", "the most is 5 GiB"),
+    ],
+)
+def test_what_a_launch_would_be_refused_for_fits_at_no_time(client, ada, gpu, node, allowance, query, field, message):
+    make_gpu(node, 1)
+    Allowance.objects.create(user=ada, **allowance)
+    with commands_answered(result={"fits": True, "behind": [], "earliest": 0, "message": "It fits now."}):
+        error = client.get(URL, query).json()["error"]
+    assert (error.get("field", ""), message in error["message"]) == (field, True), error
+    assert not Command.objects.exists()
+
+
+def test_where_gpus_are_limited_it_is_asked_of_the_gpu_that_a_launch_would_get(ada, gpu, node):
+    second, third = make_gpu(node, 1, capacity=80 * GIB), make_gpu(node, 2, capacity=10 * GIB)
+    make_container(ada, "a", second, quota=60 * GIB)
+    make_container(ada, "b", third, quota=1 * GIB)
+    Allowance.objects.create(user=ada, gpus=["GPU-1", "GPU-2"])
+    asked = steering.forecast(ada, gpu_memory=2 * GIB).arguments["gpus"]
+    assert asked == steering.launch(ada, {"image": "local", "gpu_memory": 2 * GIB}).container.gpu_uuids == ["GPU-1"]
 
 
 @pytest.mark.parametrize(("query", "field"), [({}, "gpu_memory"), ({"gpu_memory": "0"}, "gpu_memory"),

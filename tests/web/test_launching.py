@@ -99,6 +99,23 @@ def test_what_cannot_be_is_refused_before_a_row_is_written(client, gpu, asked, e
 
 
 @pytest.mark.django_db
+def test_a_capped_card_gives_its_cap_and_not_what_others_hold_beside_it(client, ada, node):
+    card = make_gpu(node, capacity=5 * GIB, foreign=10 * GIB)  # of 80 GiB, capped to 5
+    message = "is more than it can ever give: the most is 5 GiB."
+    answer = client.post(URL, {"image": "local", "gpu_memory": "6GiB"})
+    assert refusal(answer) == (400, "over_capacity", "gpu_memory")
+    assert message in answer.json()["error"]["message"]
+    with pytest.raises(Problem, match=message):
+        steering.change(ada, make_container(ada, "a", card), gpu_memory="6GiB")
+
+
+@pytest.mark.django_db
+def test_a_card_that_foreign_memory_has_shrunk_can_still_give_it_one_day(ada, node):
+    make_gpu(node, capacity=GIB, most=5 * GIB, foreign=4 * GIB)
+    assert steering.launch(ada, {"image": "local", "gpu_memory": "5g"}).container.gpu_memory == 5 * GIB
+
+
+@pytest.mark.django_db
 def test_a_name_is_free_again_once_its_container_ended(ada, gpu):
     make_container(ada, "again", finished_at=timezone.now())
     assert steering.launch(ada, {"image": "local", "name": "again"}).container.name == "again"

@@ -106,8 +106,8 @@ class GpuAnswer(serializers.ModelSerializer[Gpu]):
     class Meta:
         model = Gpu
         fields = [
-            "uuid", "index", "name", "node", "present", "simulated", "total", "capacity", "charged", "granted",
-            "promised", "real", "foreign", "context", "utilisation", "temperature", "power",
+            "uuid", "index", "name", "node", "present", "simulated", "total", "capacity", "most", "free", "idle",
+            "charged", "granted", "promised", "real", "foreign", "context", "utilisation", "temperature", "power",
         ]  # fmt: skip
         read_only_fields = fields
 

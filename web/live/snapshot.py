@@ -68,8 +68,8 @@ def _node() -> Record:
 
 
 def _gpus() -> dict[str, Record]:
-    fields = ("index", "name", "simulated", "total", "capacity", "foreign", "real", "context", "utilisation",
-              "temperature", "power")  # fmt: skip
+    fields = ("index", "name", "simulated", "total", "capacity", "most", "free", "idle", "foreign", "real", "context",
+              "utilisation", "temperature", "power")  # fmt: skip
     return {gpu.pop("uuid"): gpu for gpu in Gpu.objects.filter(present=True).values("uuid", *fields)}
 
 

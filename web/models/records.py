@@ -55,6 +55,9 @@ class Gpu(models.Model):
     simulated = models.BooleanField(default=False)
     total = models.BigIntegerField(help_text="What the card has, or the cap set by configuration.")
     capacity = models.BigIntegerField(help_text="What containers may hold together: total − reserve − foreign.")
+    most = models.BigIntegerField(default=0, help_text="What capacity is when no foreign memory is in use.")
+    free = models.BigIntegerField(default=0, help_text="The part of capacity that nobody holds or has reserved.")
+    idle = models.BigIntegerField(default=0, help_text="Headroom that others get as soon as they ask for it.")
     foreign = models.BigIntegerField(default=0, help_text="In use, but by no session.")
     real = models.BigIntegerField(default=0, help_text="In use, by NVML.")
     context = models.BigIntegerField(default=0, help_text="What one CUDA context takes, measured.")
@@ -201,7 +204,7 @@ class Claim(models.Model):
     used = models.BigIntegerField(default=0)
     peak = models.BigIntegerField(default=0)
     overhead = models.BigIntegerField(default=0)
-    unexplained = models.BigIntegerField(default=0, help_text="Shown by the card beyond what was charged.")
+    unexplained = models.BigIntegerField(default=0, help_text="Held past the shim; a part of the GPU's foreign.")
     processes = models.JSONField(default=list, help_text="[{pid, used, real, uncapped}] as last sampled.")
 
     class Meta:

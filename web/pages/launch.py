@@ -20,6 +20,7 @@ from web.people.roles import Deed, may_steer, require
 from web.services import steering
 from web.services.steering import wait_for
 from web.sizes import format_size, parse_size
+from web.spec import quotas
 
 RECENT = 8
 PATIENCE = 1.5  # seconds that a preview waits for the scheduler's forecast
@@ -63,6 +64,7 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "errors": {field: problem.message} if problem and field else {},
         "images": sorted({*known} | {image for image in limits.images or () if "*" not in image}),
         "allowed": limits.images,
+        "default_quota": quotas.DEFAULT,
         "gpus": Gpu.objects.filter(present=True),
         "recent": _recent(request),
     }
@@ -97,7 +99,7 @@ def suggestion(request: HttpRequest) -> JsonResponse:
 def forecast(request: HttpRequest) -> JsonResponse:
     """What the scheduler says would become of it now: {"text"}, empty while nothing sensible is asked."""
     try:
-        size = parse_size(request.POST.get("gpu_memory", "").strip() or allowances.DEFAULT_QUOTA)
+        size = parse_size(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
         command = wait_for(steering.forecast(person(request), size, gpus), PATIENCE)
     except ValueError:

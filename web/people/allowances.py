@@ -14,11 +14,10 @@ from web.errors import Problem
 from web.models import Allowance, Claim, Container
 from web.people.roles import groups_of
 from web.sizes import format_size
+from web.spec import quotas
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
-
-DEFAULT_QUOTA = 2**30  # DESIGN.md, part 8: where neither the request nor the image's label says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +69,16 @@ def quota_held(user: User, besides: Container | None = None) -> int:
         live = live.exclude(pk=besides.pk)
     promised = Claim.objects.filter(container__in=live).aggregate(total=Sum("quota"))["total"] or 0
     asked = live.filter(claims=None).values_list("gpu_memory", "gpu_count")
-    return promised + sum((DEFAULT_QUOTA if size is None else size) * count for size, count in asked)
+    return promised + sum(quotas.asked(size) * count for size, count in asked)
 
 
-def require_launch(user: User, limits: Limits, image: str, priority: int, quota: int, gpus: Iterable[str]) -> None:
-    """Refuses a launch beyond the limits. `quota` is the sum over its GPUs, `gpus` those asked for by UUID."""
+def require_image(limits: Limits, image: str) -> None:
     if limits.images is not None and not any(fnmatchcase(image, pattern) for pattern in limits.images):
         raise _over("image", f"You may not launch {image}: only {', '.join(limits.images) or 'nothing'}.")
+
+
+def require_launch(user: User, limits: Limits, priority: int, quota: int, gpus: Iterable[str]) -> None:
+    """Refuses a launch beyond the limits. `quota` is the sum over its GPUs, `gpus` those asked for by UUID."""
     if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
         raise _over("gpus", f"You may not use GPU {refused[0]}.")
     require_priority(limits, priority)

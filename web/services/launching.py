@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
@@ -15,12 +14,11 @@ from django.db.models import Sum
 from web import audit
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Command, Container, Gpu
+from web.models import Claim, Command, Container, Gpu
 from web.people import allowances
 from web.people.roles import Deed, require
 from web.services import issuing
-from web.sizes import format_size
-from web.spec import mounts
+from web.spec import mounts, placement, quotas
 from web.spec.requests import LaunchSpec
 
 if TYPE_CHECKING:
@@ -59,7 +57,8 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
             return earlier
         issuing.require_scheduler()
         require_gib_hours(used, limits.gib_hours)
-        chosen = _choose_gpus(user, limits, spec)
+        allowances.require_image(limits, spec["image"])
+        chosen = choose_gpus(user, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
         _require_free_name(spec["name"])
         container = Container(
             owner=user,
@@ -112,48 +111,31 @@ def _make_name(image: str) -> str:
     return f"{stem[:48] or 'container'}-{secrets.token_hex(4)}"
 
 
-def _choose_gpus(user: User, limits: allowances.Limits, spec: dict[str, Any]) -> list[str]:
-    """The GPUs by UUID, or nothing if the scheduler may choose. Refuses what can never be, or is not allowed."""
+def choose_gpus(
+    user: User, limits: allowances.Limits, gpus: int | list[str], gpu_memory: int | None, priority: int
+) -> list[str]:
+    """The GPUs by UUID, or nothing if the scheduler may choose. Refuses what can never be, or is not allowed.
+
+    `gpus` are a count or UUIDs, `gpu_memory` the quota on each in bytes, if it was given.
+    """
     present = {gpu.uuid: gpu for gpu in Gpu.objects.filter(present=True)}
-    asked: list[str] = spec["gpus"] if isinstance(spec["gpus"], list) else []
+    asked = gpus if isinstance(gpus, list) else []
     if unknown := [uuid for uuid in asked if uuid not in present]:
         raise Problem("unknown_gpu", f"There is no GPU {unknown[0][:64]}.", 400, "gpus")
-    count = len(asked) or spec["gpus"]
+    count = len(asked) if isinstance(gpus, list) else gpus
     allowed = [gpu for gpu in present.values() if limits.gpus is None or gpu.uuid in limits.gpus]
     candidates = [present[uuid] for uuid in asked] or allowed
     if count > len(candidates):
         raise Problem("too_few_gpus", f"{count} GPUs were asked for; there are {len(candidates)}.", 400, "gpus")
-    quota = allowances.DEFAULT_QUOTA if spec["gpu_memory"] is None else spec["gpu_memory"]
-    fitting = require_capacity(candidates, quota, len(asked) or spec["gpus"])
-    allowances.require_launch(user, limits, spec["image"], spec["priority"], quota * count, asked)
+    quota = quotas.asked(gpu_memory)
+    placement.able(candidates, quota, count)
+    allowances.require_launch(user, limits, priority, quota * count, asked)
     if asked or limits.gpus is None:
         return asked
-    return _least_promised(fitting, count)
+    return placement.choose(candidates, _promised(), quota, count)
 
 
-def require_capacity(gpus: Sequence[Gpu], quota: int, count: int) -> list[Gpu]:
-    """Those of `gpus` that could ever give `quota`. Refuses, with the numbers, if they are fewer than `count`."""
-    fitting = [gpu for gpu in gpus if quota <= ceiling(gpu)]
-    if len(fitting) < count:
-        most = max((ceiling(gpu) for gpu in gpus), default=0)
-        many = "it" if count == 1 else f"all {count} GPUs"
-        raise Problem(
-            "over_capacity",
-            f"{format_size(quota)} is more than {many} can ever give: the most is {format_size(most)}.",
-            400,
-            "gpu_memory",
-        )
-    return fitting
-
-
-def ceiling(gpu: Gpu) -> int:
-    """What containers could hold on it together if no foreign memory were in use, in bytes."""
-    return gpu.capacity + gpu.foreign
-
-
-def _least_promised(gpus: Sequence[Gpu], count: int) -> list[str]:
-    """The `count` GPUs of which the smallest part is promised to live containers."""
-    live = Container.objects.live().filter(claims__gpu__in=gpus)
-    promised = dict(live.values_list("claims__gpu").annotate(Sum("claims__quota")).order_by())
-    ranked = sorted(gpus, key=lambda gpu: (promised.get(gpu.pk, 0) / max(gpu.capacity, 1), gpu.index))
-    return [gpu.uuid for gpu in ranked[:count]]
+def _promised() -> dict[str, int]:
+    """The quotas of live containers, in bytes by GPU."""
+    claims = Claim.objects.filter(container__finished_at=None).order_by()
+    return dict(claims.values_list("gpu__uuid").annotate(Sum("quota")))

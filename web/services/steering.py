@@ -20,7 +20,8 @@ from web.models import Command, Container, Gpu
 from web.people import allowances
 from web.people.roles import Deed, require, require_steering
 from web.services.issuing import issue, require_scheduler, settled, wait_for
-from web.services.launching import launch, require_capacity
+from web.services.launching import choose_gpus, launch
+from web.spec import placement, quotas
 from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PolicySpec
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def change(user: User, container: Container, **fields: Any) -> Command:
         allowances.require_priority(limits, asked["priority"])
     if (quota := asked.get("gpu_memory")) is not None:
         gpus = list(Gpu.objects.filter(claims__container=container) or Gpu.objects.filter(present=True))
-        require_capacity(gpus, quota, container.gpu_count)
+        placement.able(gpus, quota, container.gpu_count)
         owner = container.owner
         _require_hours(container, quota)
         allowances.require_quota(owner, allowances.limits_of(owner), quota * container.gpu_count, besides=container)
@@ -105,16 +106,23 @@ def reorder(user: User, ids: Iterable[str | UUID]) -> Command:
 
 
 def forecast(user: User, gpu_memory: int, gpus: int | list[str] = 1, priority: int = 0) -> Command:
-    """Asks the scheduler whether a launch would fit now. A question: it changes nothing and is not recorded."""
+    """Asks the scheduler whether a launch would fit now. A question: it changes nothing and is not recorded.
+
+    What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
+    """
     require_scheduler()
-    return issue(user, Command.Kind.FORECAST, gpu_memory=gpu_memory, gpus=gpus, priority=priority,
+    limits = allowances.limits_of(user)
+    if limits.gib_hours is not None:
+        require_gib_hours(gib_hours_of_week(user), limits.gib_hours)
+    chosen = choose_gpus(user, limits, gpus, gpu_memory, priority)
+    return issue(user, Command.Kind.FORECAST, gpu_memory=gpu_memory, gpus=chosen or gpus, priority=priority,
                  owner=user.get_username())  # fmt: skip
 
 
 def _require_hours(container: Container, quota: int) -> None:
     """Whoever raises it, more than it has is held on the owner's week, as a launch is."""
     limit = allowances.limits_of(container.owner).gib_hours
-    held = [claim.quota for claim in container.claims.all()] or [container.gpu_memory or allowances.DEFAULT_QUOTA]
+    held = [claim.quota for claim in container.claims.all()] or [quotas.asked(container.gpu_memory)]
     if limit is not None and quota > max(held):
         require_gib_hours(gib_hours_of_week(container.owner), limit)
 

@@ -1,0 +1,27 @@
+"""The quota of a launch that names none: what its image's label says, else a default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from web.errors import Problem
+from web.sizes import parse_size
+
+LABEL = "com.nvidia.memory.limit"
+DEFAULT = 2**30  # bytes; DESIGN.md, part 8
+
+
+def of_image(labels: Mapping[str, str]) -> int:
+    """Bytes, by an image's labels. Problem `bad_label` if its label is no size."""
+    if (label := labels.get(LABEL)) is None:
+        return DEFAULT
+    try:
+        return parse_size(label)
+    except ValueError as error:
+        message = f"The image's label {LABEL} cannot be used: {error} Give gpu_memory."
+        raise Problem("bad_label", message, 400, "gpu_memory") from None
+
+
+def asked(gpu_memory: int | None) -> int:
+    """Bytes, before anybody has looked at the image: the label may still say otherwise."""
+    return DEFAULT if gpu_memory is None else gpu_memory
