@@ -204,7 +204,7 @@ PORT = environment.whole("PORT", 8000)
 GPUSHARE_HOME = HOME
 GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
-GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", "fair", *sorted(POLICIES.keys() - {"fair"}))
+GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
 DEMO_EXIT = os.environ.get("DEMO_EXIT") == "1"  # `make demo` ends after its last step
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload

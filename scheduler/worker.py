@@ -34,6 +34,7 @@ from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
 from scheduler.containers.takeover import TakeOver
+from scheduler.core import policies
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.core.state import State
 from scheduler.engines.base import Engine, EngineAway, EngineError
@@ -122,6 +123,7 @@ class Scheduler:
     def _node(self) -> dict[str, Any]:
         return {
             "policy": settings.GPUSHARE_POLICY,
+            "policies": policies.described(),
             "driver": self.gpus.driver,
             "simulated": self.gpus.simulation is not None,
             "started_at": timezone.now(),

@@ -26,10 +26,14 @@ Order = Callable[[State, str, Sequence[Request]], Iterable[Request]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`order` of (state, GPU, the calls that wait for it) gives those to try, the first first."""
+    """`order` of (state, GPU, the calls that wait for it) gives those to try, the first first.
+
+    The rest is for people, a sentence each: who is served first, how long somebody waits at most, whose idea it is.
+    """
 
     order: Order
     explanation: str
+    bound: str
     source: str
 
 
@@ -71,33 +75,49 @@ def _random(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Requ
     return sorted(waiting, key=draw)
 
 
+CONVGPU = "ConVGPU (Kang et al., IEEE CLUSTER 2017), without holding memory while waiting."
+
+# The first is the default.
 POLICIES: dict[str, Policy] = {
     "fair": Policy(
         fair.order,
-        "Serves together the calls that are worth most, by size, time waited, priority and what their owner already "
-        "holds, so that little of the card stays empty. Who has waited ten minutes is passed only by those that "
-        "cannot delay it.",
+        "The calls that are together worth most are served first, by size, time waited, priority and what their owner "
+        "already holds, so that little of the card stays empty.",
+        "Who has waited ten minutes (less with a high priority, more with a low one) is passed only by those that "
+        "cannot delay it: it waits at most until those have ended who held memory as it became the first of such.",
         "Our own; backfilling after EASY (Lifka, JSSPP 1995), shares after fair-share scheduling (Kay and Lauder, "
         "CACM 1988).",
     ),
     "fifo": Policy(
         _fifo,
         "The call that has waited longest is served first, and newcomers queue behind it even if they would fit.",
-        "ConVGPU (Kang et al., IEEE CLUSTER 2017), without holding memory while waiting.",
+        "Everybody who came before it.",
+        CONVGPU,
     ),
     "best-fit": Policy(
         _best_fit,
-        "The largest call that fits what is free is served first. Large calls can wait for long.",
-        "ConVGPU (Kang et al., IEEE CLUSTER 2017), without holding memory while waiting.",
+        "The largest call that fits what is free is served first.",
+        "None: a large call waits for as long as smaller ones come that leave too little free for it.",
+        CONVGPU,
     ),
     "recent-use": Policy(
         _recent_use,
-        "The container that was suspended most recently is served first. Early ones can wait for long.",
-        "ConVGPU (Kang et al., IEEE CLUSTER 2017), without holding memory while waiting.",
+        "The call that was suspended last is served first.",
+        "None: an early call waits for as long as later ones come.",
+        CONVGPU,
     ),
     "random": Policy(
         _random,
-        "Any call that fits, by lot; the same lots for the same seed.",
-        "ConVGPU (Kang et al., IEEE CLUSTER 2017), without holding memory while waiting.",
+        "Any call that fits is served, by lot.",
+        "None: it may lose every draw.",
+        CONVGPU,
     ),
 }
+
+
+def described() -> list[dict[str, str]]:
+    """Every policy in words, as `Node.policies` has it: what pages and REST show."""
+    return [
+        {"name": name, "explanation": policy.explanation, "bound": policy.bound, "source": policy.source}
+        for name, policy in POLICIES.items()
+    ]

@@ -182,7 +182,7 @@ def _lots(host: Host, state: State) -> Iterator[None]:
             ) -> list[Request]:
                 return sorted(waiting, key=lambda request: rank[request.session])
 
-            policies.POLICIES["random"] = policies.Policy(by_rank, real.explanation, real.source)
+            policies.POLICIES["random"] = replace(real, order=by_rank)
             yield
     finally:
         policies.POLICIES["random"] = real

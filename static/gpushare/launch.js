@@ -46,7 +46,8 @@ function preview() {
       bar.append(element);
     };
     for (const c of held) part(c.gpus[card.dataset.gpu].used, "used", c.colour);
-    part(gpu.most - gpu.capacity, "foreign"); // on a capped card that is less than all that is foreign
+    const lost = gpu.most - gpu.capacity; // to foreign memory: on a capped card not all of it
+    if (lost > 0) part(lost, "foreign");
     if (quota) part(Math.min(quota, Math.max(0, gpu.capacity - used)), `new ${fits ? "" : "short"}`);
   }
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shim.binding import Frame, Type, pack
+from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, a_host, query
 from tests.support.raw import Raw
 from web.models import Claim, Container, Gpu
@@ -78,7 +79,7 @@ async def test_each_gpu_of_a_container_has_its_own_quota(two: Host) -> None:
         if [claim.used for claim in claims] == [900 * MIB + CONTEXT] * 2:
             break
     assert [claim.used for claim in claims] == [900 * MIB + CONTEXT] * 2
-    assert two.log(container).count("holding") == 2
+    await eventually(lambda: two.log(container).count("holding") == 2)
 
 
 async def test_waiting_on_one_gpu_does_not_stop_the_other(two: Host) -> None:

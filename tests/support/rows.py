@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.db.models import F
 from django.utils import timezone
 
+from scheduler.core import policies
 from web.models import Claim, Container, Gpu, Node
 
 GIB = 2**30
@@ -23,6 +24,7 @@ def node(**fields: Any) -> Node:
     defaults = {
         "engine": "process",
         "policy": "fair",
+        "policies": policies.described(),
         "simulated": True,
         "seen_at": timezone.now() + timedelta(hours=1),
     }

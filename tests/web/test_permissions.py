@@ -50,6 +50,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "nodes/", None, ALL),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
+    ("GET", "policy/", None, ALL),
     ("PUT", "policy/", {"policy": "fifo"}, ADMIN),
     ("GET", "forecast/?gpu_memory=1g", None, (401, *(503,) * 6)),  # 503: asked, and not answered here
     ("GET", "allocations/", None, ALL),

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.test import AsyncClient
 from django.utils import timezone
 
+from scheduler.core import policies
 from tests.support.events import recomputed
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
@@ -156,6 +157,7 @@ async def test_an_unknown_policy_is_refused_and_a_known_one_is_set(host: Host, r
     assert (await rest("PUT", "policy/", {"policy": "best-fit"}))[0] == 200
     await host.up.store.flush()
     assert (await rest("GET", "nodes/"))[1]["results"][0]["policy"] == "best-fit"
+    assert (await rest("GET", "policy/"))[1] == {"policy": "best-fit", "policies": policies.described()}
 
 
 async def test_a_forecast_tells_whether_it_fits_behind_whom_and_by_when(host: Host, rest: Rest) -> None:

@@ -17,7 +17,7 @@ from web.api.answers import CommandAnswer, WaitingAnswer
 from web.api.outcome import ERRORS, decided, finished
 from web.api.queries import PageQuery, Query
 from web.errors import Problem
-from web.models import Container
+from web.models import Container, Node
 from web.services import steering
 from web.spec.fields import SizeField
 from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
@@ -43,7 +43,25 @@ class Queue(ListAPIView[Container]):
         return decided(steering.reorder(person(request), order))
 
 
+class PolicyAnswer(serializers.ModelSerializer[Node]):
+    policies = serializers.ListField(
+        child=serializers.DictField(child=serializers.CharField()),
+        help_text="`name`; and a sentence each: `explanation` (who is served first), `bound` (how long somebody waits "
+        "at most), `source` (whose idea it is).",
+    )
+
+    class Meta:
+        model = Node
+        fields = ["policy", "policies"]
+        read_only_fields = fields
+
+
 class Policy(APIView):
+    @extend_schema(responses={200: PolicyAnswer, **ERRORS})
+    def get(self, request: Request) -> Response:
+        """The policy in force, and all that there are; the default first. Empty before a scheduler has run."""
+        return Response(PolicyAnswer(Node.objects.first() or Node()).data)
+
     @extend_schema(request=PolicySpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:
         """Which suspended container is tried first when memory comes back, from now on."""

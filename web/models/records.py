@@ -30,7 +30,8 @@ class Node(models.Model):
     name = models.CharField(max_length=255, unique=True)
     # observed
     engine = models.CharField(max_length=16, blank=True)
-    policy = models.CharField(max_length=32, blank=True)
+    policy = models.CharField(max_length=32, blank=True, help_text="The name of the one in force.")
+    policies = models.JSONField(default=list, help_text="[{name, explanation, bound, source}], the default first.")
     driver = models.CharField(max_length=64, blank=True)
     simulated = models.BooleanField(default=False)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -56,7 +57,7 @@ class Gpu(models.Model):
     total = models.BigIntegerField(help_text="What the card has, or the cap set by configuration.")
     capacity = models.BigIntegerField(help_text="What containers may hold together: total − reserve − foreign.")
     most = models.BigIntegerField(default=0, help_text="What capacity is when no foreign memory is in use.")
-    free = models.BigIntegerField(default=0, help_text="The part of capacity that nobody holds or has reserved.")
+    free = models.BigIntegerField(default=0, help_text="What nobody holds or has reserved of capacity.")
     idle = models.BigIntegerField(default=0, help_text="Headroom that others get as soon as they ask for it.")
     foreign = models.BigIntegerField(default=0, help_text="In use, but by no session.")
     real = models.BigIntegerField(default=0, help_text="In use, by NVML.")

@@ -9,7 +9,6 @@ from django.views.decorators.http import require_GET, require_POST
 from web.errors import Problem
 from web.models import Container, Node
 from web.pages.frame import answer, person, refusal, show
-from web.pages.text import POLICIES
 from web.people.roles import Deed, rights_of
 from web.services import steering
 
@@ -23,7 +22,7 @@ def queue(request: HttpRequest) -> HttpResponse:
         "may_order": rights.may(Deed.ORDER_QUEUE),
         "may_set_policy": rights.may(Deed.SET_POLICY),
         "policy": node.policy if node else "",
-        "policies": POLICIES.items(),
+        "policies": node.policies if node else [],
     }
     return show(request, "queue.html", context)
 

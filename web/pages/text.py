@@ -14,14 +14,6 @@ STATES: dict[str, str] = {
     State.KILLED: "Killed",
 }
 
-POLICIES: dict[str, str] = {
-    "fair": "Nobody waits beyond a bound; meanwhile those who fit go first. The default.",
-    "fifo": "First come, first served.",
-    "best-fit": "The largest request that fits goes first.",
-    "recent-use": "Who was served last goes first.",
-    "random": "By lot.",
-}
-
 _KIND = AllocationEvent.Kind
 EVENTS: dict[str, str] = {
     _KIND.ACCEPTED: "accepted",
