@@ -6,17 +6,12 @@ The environment is the same for every engine; only the paths differ (a container
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# What decides which GPUs a program sees and which libraries it is made of. Ours to set, or to be absent: neither a
-# user nor an image has a say in them. NVIDIA_REQUIRE_* stays: it states what the image needs and undoes nothing.
-_RESERVED = re.compile(
-    r"LD_(PRELOAD|LIBRARY_PATH|AUDIT)|GPUSHARE_.*|NVIDIA_(?!REQUIRE_).*|CUDA_(VISIBLE_DEVICES|MPS_.*|INJECTION.*)"
-)
+from web.spec.reserved import undone_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +31,6 @@ class Outfit:
     simulation: Simulation | None = None
 
 
-def reserved(name: str) -> bool:
-    """Whether an environment variable is the engine's own (see above)."""
-    return _RESERVED.fullmatch(name) is not None
-
-
 def environment(
     given: Mapping[str, str], *, gpus: Sequence[str], shim: str, libraries: Iterable[str], state: str | None
 ) -> dict[str, str]:
@@ -48,7 +38,7 @@ def environment(
 
     `given` comes from the scheduler and may hold GPUSHARE_*; other reserved names in it are dropped.
     """
-    result = {name: value for name, value in given.items() if name.startswith("GPUSHARE_") or not reserved(name)}
+    result = {name: value for name, value in given.items() if name.startswith("GPUSHARE_") or not undone_by(name)}
     result["LD_PRELOAD"] = shim
     result["CUDA_VISIBLE_DEVICES"] = result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
     if path := ":".join(libraries):

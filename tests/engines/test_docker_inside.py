@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
-from scheduler.engines.docker.options import SHIM
+from scheduler.engines.docker.options import LABEL_TTY, SHIM
 from scheduler.engines.outfit import Outfit, Simulation
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
@@ -29,7 +29,7 @@ def stubborn_image(dockerd: Dockerd) -> str:
         client,
         "gpushare/stubborn:latest",
         [NL],
-        labels={"com.nvidia.memory.limit": "2GiB"},
+        labels={"com.nvidia.memory.limit": "2GiB", LABEL_TTY: ""},
         environment={
             "LD_PRELOAD": "/tmp/evil.so",
             "LD_AUDIT": "/tmp/evil.so",
@@ -40,8 +40,13 @@ def stubborn_image(dockerd: Dockerd) -> str:
             "CUDA_VISIBLE_DEVICES": "0,1,2,3",
             "CUDA_MPS_PIPE_DIRECTORY": "/tmp",
             "GPUSHARE_SOCKET": "/tmp/mine",
+            "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=1",
+            "LD_BIND_NOW": "1",
+            "LD_DEBUG": "all",
+            "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
             "KEPT": "yes",
         },
+        also=["HEALTHCHECK --interval=1s CMD touch /tmp/looked"],
     )
     client.close()
     return "gpushare/stubborn:latest"
@@ -72,6 +77,15 @@ async def test_environment_of_image_and_user_cannot_undo_the_assignment(
         "KEPT": "yes",
         "MINE": "too",
     }
+
+
+async def test_check_of_an_images_own_does_not_run_and_its_labels_do_not_pass_for_ours(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, stubborn_image: str
+) -> None:
+    engine_id = (await docker_engine.launch(a_launch("sleep", "60", image=stubborn_image))).engine_id
+    found = docker_api.inspect_container(engine_id)
+    assert "Health" not in found["State"]
+    assert found["Config"]["Labels"][LABEL_TTY] == "no"
 
 
 async def test_labels_of_an_image_are_told(docker_engine: DockerEngine, stubborn_image: str) -> None:
@@ -201,13 +215,15 @@ async def test_named_volume_is_its_makers_alone_unless_it_was_made_for_everybody
         ("{tmp}/../..:/host", "bad_volume", "outside the folders"),
         ("{tmp}/missing:/host", "volume_missing", "does not exist"),
         ("{tmp}:/etc", "bad_volume", "would cover"),
-        ("{tmp}:/", "bad_volume", "would cover"),
+        ("{tmp}:/", "bad_volume", "target of a volume"),
+        ("{tmp}:/usr", "bad_volume", "would cover /usr/lib"),
+        ("{tmp}:/proc/1", "bad_volume", "would cover /proc"),
         ("{tmp}:/run/gpushare", "bad_volume", "would cover"),
         ("{tmp}:/run/gpushare-lib/libgpushare.so", "bad_volume", "would cover"),
         ("{tmp}:/opt/../etc", "bad_volume", "would cover"),
-        ("{tmp}:data", "bad_volume", "is not HOST:CONTAINER"),
-        ("{tmp}:/data:shared", "bad_volume", "is not HOST:CONTAINER"),
-        (":/data", "bad_volume", "is not HOST:CONTAINER"),
+        ("{tmp}:data", "bad_volume", "target of a volume"),
+        ("{tmp}:/data:shared", "bad_volume", "source:target"),
+        (":/data", "bad_volume", "source:target"),
     ],
 )
 async def test_volume_that_reaches_too_far_is_refused(

@@ -157,15 +157,19 @@ def build_image(
     mounted: Sequence[Path] = (),
     labels: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    also: Sequence[str] = (),
 ) -> None:
     """An image of busybox and `programs` (in /bin), made without a registry.
 
-    It has the shared libraries that the programs need, and those that libraries `mounted` later need.
+    It has the shared libraries that the programs need, and those that libraries `mounted` later need. `also` are more
+    lines as in a Dockerfile.
     """
     repository, _, tag = name.partition(":")
     changes = [f'LABEL "{key}"="{value}"' for key, value in (labels or {}).items()]
     changes += [f'ENV "{key}"="{value}"' for key, value in (environment or {}).items()]
-    client.import_image_from_data(_root(programs, mounted), repository=repository, tag=tag or "latest", changes=changes)
+    client.import_image_from_data(
+        _root(programs, mounted), repository=repository, tag=tag or "latest", changes=[*changes, *also]
+    )
 
 
 def _root(programs: Sequence[Path], mounted: Sequence[Path]) -> bytes:

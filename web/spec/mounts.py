@@ -5,56 +5,77 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from django.conf import settings
 from rest_framework import serializers
 
-from web.errors import Problem
+from web.errors import Problem, invalid
+from web.spec.reserved import covered_by
 
 _NAMED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,62}")
 _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(?:/(tcp|udp))?", re.ASCII)
 
-# Mounting over these would hide the kernel, the devices or the library that keeps the quota.
-_RESERVED = ("/proc", "/sys", "/dev", "/run/gpushare", "/etc/ld.so.preload", "/usr/lib", "/lib", "/lib64")
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """`source` is a folder of the host by its full path, or a volume's name; `target` a path inside the container."""
+
+    source: str
+    target: str
+    read_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}:{'ro' if self.read_only else 'rw'}"
 
 
-def check_volume(text: str) -> str:
-    """`SOURCE:TARGET[:ro|rw]` in one normal form, with the mode always there."""
+def parse_volume(text: str) -> Volume:
+    """`SOURCE:TARGET[:ro|rw]`. Raises Problem."""
     parts = text.split(":")
     if len(parts) == 2:
         parts.append("rw")
     if len(parts) != 3 or not parts[0] or parts[2] not in ("ro", "rw"):
-        raise serializers.ValidationError('A volume is "source:target", with ":ro" behind it to mount it read-only.')
+        raise invalid('A volume is "source:target", with ":ro" behind it to mount it read-only.', "volumes")
     source, target, mode = parts
     if not target.startswith("/") or posixpath.normpath(target) in ("/", "//"):
-        raise serializers.ValidationError("The target of a volume is a folder inside the container, such as /data.")
+        raise invalid("The target of a volume is a folder inside the container, such as /data.", "volumes")
     target = "/" + posixpath.normpath(target).lstrip("/")
-    if any(_is_under(target, path) for path in _RESERVED):
-        raise serializers.ValidationError(f"Nothing may be mounted at {target}.", code="forbidden")
+    if place := covered_by(target):
+        message = f"Nothing may be mounted at {target}: it would cover {place}."
+        raise Problem("forbidden", message, 400, "volumes")
     if source.startswith("/"):
         source = "/" + posixpath.normpath(source).lstrip("/")
     elif not _NAMED.fullmatch(source):
-        raise serializers.ValidationError("The source of a volume is a name, or a folder by its full path.")
-    return f"{source}:{target}:{mode}"
+        raise invalid("The source of a volume is a name, or a folder by its full path.", "volumes")
+    return Volume(source, target, mode == "ro")
+
+
+def check_volume(text: str) -> str:
+    """A volume in one normal form, with the mode always there."""
+    try:
+        return str(parse_volume(text))
+    except Problem as problem:
+        raise serializers.ValidationError(problem.message, code=problem.code) from None
+
+
+def own_roots(roots: Iterable[str | Path], username: str) -> list[Path]:
+    """The folders of the host that somebody's volumes may come from. `{user}` stands for who launches."""
+    if username in (".", ".."):
+        return []
+    return [Path(str(root).replace("{user}", username)) for root in roots]
 
 
 def require_roots(username: str, volumes: Iterable[str]) -> None:
-    """Refuses a host folder outside the allowed roots. `{user}` in a root stands for whoever launches.
+    """Refuses a host folder outside the allowed roots.
 
     Whether a folder leads out of its root by a symbolic link can only be seen on the host: the engine looks again.
     """
-    roots = [str(root).replace("{user}", username) for root in settings.GPUSHARE_VOLUME_ROOTS]
-    if username in (".", ".."):
-        roots = []
-    for volume in volumes:
-        source = volume.split(":")[0]
-        if source.startswith("/") and not any(_is_under(source, root) for root in roots):
-            where = f"folders under {', '.join(roots)} and named volumes" if roots else "named volumes"
-            raise Problem("forbidden", f"{source} may not be mounted: only {where}.", 400, "volumes")
-
-
-def _is_under(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
+    roots = own_roots(settings.GPUSHARE_VOLUME_ROOTS, username)
+    for volume in map(parse_volume, volumes):
+        if volume.source.startswith("/") and not any(Path(volume.source).is_relative_to(root) for root in roots):
+            where = f"folders under {', '.join(map(str, roots))} and named volumes" if roots else "named volumes"
+            raise Problem("forbidden", f"{volume.source} may not be mounted: only {where}.", 400, "volumes")
 
 
 def check_port(text: str) -> str:

@@ -16,10 +16,7 @@ from typing import Any, Protocol
 
 from scheduler.engines.base import EngineError
 from scheduler.engines.outfit import Simulation
-
-# Where things are found inside a container. None of it lies below a folder that images or volumes commonly fill.
-LIBRARIES = "/run/gpushare-lib"
-CARD = "/run/gpushare-card"
+from web.spec.reserved import CARD, LIBRARIES
 
 # What a CUDA program loads from the driver, by the names it asks for. A driver release has some of them only.
 DRIVER_LIBRARIES = re.compile(

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from scheduler.engines.base import EngineError, Launch
-from scheduler.engines.docker.gpu_access import CARD, LIBRARIES, Additions, Mount
-from scheduler.engines.outfit import environment, reserved
+from scheduler.engines.docker.gpu_access import Additions, Mount
+from scheduler.engines.outfit import environment
+from web.errors import Problem
+from web.spec.mounts import own_roots, parse_volume
+from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS, undone_by
 
 LABEL = "com.gpushare.container"
 LABEL_OWNER = "com.gpushare.owner"
@@ -24,10 +27,7 @@ LABEL_LOG = "com.gpushare.log"
 LABEL_TTY = "com.gpushare.tty"
 LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers on one Docker engine apart
 
-SOCKETS = "/run/gpushare"
 SHIM = f"{LIBRARIES}/libgpushare.so"
-PRELOAD = "/etc/ld.so.preload"
-OURS = (SOCKETS, LIBRARIES, CARD, PRELOAD)
 
 SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it counts as the container's memory anyway
 
@@ -71,8 +71,9 @@ def create_body(
             LABEL_NAME: launch.name,
             LABEL_LOG: str(launch.log_path),
             LABEL_HOME: str(given.home),
-            **({LABEL_TTY: ""} if launch.tty else {}),
+            LABEL_TTY: "yes" if launch.tty else "no",  # always said, or an image could say it
         },
+        "Healthcheck": {"Test": ["NONE"]},  # an image's own would run in it again and again, unasked
         "Tty": launch.tty,
         "OpenStdin": launch.interactive,
         # The input ends when our own connection ends it. A terminal has no such end, and must outlive the scheduler.
@@ -98,7 +99,8 @@ def create_body(
 
 
 def named_volumes(launch: Launch) -> list[str]:
-    return [name for name, _, _ in (text.partition(":") for text in launch.volumes) if not name.startswith("/")]
+    """Known to be right: `create_body` has looked at them."""
+    return [volume.source for volume in map(parse_volume, launch.volumes) if not volume.source.startswith("/")]
 
 
 def container_name(launch: Launch) -> str:
@@ -116,7 +118,7 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str]) 
     )
     baked = {entry.split("=", 1)[0] for entry in of_image}
     # A name without a value takes the image's variable away.
-    away = sorted(name for name in baked - ours.keys() if reserved(name))
+    away = sorted(name for name in baked - ours.keys() if undone_by(name))
     return [*(f"{name}={value}" for name, value in ours.items()), *away]
 
 
@@ -150,7 +152,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
 
 
 def _mounts(launch: Launch, given: Given, additions: Additions) -> Sequence[Mount]:
-    roots = [Path(str(root).replace("{user}", launch.owner)) for root in given.roots]
+    roots = own_roots(given.roots, launch.owner)
     return [
         *(_volume(text, roots) for text in launch.volumes),
         Mount(str(launch.socket_dir), SOCKETS),
@@ -161,17 +163,13 @@ def _mounts(launch: Launch, given: Given, additions: Additions) -> Sequence[Moun
 
 
 def _volume(text: str, roots: Sequence[Path]) -> Mount:
-    """A user's "HOST:CONTAINER[:ro]". The last gate: symbolic links are followed here, where the mount is made."""
-    source, _, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        raise _bad_volume(f"{text!r} is not HOST:CONTAINER or HOST:CONTAINER:ro.")
-    if source.startswith("/"):
-        source = _allowed(source, roots)
-    target = str(PurePosixPath(target))
-    if ".." in PurePosixPath(target).parts or any(_covers(target, ours) for ours in OURS):
-        raise _bad_volume(f"{target} would cover what gpushare puts into each container ({', '.join(OURS)}).")
-    return Mount(source, target, read_only=mode == "ro")
+    """The last gate: symbolic links are followed here, where the mount is made."""
+    try:
+        volume = parse_volume(text)
+    except Problem as problem:
+        raise _bad_volume(problem.message) from None
+    source = _allowed(volume.source, roots) if volume.source.startswith("/") else volume.source
+    return Mount(source, volume.target, read_only=volume.read_only)
 
 
 def _allowed(source: str, roots: Sequence[Path]) -> str:
@@ -182,11 +180,6 @@ def _allowed(source: str, roots: Sequence[Path]) -> str:
     if not any(resolved.is_relative_to(root.resolve()) for root in roots):
         raise _bad_volume(f"{source} is outside the folders that volumes may come from.")
     return str(resolved)
-
-
-def _covers(target: str, ours: str) -> bool:
-    """Whether a mount at `target` hides `ours`, or lies inside it."""
-    return PurePosixPath(ours).is_relative_to(target) or PurePosixPath(target).is_relative_to(ours)
 
 
 def _bad_volume(message: str) -> EngineError:

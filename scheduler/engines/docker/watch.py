@@ -97,7 +97,9 @@ class Watch:
                 await self._tidy(id_, engine_id)
                 continue
             labels = each["Labels"]
-            self.copy_logs(engine_id, Path(labels[options.LABEL_LOG]), tty=options.LABEL_TTY in labels)
+            # Always there; on one that was made before that, it is a terminal's if it is there at all.
+            tty = labels.get(options.LABEL_TTY, "no") != "no"
+            self.copy_logs(engine_id, Path(labels[options.LABEL_LOG]), tty=tty)
             last = self.changes.last(id_)
             if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
                 await self.look(engine_id)
