@@ -13,7 +13,7 @@ from pathlib import Path
 
 import dj_database_url
 
-from appliance import directory, environment
+from appliance import directory, environment, flags
 from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -207,6 +207,7 @@ GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "proce
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
 DEMO_EXIT = os.environ.get("DEMO_EXIT") == "1"  # `make demo` ends after its last step
+GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever
     1: environment.whole("GPUSHARE_KEEP_SECONDS", 3600),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from appliance.flags import flag
+
 TOO_MANY = 429
 REFUSED = 125  # ours, as docker's: the container, if there is one, was never asked
 
@@ -23,29 +25,12 @@ class Problem(Exception):
     def line(self) -> str:
         """One line, whatever the server put into its message."""
         words = " ".join(self.message.split()).rstrip(".")
-        option = OPTIONS.get(self.field.partition(".")[0])  # "env.LD_PRELOAD" is about -e
-        return (f"{option}: " if option else "") + words + (f": {self.hint}" if self.hint else "")
+        field = self.field.partition(".")[0]  # "env.LD_PRELOAD" is about -e
+        return (f"{flag(field)}: " if field else "") + words + (f": {self.hint}" if self.hint else "")
 
     def as_json(self) -> dict[str, Any]:
         fields = {"code": self.code, "message": self.message, "field": self.field, "hint": self.hint}
         return {"error": {name: value for name, value in fields.items() if value}}
-
-
-# What the fields of a launch or a change are called on the command line.
-OPTIONS = {
-    "image": "IMAGE",
-    "command": "COMMAND",
-    "env": "-e",
-    "volumes": "-v",
-    "ports": "-p",
-    "remove_when_done": "--rm",
-    "interactive": "-i",
-    "tty": "-t",
-    "on_shortage": "--wait/--fail",
-    "max_wait_seconds": "--max-wait",
-    "ttl_seconds": "--ttl",
-    **{field: f"--{field.replace('_', '-')}" for field in ("name", "gpu_memory", "gpus", "priority", "memory", "cpus")},
-}
 
 
 def unreachable(url: str, error: Exception) -> Problem:

@@ -16,61 +16,67 @@ from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import note, note_json, show
 from appliance.cli.text import seconds
+from appliance.flags import flag
 
 Words = dict[str, Any]
 StopTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")]
+
+OURS = ("detach", "stop_timeout", "as_json")  # what `run` has that is no field of a launch
 
 NO_TERMINAL = Problem(
     "-t needs a terminal, and what comes in here is none", code="no_terminal", hint="-i alone passes it on"
 )
 
 
+def _option(field: str, *more: str, **about: Any) -> Any:
+    """The option for a field of a launch that has a name of its own, or several."""
+    return typer.Option(flag(field), *more, **about)
+
+
 def run(
+    context: typer.Context,
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="Image; with the process engine: local.")],
     command: Annotated[list[str] | None, typer.Argument(help="Command and its arguments.", metavar="COMMAND")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the container.")] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("-e", "--env", metavar="NAME=VALUE", help="Variable; NAME alone takes its value from here."),
+        _option("env", "--env", metavar="NAME=VALUE", help="Variable; NAME alone takes its value from here."),
     ] = None,
-    volume: Annotated[
+    volumes: Annotated[
         list[str] | None,
-        typer.Option("-v", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),
+        _option("volumes", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),
     ] = None,
-    publish: Annotated[
+    ports: Annotated[
         list[str] | None,
-        typer.Option(
-            "-p", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."
-        ),
+        _option("ports", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."),
     ] = None,
-    rm: Annotated[bool, typer.Option("--rm", help="Remove the container when it ends.")] = False,
+    remove_when_done: Annotated[bool, _option("remove_when_done", help="Remove the container when it ends.")] = False,
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
     ] = False,
     interactive: Annotated[
-        bool, typer.Option("-i", "--interactive", help="Pass on what is typed or piped in here.")
+        bool, _option("interactive", "--interactive", help="Pass on what is typed or piped in here.")
     ] = False,
-    tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
+    tty: Annotated[bool, _option("tty", "--tty", help="Give it a terminal.")] = False,
     memory: Annotated[
-        str | None, typer.Option("-m", "--memory", metavar="SIZE", help="Limit of host memory: 512m, 8GiB.")
+        str | None, _option("memory", "-m", metavar="SIZE", help="Limit of host memory: 512m, 8GiB.")
     ] = None,
     cpus: Annotated[float | None, typer.Option(help="Limit of processor cores.")] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(
-            "--gpu-memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."
-        ),
+        _option("gpu_memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."),
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
     priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
-    wait: Annotated[
-        bool | None,
-        typer.Option("--wait/--fail", help="When memory is short: wait for it, or get an out-of-memory error."),
+    on_shortage: Annotated[
+        bool | None, _option("on_shortage", help="When memory is short: wait for it, or get an out-of-memory error.")
     ] = None,
-    max_wait: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Longest single wait for memory: 90s, 10m.")
+    max_wait_seconds: Annotated[
+        str | None, _option("max_wait_seconds", metavar="DURATION", help="Longest single wait for memory: 90s, 10m.")
     ] = None,
-    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")] = None,
+    ttl_seconds: Annotated[
+        str | None, _option("ttl_seconds", metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")
+    ] = None,
     guaranteed: Annotated[bool, typer.Option("--guaranteed", help="Reserve the whole quota from the start.")] = False,
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
@@ -79,27 +85,7 @@ def run(
     if interactive and tty and not detach and not os.isatty(0):
         raise NO_TERMINAL
     client = connect()
-    given: Words = {
-        "image": image,
-        "command": command or None,
-        "name": name,
-        "env": _environment(env or []) or None,
-        "volumes": volume or None,
-        "ports": publish or None,
-        "remove_when_done": rm or None,
-        "interactive": interactive or None,
-        "tty": tty or None,
-        "memory": memory,
-        "cpus": cpus,
-        "gpu_memory": gpu_memory,
-        "gpus": None if gpus is None else _gpus(gpus, client),
-        "priority": priority,
-        "on_shortage": None if wait is None else "wait" if wait else "fail",
-        "max_wait_seconds": _duration("--max-wait", max_wait),
-        "ttl_seconds": _duration("--ttl", ttl),
-        "guaranteed": guaranteed or None,
-    }
-    body = {field: value for field, value in given.items() if value is not None}
+    body = _body(context.params, client)
     if detach:
         container = client.launch(body, lambda command: None)
         show(container, as_json, lambda it: str(it["id"]))
@@ -134,6 +120,24 @@ def _say_json(what: str, line: str, container: Words) -> None:
     note_json(event=what, message=line, container=container)
 
 
+def _body(given: Words, client: Client) -> Words:
+    """The launch over REST: a parameter of `run` is the field of its name; what was not given is left out."""
+    body = {field: value for field, value in given.items() if field not in OURS}
+    body |= {
+        "env": _environment(given["env"] or []),
+        "gpus": given["gpus"] and _gpus(given["gpus"], client),
+        "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
+        "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
+        "ttl_seconds": _duration("ttl_seconds", given["ttl_seconds"]),
+    }
+    nothing: tuple[Any, ...] = ([], (), {})
+    return {
+        field: value
+        for field, value in body.items()
+        if value is not None and value is not False and value not in nothing  # 0 was given
+    }
+
+
 def _environment(variables: list[str]) -> dict[str, str]:
     """NAME=VALUE; NAME alone takes its value from here, and is left out if it has none, as with docker."""
     pairs = [(name, value if given else os.environ.get(name)) for name, given, value in map(_split, variables)]
@@ -144,11 +148,11 @@ def _split(variable: str) -> tuple[str, str, str]:
     return variable.partition("=")
 
 
-def _duration(option: str, text: str | None) -> float | None:
+def _duration(field: str, text: str | None) -> float | None:
     try:
         return None if text is None else seconds(text)
     except ValueError as error:
-        raise Problem(f"{option}: {error}") from None
+        raise Problem(str(error), field=field) from None
 
 
 def _gpus(text: str, client: Client) -> int | list[str]:

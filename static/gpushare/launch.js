@@ -109,53 +109,24 @@ document.getElementById("recent")?.addEventListener("change", (event) => {
 
 // ---- the same as a command ----
 const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-const lines = (name) =>
-  value(name)
-    .split("\n")
-    .map((line) => line.trim())
-    .filter(Boolean);
-const chosen = () => [...form.querySelectorAll('input[name="gpus"]:checked')].map((box) => box.value);
 
-function asCli() {
-  const words = ["gpushare", "run"];
-  const option = (flag, text) => {
-    if (text) words.push(flag, text);
-  };
-  option("--gpu-memory", value("gpu_memory"));
-  option("--gpus", chosen().join(",") || (value("gpu_count") !== "1" && value("gpu_count")));
-  option("--name", value("name"));
-  option("--priority", value("priority"));
-  option("--ttl", value("ttl_seconds") && `${value("ttl_seconds")}s`);
-  option("--max-wait", value("max_wait_seconds") && `${value("max_wait_seconds")}s`);
-  option("--memory", value("memory"));
-  option("--cpus", value("cpus"));
-  for (const line of lines("env")) words.push("-e", line);
-  for (const line of lines("volumes")) words.push("-v", line);
-  for (const line of lines("ports")) words.push("-p", line);
-  if (value("on_shortage") === "fail") words.push("--fail");
-  if (form.elements.guaranteed.checked) words.push("--guaranteed");
-  if (form.elements.remove_when_done.checked) words.push("--rm");
-  words.push(value("image") || "IMAGE");
-  // The command is shell text already: quoting it again would make one word of it.
-  return [words.map(quote).join(" "), value("command")].filter(Boolean).join(" ");
-}
-
-async function asCurl() {
+async function asCommand(kind) {
   const answer = await fetch(form.dataset.body, { method: "POST", body: new FormData(form) });
-  const body = await answer.json();
-  if (!answer.ok) return body.error.message;
+  const told = await answer.json();
+  if (!answer.ok) return told.error.message;
+  if (kind === "cli") return told.cli;
   return [
     `curl -X POST ${location.origin}/api/v1/containers/`,
     '-H "Authorization: Token $GPUSHARE_TOKEN"',
     "-H 'Content-Type: application/json'",
-    `-d ${quote(JSON.stringify(body))}`,
+    `-d ${quote(JSON.stringify(told.body))}`,
   ].join(" \\\n  ");
 }
 
 form.addEventListener("click", async (event) => {
   const kind = event.target.dataset?.copy;
   if (!kind) return;
-  const text = kind === "cli" ? asCli() : await asCurl();
+  const text = await asCommand(kind);
   const place = document.getElementById("copied");
   place.textContent = text;
   place.hidden = false;

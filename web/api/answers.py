@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from web.models import Claim, Command, Container, Gpu, Node, State
+from web.spec.asked import COLUMNS
 
 
 class ClaimAnswer(serializers.ModelSerializer[Claim]):
@@ -32,11 +33,9 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
     class Meta:
         model = Container
         fields = [
-            "id", "name", "owner", "image", "command", "state", "engine", "engine_id", "gpus", "gpu_memory",
-            "gpu_count", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since",
-            "created_at", "started_at", "finished_at", "exit_code", "reason", "priority", "on_shortage",
-            "max_wait_seconds", "ttl_seconds", "guaranteed", "remove_when_done", "interactive", "tty", "memory", "cpus",
-            "volumes", "ports", "env",
+            "id", "name", "owner", "state", "engine", "engine_id", *COLUMNS, "env", "gpus", "gpu_count",
+            "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since", "created_at",
+            "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
         read_only_fields = fields
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from uuid import UUID
 
@@ -16,8 +15,10 @@ from web.history import samples
 from web.history.life import stretches
 from web.models import AllocationEvent, Container
 from web.pages.frame import container_or_404, person, show
+from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES
 from web.people.roles import may_steer
+from web.spec.asked import asked_for
 from web.times import seconds
 
 EVENTS_PER_PAGE = 50
@@ -103,28 +104,6 @@ def _events(found: Container, before: int | None = None) -> dict[str, Any]:
 
 
 def _settings(found: Container, steers: bool) -> dict[str, str]:
-    """As they were asked for, in the words of the REST API."""
-    told = {
-        "image": found.image,
-        "command": " ".join(found.command),
-        "gpus": ", ".join(found.gpu_uuids) or str(found.gpu_count),
-        "priority": str(found.priority),
-        "on_shortage": found.on_shortage,
-        "max_wait_seconds": _number(found.max_wait_seconds),
-        "ttl_seconds": _number(found.ttl_seconds),
-        "guaranteed": "yes" if found.guaranteed else "",
-        "remove_when_done": "yes" if found.remove_when_done else "",
-        "interactive": "yes" if found.interactive else "",
-        "tty": "yes" if found.tty else "",
-        "cpus": _number(found.cpus),
-        "volumes": ", ".join(found.volumes),
-        "ports": ", ".join(found.ports),
-        "env": "\n".join(f"{name}={value}" for name, value in found.environment.items()),
-    }
-    if not steers:
-        told = {name: value for name, value in told.items() if name not in ("command", "env")}
-    return {name: value for name, value in told.items() if value}
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else json.dumps(value).removesuffix(".0")
+    """What was asked for, in the words of the REST API."""
+    told = {name: text_of(name, value) for name, value in asked_for(found, steers).items()}
+    return {name: text for name, text in told.items() if text}

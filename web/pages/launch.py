@@ -59,6 +59,8 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
     known = Container.objects.order_by("image").values_list("image", flat=True).distinct()[:100]
     field = problem.field.split(".")[0] if problem else ""
     context = {
+        "fields": launch_form.fields(),
+        "gpu_count": {"name": "gpu_count", "label": "How many, if the scheduler chooses"},
         "values": values,
         "problem": problem,
         "errors": {field: problem.message} if problem and field else {},
@@ -120,8 +122,9 @@ def _for_people(text: str) -> str:
 @login_required
 @require_POST
 def body(request: HttpRequest) -> JsonResponse:
-    """The form as the body of a REST call, for "copy as curl"."""
+    """The form as a launch over REST and as one by the command line, to be copied: {"body", "cli"}."""
     try:
-        return JsonResponse(launch_form.spec_of(request.POST))
+        spec = launch_form.spec_of(request.POST)
+        return JsonResponse({"body": spec, "cli": launch_form.command_line(spec)})
     except Problem as problem:
         return JsonResponse(problem.as_dict(), status=problem.status)

@@ -1,68 +1,67 @@
-"""The launch form: from its fields to the typed body that services.launch takes, and back from an earlier launch."""
+"""The launch form: from what is typed to the body that REST takes, back from an earlier launch, and on as a command.
+
+Which fields there are, and of what kind each is, `LaunchSpec` says; here is how people write each kind.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings
 from django.http import QueryDict
+from rest_framework import serializers
 
 from web.errors import invalid
 from web.models import Container, Shortage
 from web.sizes import format_size, parse_size
+from web.spec.asked import FIELDS, asked_for
+from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber
+from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField
 
-NUMBERS = {"priority": int, "max_wait_seconds": float, "ttl_seconds": float, "cpus": float}
-SIZES = ("gpu_memory", "memory")
-LISTS = ("volumes", "ports")  # one a line
-SWITCHES = ("guaranteed", "remove_when_done")
+# What has a place of its own in the template; all else follows there in the order of the list.
+PLACED = ("image", "command", "gpu_memory", "gpus", "name", "env", "on_shortage")
+
+
+def fields() -> dict[str, dict[str, Any]]:
+    """What the template has to know of each field."""
+    return {name: _shown(name, field) for name, field in FIELDS.items()}
+
+
+def _shown(name: str, field: Any) -> dict[str, Any]:
+    area = isinstance(field, ItemsField | EnvironmentField)
+    return {
+        "name": name,
+        "label": field.label,
+        "hint": f"One a line: {field.help_text}" if area else field.help_text,
+        "area": area,
+        "code": area or isinstance(field, WordsField),
+        "required": field.required,
+        "switch": isinstance(field, StrictBoolean),
+        "more": name not in PLACED,
+    }
 
 
 def spec_of(form: QueryDict) -> dict[str, Any]:
     """The body of a launch. What is empty is left out; sizes and names are judged by the one who launches."""
-    spec: dict[str, Any] = {"image": form.get("image", "").strip()}
-    if name := form.get("name", ""):
-        spec["name"] = name
-    if command := form.get("command", "").strip():
-        try:
-            spec["command"] = shlex.split(command)
-        except ValueError:
-            raise invalid("A quotation mark in the command is not closed.", "command") from None
-    spec |= {field: text for field in SIZES if (text := form.get(field, "").strip())}
-    spec |= {field: _number(field, text) for field in NUMBERS if (text := form.get(field, "").strip())}
-    spec |= {field: lines for field in LISTS if (lines := _lines(form.get(field, "")))}
-    spec |= {field: True for field in SWITCHES if form.get(field)}
-    if form.get("on_shortage") == Shortage.FAIL:
-        spec["on_shortage"] = Shortage.FAIL.value
-    if environment := _environment(form.get("env", "")):
-        spec["env"] = environment
+    spec: dict[str, Any] = {"image": ""}
+    for name, field in FIELDS.items():
+        text = form.get(name, "")
+        if not text.strip() or isinstance(field, GpusField) or text == Shortage.WAIT:
+            continue
+        spec[name] = _read(name, text)
     if gpus := form.getlist("gpus"):
         spec["gpus"] = gpus
     elif (count := form.get("gpu_count", "").strip()) not in ("", "1"):
-        spec["gpus"] = _number("gpus", count, int)
+        spec["gpus"] = _number(int, count, "gpus")
     return spec
 
 
-def again(container: Container, with_secrets: bool) -> dict[str, Any]:
+def again(container: Container, private: bool) -> dict[str, Any]:
     """The fields that would launch this container again. Command and environment only for who may see them."""
-    return {
-        "image": container.image,
-        "command": shlex.join(container.command) if with_secrets else "",
-        "gpu_memory": _size(container.gpu_memory),
-        "gpus": container.gpu_uuids,
-        "gpu_count": container.gpu_count,
-        "priority": container.priority or "",
-        "on_shortage": container.on_shortage,
-        "max_wait_seconds": _plain(container.max_wait_seconds),
-        "ttl_seconds": _plain(container.ttl_seconds),
-        "guaranteed": container.guaranteed,
-        "remove_when_done": container.remove_when_done,
-        "memory": _size(container.memory),
-        "cpus": _plain(container.cpus),
-        "volumes": "\n".join(container.volumes),
-        "ports": "\n".join(container.ports),
-        "env": _env_text(container.environment) if with_secrets else "",
-    }
+    asked = {name: text_of(name, value) for name, value in asked_for(container, private).items()}
+    return asked | {"gpus": container.gpu_uuids, "gpu_count": container.gpu_count}
 
 
 def typed(form: QueryDict) -> dict[str, Any]:
@@ -70,43 +69,97 @@ def typed(form: QueryDict) -> dict[str, Any]:
     return form.dict() | {"gpus": form.getlist("gpus")}
 
 
-def _number(field: str, text: str, kind: Any = None) -> int | float:
-    kind = kind or NUMBERS[field]
+def command_line(spec: dict[str, Any]) -> str:
+    """The same launch as `gpushare run`, ready for a shell."""
+    words = ["gpushare", "run"]
+    for name, value in spec.items():
+        if name not in ("image", "command"):
+            words += _words(name, settings.GPUSHARE_FLAG(name), value)
+    return shlex.join([*words, spec["image"] or "IMAGE", *spec.get("command", ())])
+
+
+def text_of(name: str, value: Any) -> str:
+    """A field's value as people write it; empty for what asks for nothing."""
+    match FIELDS[name], value:
+        case _, None | False:
+            return ""
+        case _, True:
+            return "yes"
+        case SizeField(), int():
+            return _size(value)
+        case WordsField(), _:
+            return shlex.join(value)
+        case _, dict():
+            return "\n".join(_pairs(value))
+        case _, list():
+            return "\n".join(value)
+    return json.dumps(value).removesuffix(".0") if isinstance(value, int | float) else str(value)
+
+
+def _read(name: str, text: str) -> Any:
+    """What `text_of` has written."""
+    match FIELDS[name]:
+        case StrictBoolean():
+            return True
+        case StrictInteger():
+            return _number(int, text, name)
+        case StrictNumber():
+            return _number(float, text, name)
+        case WordsField():
+            return _split(text, name)
+        case ItemsField():
+            return [line.strip() for line in _lines(text)]
+        case EnvironmentField():
+            return dict(_pair(line, name) for line in _lines(text))
+    return text.strip()
+
+
+def _words(name: str, flag: str, value: Any) -> list[str]:
+    """A field on a command line."""
+    match FIELDS[name], value:
+        case _, True:
+            return [flag]
+        case serializers.ChoiceField(), _:
+            return [f"--{value}"]
+        case GpusField(), list():
+            return [flag, ",".join(value)]
+        case _, list():
+            return [word for item in value for word in (flag, item)]
+        case _, dict():
+            return [word for pair in _pairs(value) for word in (flag, pair)]
+    return [flag, text_of(name, value)]
+
+
+def _number(kind: type[int] | type[float], text: str, field: str) -> int | float:
     try:
-        number: int | float = kind(text)
+        return kind(text)
     except ValueError:
-        whole = "a whole number" if kind is int else "a number"
-        raise invalid(f"This has to be {whole}.", field) from None
-    return number
+        raise invalid(f"This has to be {'a whole number' if kind is int else 'a number'}.", field) from None
+
+
+def _split(text: str, field: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise invalid("A quotation mark in the command is not closed.", field) from None
 
 
 def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line for line in text.splitlines() if line.strip()]
 
 
-def _environment(text: str) -> dict[str, str]:
-    environment = {}
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        name, equals, value = line.partition("=")
-        if not equals:
-            raise invalid(f'"{line[:60]}" is not NAME=value.', "env")
-        environment[name.strip()] = value
-    return environment
+def _pair(line: str, field: str) -> tuple[str, str]:
+    name, equals, value = line.partition("=")
+    if not equals:
+        raise invalid(f'"{line[:60]}" is not NAME=value.', field)
+    return name.strip(), value
 
 
-def _env_text(environment: Mapping[str, str]) -> str:
-    return "\n".join(f"{name}={value}" for name, value in environment.items())
+def _pairs(variables: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
 
 
-def _plain(number: float | None) -> str:
-    return "" if number is None else f"{number:g}"
-
-
-def _size(size: int | None) -> str:
+def _size(size: int) -> str:
     """As people write it, if that says it exactly; else in bytes."""
-    if size is None:
-        return ""
     short = format_size(size).replace(" ", "").replace("bytes", "")
     return short if parse_size(short) == size else str(size)

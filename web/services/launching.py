@@ -19,16 +19,11 @@ from web.people import allowances
 from web.people.roles import Deed, require
 from web.services import issuing
 from web.spec import mounts, placement, quotas
+from web.spec.asked import COLUMNS
 from web.spec.requests import LaunchSpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
-
-# What goes from the request to the record as it is.
-_SAME = (
-    "image", "command", "gpu_memory", "priority", "on_shortage", "max_wait_seconds", "ttl_seconds", "guaranteed",
-    "remove_when_done", "interactive", "tty", "memory", "cpus", "volumes", "ports",
-)  # fmt: skip
 
 
 def launch(user: User, spec: dict[str, Any], key: str = "") -> Command:
@@ -68,7 +63,7 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
             gpu_uuids=chosen,
             launch_key=key or None,
             launch_digest=digest if key else "",
-            **{name: spec[name] for name in _SAME},
+            **{name: spec[name] for name in COLUMNS},
         )
         try:
             with transaction.atomic():
@@ -77,7 +72,7 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
             raise _name_taken(container.name) from None
         command = issuing.issue(user, Command.Kind.LAUNCH, container)
         # The names of variables, not their values: those may be secrets.
-        asked = {**{name: spec[name] for name in _SAME}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
+        asked = {**{name: spec[name] for name in COLUMNS}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
         audit.record(user.get_username(), "launch", container.pk, name=container.name, **asked)
     return command
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from django.core.validators import RegexValidator
@@ -21,6 +22,7 @@ LONGEST_SECONDS = 366 * 24 * 3600.0
 _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _MIB = 2**20
+_OR_NULL: dict[str, Any] = {"required": False, "allow_null": True, "default": None}
 
 
 @extend_schema_field({"oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
@@ -80,47 +82,76 @@ class EnvironmentField(serializers.Field[dict[str, str], Any, dict[str, str], An
         return value
 
 
-def _items(check: Any, what: str) -> type[serializers.Field[list[str], Any, list[str], Any]]:
-    @extend_schema_field({"type": "array", "items": {"type": "string"}, "maxItems": 64})
-    class Items(serializers.Field[list[str], Any, list[str], Any]):
-        def to_internal_value(self, data: Any) -> list[str]:
-            if not isinstance(data, list) or not all(isinstance(item, str) for item in data) or len(data) > 64:
-                raise serializers.ValidationError(f"This has to be a list of at most 64 {what}.")
-            return [check(item) for item in data]
+@extend_schema_field({"type": "array", "items": {"type": "string"}, "maxItems": 64})
+class ItemsField(serializers.Field[list[str], Any, list[str], Any]):
+    """At most 64 texts, each of which `check` brings into its normal form or refuses."""
 
-        def to_representation(self, value: list[str]) -> list[str]:
-            return value
+    def __init__(self, check: Callable[[str], str], **options: Any) -> None:
+        super().__init__(**options)
+        self.check = check
 
-    return Items
+    def to_internal_value(self, data: Any) -> list[str]:
+        if not isinstance(data, list) or not all(isinstance(item, str) for item in data) or len(data) > 64:
+            raise serializers.ValidationError(f"This has to be a list of at most 64 texts: {self.help_text}.")
+        return [self.check(item) for item in data]
 
-
-VolumesField = _items(check_volume, 'texts such as "name:/data" or "/srv/data:/data:ro"')
-PortsField = _items(check_port, 'texts such as "20080:80" or "20053:53/udp"')
+    def to_representation(self, value: list[str]) -> list[str]:
+        return value
 
 
 class LaunchSpec(StrictSerializer):
-    """A launch. `image` is all that has to be given."""
+    """A launch. `image` is all that has to be given.
 
-    image = StrictText(max_length=255, validators=[RegexValidator(_IMAGE, "This is not the name of an image.")])
-    command = WordsField(required=False, default=list)
-    gpu_memory = SizeField(required=False, allow_null=True, default=None)
-    gpus = GpusField(required=False, default=1)
-    name = StrictText(required=False, allow_blank=True, default="", max_length=63)
-    env = EnvironmentField(required=False, default=dict)
-    priority = StrictInteger(required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
-    on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
-    max_wait_seconds = StrictNumber(
-        required=False, allow_null=True, default=None, min_value=0.001, max_value=LONGEST_SECONDS
+    This is the list of the fields: what is recorded of a launch (`web/spec/asked.py`), what REST, the form and the
+    container's page say of it, and the commands to copy follow from it.
+    """
+
+    image = StrictText(
+        max_length=255,
+        validators=[RegexValidator(_IMAGE, "This is not the name of an image.")],
+        label="Image",
+        help_text="For example pytorch/pytorch:2.4; with the process engine: local",
     )
-    ttl_seconds = StrictNumber(required=False, allow_null=True, default=None, min_value=1, max_value=LONGEST_SECONDS)
-    guaranteed = StrictBoolean(required=False, default=False)
-    remove_when_done = StrictBoolean(required=False, default=False)
-    interactive = StrictBoolean(required=False, default=False)
-    tty = StrictBoolean(required=False, default=False)
-    memory = SizeField(smallest=6 * _MIB, required=False, allow_null=True, default=None)
-    cpus = StrictNumber(required=False, allow_null=True, default=None, min_value=0.01, max_value=4096)
-    volumes = VolumesField(required=False, default=list)
-    ports = PortsField(required=False, default=list)
+    command = WordsField(required=False, default=list, label="Command", help_text="Empty: the image's own")
+    gpu_memory = SizeField(
+        label="Quota on each GPU", help_text="For example 2GiB; empty: the image's label, else 1 GiB", **_OR_NULL
+    )
+    gpus = GpusField(required=False, default=1, label="GPUs", help_text="How many, or which ones by UUID")
+    name = StrictText(
+        required=False, allow_blank=True, default="", max_length=63, label="Name", help_text="Empty: one is made up"
+    )
+    env = EnvironmentField(required=False, default=dict, label="Environment", help_text="NAME=value")
+    on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
+    volumes = ItemsField(
+        check_volume, required=False, default=list, label="Volumes", help_text="name:/data or /srv/data:/data:ro"
+    )
+    ports = ItemsField(check_port, required=False, default=list, label="Ports", help_text="20080:80 or 20053:53/udp")
+    ttl_seconds = StrictNumber(
+        min_value=1, max_value=LONGEST_SECONDS, label="End it after (seconds)", help_text="Empty: never", **_OR_NULL
+    )
+    max_wait_seconds = StrictNumber(
+        min_value=0.001,
+        max_value=LONGEST_SECONDS,
+        label="Longest single wait (seconds)",
+        help_text="Empty: no limit",
+        **_OR_NULL,
+    )
+    memory = SizeField(smallest=6 * _MIB, label="Host RAM", help_text="For example 8GiB", **_OR_NULL)
+    cpus = StrictNumber(min_value=0.01, max_value=4096, label="CPU cores", help_text="For example 2", **_OR_NULL)
+    priority = StrictInteger(
+        required=False,
+        default=0,
+        min_value=PRIORITY_LOWEST,
+        max_value=PRIORITY_HIGHEST,
+        label="Priority",
+        help_text="Higher goes first; 0 is usual",
+    )
+    guaranteed = StrictBoolean(
+        required=False, default=False, label="Guaranteed: reserve the whole quota from the start"
+    )
+    remove_when_done = StrictBoolean(required=False, default=False, label="Remove it when it has ended")
+    interactive = StrictBoolean(required=False, default=False, label="Keep its input open, for gpushare attach")
+    tty = StrictBoolean(required=False, default=False, label="Give it a terminal, for gpushare attach")
 
     def validate_name(self, value: str) -> str:
         if value and not _NAME.fullmatch(value):

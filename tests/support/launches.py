@@ -1,0 +1,26 @@
+"""A launch that gives every field that there is, in the form in which it is kept: a new field goes here first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GIVEN: dict[str, Any] = {
+    "image": "local",
+    "command": ["python", "train.py", "two words", "$HOME"],
+    "gpu_memory": 3 * 2**29 + 1,
+    "gpus": ["GPU-0"],
+    "name": "mine",
+    "env": {"MODE": "fast and loose", "EMPTY": "", "TWO": "a=b "},
+    "on_shortage": "fail",
+    "volumes": ["data:/data:rw", "other:/other:ro"],
+    "ports": ["20080:80/tcp", "20053:53/udp"],
+    "ttl_seconds": 1234567.0,
+    "max_wait_seconds": 0.5,
+    "memory": 8 * 2**30,
+    "cpus": 1.5,
+    "priority": -3,
+    "guaranteed": True,
+    "remove_when_done": True,
+    "interactive": True,
+    "tty": True,
+}

@@ -1,0 +1,123 @@
+"""Every field of a launch, one by one: recorded, answered, shown, launched again, and written as a command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from html import unescape
+
+import pytest
+import typer
+from django.conf import settings
+from django.http import QueryDict
+from django.test import Client
+
+from appliance.cli import launch as command_line
+from appliance.cli.main import app
+from tests.support.appliance import ROOT
+from tests.support.launches import GIVEN
+from web.models import AuditEntry, Container
+from web.pages import launch_form
+from web.services import steering
+from web.spec.asked import FIELDS, PRIVATE, asked_for
+from web.spec.requests import LaunchSpec
+
+every_field = pytest.mark.parametrize("field", FIELDS)
+
+
+def with_only(field: str) -> dict[str, object]:
+    return {"image": "local", field: GIVEN[field]}
+
+
+def posted(values: dict[str, object]) -> QueryDict:
+    """As a browser sends a form of these values: what is empty or not ticked says nothing."""
+    form = QueryDict(mutable=True)
+    for name, value in values.items():
+        form.setlist(name, value if isinstance(value, list) else [str(value)])
+    return form
+
+
+def test_the_sample_gives_every_field():
+    assert set(GIVEN) == set(FIELDS)
+
+
+@every_field
+@pytest.mark.django_db
+def test_what_was_asked_for_is_recorded_answered_and_shown(client, ada, gpu, field):
+    container = steering.launch(ada, with_only(field)).container
+    container.refresh_from_db()
+    assert ({"name": container.name} | asked_for(container, private=True))[field] == GIVEN[field]
+
+    answer = client.get(f"/api/v1/containers/{container.pk}/").json()
+    told = {"gpus": {"gpu_count": 1}, "env": {"env": sorted(GIVEN["env"])}}.get(field, {field: GIVEN[field]})
+    assert {name: answer[name] for name in told} == told
+    assert field in AuditEntry.objects.get(action="launch").detail
+
+    browser = Client()
+    browser.force_login(ada)
+    page = browser.get(f"/containers/{container.pk}/").content.decode()
+    shown = dict(re.findall(r"<dt><code>(\w+)</code></dt>\s*<dd>(.*?)</dd>", page, re.DOTALL))
+    text = GIVEN["name"] if field == "name" else launch_form.text_of(field, GIVEN[field])
+    where = page if field == "name" else shown[field]
+    assert text in re.sub(r"<br */?>", "\n", unescape(where))
+
+
+@every_field
+@pytest.mark.django_db
+def test_launching_again_asks_for_the_same(ada, gpu, field):
+    first = steering.launch(ada, with_only(field)).container
+    first.refresh_from_db()
+    spec = launch_form.spec_of(posted(launch_form.again(first, private=True)))
+    Container.objects.all().delete()
+    second = steering.launch(ada, spec).container
+    second.refresh_from_db()
+    assert asked_for(second, private=True) == asked_for(first, private=True)
+
+
+@pytest.mark.django_db
+def test_launching_again_shows_nothing_private_to_others(ada, gpu):
+    container = steering.launch(ada, GIVEN).container
+    assert not launch_form.again(container, private=False).keys() & set(PRIVATE)
+
+
+@every_field
+def test_the_command_line_sends_what_the_form_shows_as_a_command(monkeypatch, field):
+    spec = with_only(field)
+    sent = []
+
+    class Server:
+        def launch(self, body, pending):
+            sent.append(body)
+            return {"id": "1"}
+
+        def each(self, path):
+            return [{"uuid": "GPU-0", "index": 0}]
+
+    monkeypatch.setattr(command_line, "connect", Server)
+    _, run, *words = shlex.split(launch_form.command_line(spec))
+    typer.main.get_command(app)([run, "--detach", *words], standalone_mode=False)
+    assert LaunchSpec.parse(json.loads(json.dumps(sent[0]))) == LaunchSpec.parse(spec)
+
+
+def test_the_form_shows_both_commands(ada_in_browser, gpu):
+    form = {"image": "local", "command": "echo $HOME", "gpu_memory": "2GiB", "env": "A=b c"}
+    told = ada_in_browser.post("/launch/body/", form).json()
+    assert told["cli"] == "gpushare run --gpu-memory 2GiB -e 'A=b c' local echo '$HOME'"
+    assert told["body"] == {"image": "local", "command": ["echo", "$HOME"], "gpu_memory": "2GiB", "env": {"A": "b c"}}
+
+
+@pytest.fixture
+def ada_in_browser(ada):
+    browser = Client()
+    browser.force_login(ada)
+    return browser
+
+
+@every_field
+def test_the_documents_name_it(field):
+    rest = (ROOT / "docs" / "rest.md").read_text()
+    (run,) = re.findall(r"^\| `run IMAGE.*$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+    rows = [cell for line in rest.splitlines() if (cell := line.split("|")[1] if line.startswith("| `") else "")]
+    assert any(f"`{field}`" in row for row in rows)
+    assert all(word in run for word in settings.GPUSHARE_FLAG(field).split("/"))
