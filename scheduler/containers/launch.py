@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import fields
 from pathlib import Path
 
 from scheduler.containers import placement
@@ -17,8 +18,11 @@ from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.models import Container
 from web.spec import quotas
+from web.spec.asked import COLUMNS
 
 log = logging.getLogger(__name__)
+
+ASKED = [each.name for each in fields(Launch) if each.name in COLUMNS]  # the engine gets it as it was asked for
 
 
 class Launcher:
@@ -83,8 +87,6 @@ class Launcher:
         return Launch(
             id=tenant.id,
             name=row.name,
-            image=row.image,
-            command=row.command,
             gpus=list(tenant.quota),
             socket_dir=socket_dir,
             log_path=self._logs / f"{tenant.id}.log",
@@ -93,13 +95,8 @@ class Launcher:
                 "GPUSHARE_MEMORY_LIMIT": str(tenant.quota[smallest]),
                 "GPUSHARE_MEMORY_FRACTION": f"{fraction:.6f}",
             },
-            memory=row.memory,
-            cpus=row.cpus,
-            volumes=row.volumes,
-            ports=row.ports,
-            interactive=row.interactive,
-            tty=row.tty,
             owner=row.owner.get_username(),
+            **{name: getattr(row, name) for name in ASKED},
         )
 
     async def abort(self, id_: str) -> None:

@@ -1,8 +1,8 @@
 """The process engine: containers that are plain local processes. For hosts without Docker, and for trying things out.
 
 There is one image, `local`: the host's own file system. Each container is a keeper (see keeper.py) and what descends
-from it; a folder below `home` holds what a restarted scheduler must know. Nothing is isolated: limits of host memory,
-volumes and ports are refused rather than ignored.
+from it; a folder below `home` holds what a restarted scheduler must know. Nothing is isolated: what only isolation can
+give, such as limits of host memory, volumes and ports, is refused rather than ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from scheduler.engines.base import Attached, Condition, EngineError, Launch, Progress, Sighting
@@ -39,6 +39,8 @@ HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it
 CUT_OFF = "It was cut off with its keeper: a kill from outside, or the host's own lack of memory."
 RESTARTED = "The host was restarted while it ran, and its keeper with it."
 DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
+# Of a launch. All else is refused, what is to come as well: nothing that was asked for is silently left out.
+TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "owner"}
 ROOT = Path(__file__).resolve().parents[3]
 # The scheduler's own environment holds secrets; these are what a program needs to find its way about.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -329,8 +331,8 @@ def _check_image(image: str) -> None:
 def _check_fields(launch: Launch) -> None:
     if not launch.command:
         raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
-    for field in ("memory", "cpus", "volumes", "ports", "interactive", "tty"):
-        if getattr(launch, field):
+    for field in (each.name for each in fields(launch)):
+        if field not in TAKES and getattr(launch, field):
             raise EngineError(
                 f"{field} needs the Docker engine; here containers are local processes.",
                 code="not_supported",

@@ -1,0 +1,66 @@
+"""Every field of a launch, for both engines: what is asked for is done or refused, and never silently left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.containers.launch import ASKED
+from scheduler.engines.base import EngineError, Launch
+from scheduler.engines.docker.gpu_access import Additions
+from scheduler.engines.docker.options import Given, Limits, create_body
+from scheduler.engines.outfit import Outfit
+from scheduler.engines.process.engine import TAKES, ProcessEngine
+from tests.support.launches import GIVEN
+from web.spec.asked import FIELDS
+
+# The scheduler itself sees to these; no engine hears of them but by a container's name and GPUs.
+SCHEDULERS = {
+    "gpu_memory", "gpus", "name", "priority", "on_shortage", "ttl_seconds", "max_wait_seconds", "guaranteed",
+    "remove_when_done",
+}  # fmt: skip
+ENGINES = {**{field: field for field in ASKED}, "env": "environment"}  # what an engine calls it
+LIMITS = Limits(memory=1 << 36, cpus=16, pids=100, swap=True)
+
+
+def test_somebody_sees_to_every_field() -> None:
+    assert SCHEDULERS | ENGINES.keys() == FIELDS.keys()
+
+
+@pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image"}))
+def test_docker_is_asked_for_it(a_launch: Callable[..., Launch], tmp_path: Path, field: str) -> None:
+    def body(**fields: Any) -> dict[str, Any]:
+        given = Given(home=tmp_path, shim=tmp_path, preload=tmp_path, roots=(), log_bytes=1 << 20)
+        made = a_launch(**{"id": "1", "socket_dir": tmp_path, "log_path": tmp_path, **fields})
+        return create_body(made, given=given, limits=LIMITS, additions=Additions(), image_environment=[])
+
+    assert body() == body()
+    assert body(**{ENGINES[field]: GIVEN[field]}) != body()
+
+
+@pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image"}))
+async def test_process_engine_does_it_or_refuses_it(
+    a_launch: Callable[..., Launch], tmp_path: Path, empty_shim: Path, field: str
+) -> None:
+    engine = ProcessEngine(tmp_path / "processes", Outfit(empty_shim))
+    await engine.start()
+    same = {"image": "local", "socket_dir": tmp_path, "log_path": tmp_path / "log", "command": ["true"]}
+
+    async def kept(**fields: Any) -> str:
+        launch = a_launch(**{**same, **fields})
+        await engine.launch(launch)
+        return (tmp_path / "processes" / launch.id / "launch.json").read_text()
+
+    asked = {ENGINES[field]: ["echo"] if field == "command" else GIVEN[field]}
+    try:
+        if ENGINES[field] in TAKES:
+            assert await kept(**asked) != await kept()
+        else:
+            with pytest.raises(EngineError, match=f"{field} needs the Docker engine") as refused:
+                await kept(**asked)
+            assert (refused.value.code, refused.value.field, refused.value.status) == ("not_supported", field, 400)
+    finally:
+        await engine.close()
