@@ -61,6 +61,7 @@ def run(
     memory: Annotated[
         str | None, _option("memory", "-m", metavar="SIZE", help="Limit of host memory: 512m, 8GiB.")
     ] = None,
+    shm_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of /dev/shm, out of that: 8GiB.")] = None,
     cpus: Annotated[float | None, typer.Option(help="Limit of processor cores.")] = None,
     gpu_memory: Annotated[
         str | None,

@@ -18,8 +18,9 @@ class Launch:
     """Everything an engine needs to start one container; already validated.
 
     `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
-    `memory` is host RAM in bytes, `cpus` a number of cores; None takes the engine's own limit. `volumes` are
-    "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are "[ADDRESS:]HOST:CONTAINER[/udp]".
+    `memory` is host RAM in bytes, `shm_size` what /dev/shm may take of it, `cpus` a number of cores; None takes the
+    engine's own limit. `volumes` are "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are
+    "[ADDRESS:]HOST:CONTAINER[/udp]".
     `interactive` keeps its input open, `tty` gives it a terminal: see `Engine.attach`.
     """
 
@@ -32,6 +33,7 @@ class Launch:
     log_path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     memory: int | None = None
+    shm_size: int | None = None
     cpus: float | None = None
     volumes: Sequence[str] = ()
     ports: Sequence[str] = ()

@@ -141,6 +141,22 @@ async def test_limits_and_labels_are_set(
     assert asked_nothing["HostConfig"]["NanoCpus"] > 0
 
 
+async def test_shared_memory_is_as_large_as_asked_for(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    for asked, given in ((96 << 20, 96 << 20), (None, 1 << 30)):
+        mounts = await output_of(docker_engine, a_launch("cat", "/proc/mounts", shm_size=asked))
+        (line,) = [line for line in mounts.splitlines() if " /dev/shm " in line]
+        assert f"size={given >> 10}k" in line
+
+
+@pytest.mark.parametrize(("memory", "shm_size"), [(64 << 20, 65 << 20), (None, 1 << 50)])
+async def test_shared_memory_beyond_the_containers_own_is_refused(
+    docker_engine: DockerEngine, a_launch: Launcher, memory: int | None, shm_size: int
+) -> None:
+    with pytest.raises(EngineError, match="more than all of its host memory, which is") as caught:
+        await docker_engine.launch(a_launch("true", memory=memory, shm_size=shm_size))
+    assert (caught.value.code, caught.value.field, caught.value.status) == ("shm_too_large", "shm_size", 400)
+
+
 async def test_container_that_passes_its_host_memory_says_so(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=100M count=1; exit $?", memory=16 << 20)
     await docker_engine.launch(launch)

@@ -17,6 +17,7 @@ GIVEN: dict[str, Any] = {
     "ttl_seconds": 1234567.0,
     "max_wait_seconds": 0.5,
     "memory": 8 * 2**30,
+    "shm_size": 2 * 2**30,
     "cpus": 1.5,
     "priority": -3,
     "guaranteed": True,

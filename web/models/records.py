@@ -137,6 +137,7 @@ class Container(models.Model):
     interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
     tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
     memory = models.BigIntegerField(null=True, blank=True, help_text="Host RAM.")
+    shm_size = models.BigIntegerField(null=True, blank=True, help_text="Of /dev/shm.")
     cpus = models.FloatField(null=True, blank=True)
     volumes = models.JSONField(default=list)
     ports = models.JSONField(default=list)

@@ -137,6 +137,12 @@ class LaunchSpec(StrictSerializer):
         **_OR_NULL,
     )
     memory = SizeField(smallest=6 * _MIB, label="Host RAM", help_text="For example 8GiB", **_OR_NULL)
+    shm_size = SizeField(
+        smallest=_MIB,
+        label="Shared memory",
+        help_text="For example 8GiB; a part of the host RAM; empty: 1 GiB",
+        **_OR_NULL,
+    )
     cpus = StrictNumber(min_value=0.01, max_value=4096, label="CPU cores", help_text="For example 2", **_OR_NULL)
     priority = StrictInteger(
         required=False,

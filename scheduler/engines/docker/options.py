@@ -16,6 +16,7 @@ from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.outfit import environment
 from web.errors import Problem
+from web.sizes import format_size
 from web.spec.mounts import own_roots, parse_volume
 from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS, undone_by
 
@@ -91,7 +92,7 @@ def create_body(
             ],
             "DeviceRequests": list(additions.requests),
             "PortBindings": bindings,
-            "ShmSize": SHARED_MEMORY,
+            "ShmSize": _shared_memory(launch, limits),
             "RestartPolicy": {"Name": "no"},
             "LogConfig": _log_config(given.log_bytes),
         },
@@ -131,6 +132,19 @@ def _limits(launch: Launch, limits: Limits) -> dict[str, Any]:
         "NanoCpus": None if cpus is None else int(cpus * 1e9),
         "PidsLimit": limits.pids,
     }
+
+
+def _shared_memory(launch: Launch, limits: Limits) -> int:
+    """Bytes. It is made of the container's own memory: more than that would be promised and never be there."""
+    memory = launch.memory or limits.memory
+    if launch.shm_size and memory and launch.shm_size > memory:
+        raise EngineError(
+            f"{format_size(launch.shm_size)} is more than all of its host memory, which is {format_size(memory)}.",
+            code="shm_too_large",
+            status=400,
+            field="shm_size",
+        )
+    return launch.shm_size or SHARED_MEMORY
 
 
 def _log_config(kept: int) -> dict[str, Any]:
