@@ -9,6 +9,7 @@ _OTHERWISE = {
     "env": "-e",
     "volumes": "-v",
     "ports": "-p",
+    "working_dir": "--workdir",
     "interactive": "-i",
     "tty": "-t",
     "remove_when_done": "--rm",

@@ -42,6 +42,9 @@ def run(
         list[str] | None,
         _option("env", "--env", metavar="NAME=VALUE", help="Variable; NAME alone takes its value from here."),
     ] = None,
+    working_dir: Annotated[
+        str | None, _option("working_dir", "-w", metavar="FOLDER", help="Where the command begins, inside: /work.")
+    ] = None,
     volumes: Annotated[
         list[str] | None,
         _option("volumes", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),

@@ -18,8 +18,9 @@ class Launch:
     """Everything an engine needs to start one container; already validated.
 
     `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
-    `memory` is host RAM in bytes, `shm_size` what /dev/shm may take of it, `cpus` a number of cores; None takes the
-    engine's own limit. `volumes` are "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are
+    `working_dir` is where the command begins, by its full path; empty takes the image's own. `memory` is host RAM in
+    bytes, `shm_size` what /dev/shm may take of it, `cpus` a number of cores; None takes the engine's own limit.
+    `volumes` are "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are
     "[ADDRESS:]HOST:CONTAINER[/udp]".
     `interactive` keeps its input open, `tty` gives it a terminal: see `Engine.attach`.
     """
@@ -32,6 +33,7 @@ class Launch:
     socket_dir: Path
     log_path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str = ""
     memory: int | None = None
     shm_size: int | None = None
     cpus: float | None = None

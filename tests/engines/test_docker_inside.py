@@ -141,6 +141,22 @@ async def test_limits_and_labels_are_set(
     assert asked_nothing["HostConfig"]["NanoCpus"] > 0
 
 
+async def test_command_begins_in_the_folder_asked_for(docker_engine: DockerEngine, a_launch: Launcher) -> None:
+    for asked, given in (("/tmp", "/tmp"), ("/made/for/it", "/made/for/it"), ("", "/")):
+        launch = a_launch("/bin/sh", "-c", "pwd", working_dir=asked)
+        assert await output_of(docker_engine, launch) == f"{given}\n"
+
+
+@pytest.mark.parametrize("place", ["/bin/sh", "/bin/sh/below", "/run/gpushare/below"])
+async def test_place_where_no_command_can_begin_is_refused(
+    docker_engine: DockerEngine, a_launch: Launcher, place: str
+) -> None:
+    with pytest.raises(EngineError, match="cannot begin in") as caught:
+        await docker_engine.launch(a_launch("true", working_dir=place))
+    assert (caught.value.code, caught.value.field, caught.value.status) == ("cannot_begin", "working_dir", 400)
+    assert await docker_engine.sightings() == []
+
+
 async def test_shared_memory_is_as_large_as_asked_for(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     for asked, given in ((96 << 20, 96 << 20), (None, 1 << 30)):
         mounts = await output_of(docker_engine, a_launch("cat", "/proc/mounts", shm_size=asked))

@@ -137,6 +137,25 @@ async def test_what_processes_cannot_have_is_refused(
     assert caught.value.field == field
 
 
+async def test_program_begins_in_the_folder_asked_for_else_at_the_root(engine: ProcessEngine, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for asked, place in ((f"{tmp_path}/work", f"{tmp_path}/work"), ("", "/")):
+        launch = a_launch(tmp_path, "/bin/pwd", working_dir=asked)
+        await engine.launch(launch)
+        assert await until_logged(launch, "\n") == f"{place}\n"
+
+
+@pytest.mark.parametrize("name", ["missing", "file", "x" * 300])
+async def test_folder_that_is_none_is_refused_and_leaves_nothing(
+    engine: ProcessEngine, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match="There is no folder /") as caught:
+        await engine.launch(a_launch(tmp_path, "true", working_dir=f"{tmp_path}/{name}"))
+    assert (caught.value.code, caught.value.field, caught.value.status) == ("no_such_folder", "working_dir", 400)
+    assert await engine.sightings() == []
+
+
 async def test_same_launch_again_is_the_same_container(engine: ProcessEngine, tmp_path: Path) -> None:
     launch = a_launch(tmp_path, "sleep", "60")
     first = await engine.launch(launch)

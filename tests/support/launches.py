@@ -11,6 +11,7 @@ GIVEN: dict[str, Any] = {
     "gpus": ["GPU-0"],
     "name": "mine",
     "env": {"MODE": "fast and loose", "EMPTY": "", "TWO": "a=b "},
+    "working_dir": "/tmp",
     "on_shortage": "fail",
     "volumes": ["data:/data:rw", "other:/other:ro"],
     "ports": ["20080:80/tcp", "20053:53/udp"],

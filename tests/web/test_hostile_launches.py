@@ -104,6 +104,15 @@ HOSTILE = [
     ({"env": {"CUDA_INJECTION64_PATH": "/tmp/a.so"}}, F, "env.CUDA_INJECTION64_PATH", "library"),
     ({"env": {"GPUSHARE_SOCKET": "/tmp/s"}}, F, "env.GPUSHARE_SOCKET", "appliance"),
     ({"env": {"A": BIG}}, V, "env.A", "too long"),
+    # the working directory
+    ({"working_dir": "work"}, V, "working_dir", "full path"),
+    ({"working_dir": "./work"}, V, "working_dir", "full path"),
+    ({"working_dir": "~"}, V, "working_dir", "full path"),
+    ({"working_dir": 3}, V, "working_dir", "text"),
+    ({"working_dir": None}, V, "working_dir", "null"),
+    ({"working_dir": "/" + "x" * 4095}, V, "working_dir", "4095"),
+    ({"working_dir": "/proc/self/fd/8"}, F, "working_dir", "/proc"),
+    ({"working_dir": "/a/../dev//fd/8"}, F, "working_dir", "/dev"),
     # mounts
     ({"volumes": "/:/host"}, V, "volumes", "list"),
     ({"volumes": [3]}, V, "volumes", "list"),
@@ -207,6 +216,8 @@ def test_there_are_at_least_sixty():
         ({"env": {"NVIDIA_REQUIRE_CUDA": "cuda>=12"}}, {"environment": {"NVIDIA_REQUIRE_CUDA": "cuda>=12"}}),
         ({"env": {"CUDA_LAUNCH_BLOCKING": "1"}}, {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}),
         ({"gpu_memory": None, "ttl_seconds": None}, {"gpu_memory": None, "ttl_seconds": None}),
+        ({"working_dir": "/work/../home/"}, {"working_dir": "/home"}),
+        ({"working_dir": "//"}, {"working_dir": "/"}),
         ({"cpus": 1.5, "memory": "1g"}, {"cpus": 1.5, "memory": 2**30}),
     ],
 )
@@ -228,7 +239,7 @@ def test_nobody_mounts_somebody_elses_home(client, gpu, settings):
     "asked",
     [{"image": "a\0"}, {"name": "a\0"}, {"gpu_memory": "1g\0"}, {"gpus": ["GPU-0\0"]}, {"command": "echo \0"},
      {"command": ["a", "\0"]}, {"env": {"A": "b\0"}}, {"env": {"A\0": "b"}}, {"volumes": ["data:/a\0"]},
-     {"ports": ["20080:80\0"]}],
+     {"ports": ["20080:80\0"]}, {"working_dir": "/a\0"}],
     ids=str,
 )  # fmt: skip
 def test_a_nul_character_is_refused_by_its_field_and_the_refusal_is_recorded(ada, gpu, asked):

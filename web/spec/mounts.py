@@ -1,4 +1,4 @@
-"""What a launch may mount and publish: named volumes, folders under the allowed roots, ports in the allowed range."""
+"""What a launch may mount, publish and begin in: named volumes, folders under the allowed roots, ports in the range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.conf import settings
 from rest_framework import serializers
 
 from web.errors import Problem, invalid
-from web.spec.reserved import covered_by
+from web.spec.reserved import covered_by, kernels_own
 
 _NAMED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,62}")
 _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(?:/(tcp|udp))?", re.ASCII)
@@ -57,6 +57,17 @@ def check_volume(text: str) -> str:
         return str(parse_volume(text))
     except Problem as problem:
         raise serializers.ValidationError(problem.message, code=problem.code) from None
+
+
+def check_folder(path: str) -> str:
+    """A folder inside the container in one normal form."""
+    if not path.startswith("/"):
+        raise serializers.ValidationError("This has to be a folder by its full path, such as /work.")
+    path = "/" + posixpath.normpath(path).lstrip("/")
+    if place := kernels_own(path):
+        # A way out of the container for whoever finds a descriptor there that is not the container's (CVE-2024-21626).
+        raise serializers.ValidationError(f"Nothing may begin in {place}.", code="forbidden")
+    return path
 
 
 def own_roots(roots: Iterable[str | Path], username: str) -> list[Path]:

@@ -15,7 +15,7 @@ from rest_framework import serializers
 from web.models import Shortage
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
-from web.spec.mounts import check_port, check_volume
+from web.spec.mounts import check_folder, check_port, check_volume
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 LONGEST_SECONDS = 366 * 24 * 3600.0
@@ -121,6 +121,14 @@ class LaunchSpec(StrictSerializer):
         required=False, allow_blank=True, default="", max_length=63, label="Name", help_text="Empty: one is made up"
     )
     env = EnvironmentField(required=False, default=dict, label="Environment", help_text="NAME=value")
+    working_dir = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=4095,  # PATH_MAX, less its NUL
+        label="Working directory",
+        help_text="For example /work; empty: the image's own",
+    )
     on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
     volumes = ItemsField(
         check_volume, required=False, default=list, label="Volumes", help_text="name:/data or /srv/data:/data:ro"
@@ -165,6 +173,9 @@ class LaunchSpec(StrictSerializer):
                 "A name has letters, digits, dots, dashes and underscores, and begins with a letter or a digit."
             )
         return value
+
+    def validate_working_dir(self, value: str) -> str:
+        return check_folder(value) if value else ""
 
     def validate_volumes(self, value: list[str]) -> list[str]:
         return _each_once(value, [volume.split(":")[1] for volume in value], "mounted at")

@@ -27,7 +27,8 @@ SOCKETS = "/run/gpushare"
 LIBRARIES = "/run/gpushare-lib"
 CARD = "/run/gpushare-card"
 PRELOAD = "/etc/ld.so.preload"
-_PLACES = (SOCKETS, LIBRARIES, CARD, PRELOAD, "/proc", "/sys", "/dev", "/usr/lib", "/lib", "/lib64")
+_KERNELS = ("/proc", "/sys", "/dev")
+_PLACES = (SOCKETS, LIBRARIES, CARD, PRELOAD, *_KERNELS, "/usr/lib", "/lib", "/lib64")
 
 
 def undone_by(name: str) -> str:
@@ -42,3 +43,8 @@ def covered_by(target: str) -> str:
     """Which place that is not to be touched a mount at `target`, a normal path, would hide or change; empty if none."""
     path = PurePosixPath(target)
     return next((each for each in _PLACES if path.is_relative_to(each) or PurePosixPath(each).is_relative_to(path)), "")
+
+
+def kernels_own(folder: str) -> str:
+    """Which of the kernel's places a folder, by its normal path, is or lies in; empty if none."""
+    return next((each for each in _KERNELS if PurePosixPath(folder).is_relative_to(each)), "")

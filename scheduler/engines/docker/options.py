@@ -66,6 +66,7 @@ def create_body(
         "Image": launch.image,
         "Cmd": list(launch.command) or None,
         "Env": _environment(launch, additions, image_environment),
+        "WorkingDir": launch.working_dir,
         "Labels": {
             LABEL: launch.id,
             LABEL_OWNER: launch.owner,

@@ -40,7 +40,7 @@ CUT_OFF = "It was cut off with its keeper: a kill from outside, or the host's ow
 RESTARTED = "The host was restarted while it ran, and its keeper with it."
 DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
 # Of a launch. All else is refused, what is to come as well: nothing that was asked for is silently left out.
-TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "owner"}
+TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "working_dir", "owner"}
 ROOT = Path(__file__).resolve().parents[3]
 # The scheduler's own environment holds secrets; these are what a program needs to find its way about.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -120,6 +120,7 @@ class ProcessEngine:
                 {
                     "command": list(launch.command),
                     "environment": self._environment(launch),
+                    "working_dir": launch.working_dir or "/",
                     "log": str(launch.log_path),
                 },
             )
@@ -331,6 +332,9 @@ def _check_image(image: str) -> None:
 def _check_fields(launch: Launch) -> None:
     if not launch.command:
         raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
+    if launch.working_dir and not (os.path.isdir(launch.working_dir) and os.access(launch.working_dir, os.X_OK)):
+        message = f"There is no folder {launch.working_dir} on this host that it could begin in."
+        raise EngineError(message, code="no_such_folder", status=400, field="working_dir")
     for field in (each.name for each in fields(launch)):
         if field not in TAKES and getattr(launch, field):
             raise EngineError(

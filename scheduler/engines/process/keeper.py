@@ -2,7 +2,7 @@
 
 It outlives the scheduler, so that a restarted one learns the exit codes of what ended meanwhile. In the folder:
 
-    launch.json   written by the engine: {"command": [...], "environment": {...}, "log": path}
+    launch.json   written by the engine: {"command": [...], "environment": {...}, "working_dir": path, "log": path}
     running.json  {"boot", "keeper", "keeper_started", "pid", "pid_started", "started_at"}, before the program begins
     ended.partial room on the disk for the next, taken by the engine: an end can be written where nothing else can
     ended.json    {"exit_code", "finished_at", "reason"}, once no process of the container is left
@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from scheduler.engines.process import tree
 
@@ -70,7 +71,7 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _become(command: list[str], environment: dict[str, str], log: str, report: int, keeper: int) -> None:
+def _become(launch: dict[str, Any], report: int, keeper: int) -> None:
     """In the new process: turns into the program. Returns only by raising OSError."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -78,13 +79,13 @@ def _become(command: list[str], environment: dict[str, str], log: str, report: i
         os._exit(1)  # the keeper died before the line above could tell the kernel
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    output = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.chdir("/")
+    os.chdir(launch["working_dir"])
     os.set_inheritable(report, False)
-    os.execvpe(command[0], command, environment)
+    os.execvpe(launch["command"][0], launch["command"], launch["environment"])
 
 
 def _start(folder: Path) -> int:
@@ -108,7 +109,7 @@ def _start_first(folder: Path) -> int:
         try:
             os.close(go_writes)
             if os.read(go_reads, 1):  # not before the keeper has written who it is
-                _become(launch["command"], launch["environment"], launch["log"], writes, keeper)
+                _become(launch, writes, keeper)
         except OSError as error:
             os.write(writes, str(error.errno).encode())
         finally:
