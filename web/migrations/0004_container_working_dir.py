@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0002_container_shm_size"),
+        ("web", "0003_container_shm_size"),
     ]
 
     operations = [
