@@ -87,14 +87,13 @@ def peak(
 
 def peak_table(found: list[Json]) -> str:
     if not found:
-        return "No run of this has held GPU memory yet."
+        return "No run of this has ended well and held GPU memory yet."
     rows = [_peak_row(each) for each in found]
     return table(("IMAGE", "COMMAND", ">RUNS", ">REJECTED", ">PEAK", ">SUGGESTED"), rows)
 
 
 def _peak_row(each: Json) -> tuple[str, ...]:
-    """Where a request was rejected, a run wanted more than it got: the suggestion is then the least."""
-    least = "≥ " if each["rejected_runs"] else ""
-    counts = (str(each["runs"]), str(each["rejected_runs"]), size(each["peak"]))
-    command = "(other people's)" if each["command"] is None else shlex.join(each["command"])
-    return (each["image"], command, *counts, least + size(each["suggestion"]))
+    """A dash where no run has shown what it needs, or too few have."""
+    command = "(any of yours)" if each["command"] is None else shlex.join(each["command"])
+    sizes = ["-" if each[name] is None else size(each[name]) for name in ("peak", "suggestion")]
+    return (each["image"], command, str(each["runs"]), str(each["rejected_runs"]), *sizes)

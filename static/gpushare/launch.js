@@ -74,6 +74,7 @@ async function suggest() {
   const place = document.getElementById("suggestion");
   const address = new URL(form.dataset.suggestion, location.href);
   address.searchParams.set("image", value("image"));
+  address.searchParams.set("command", value("command"));
   const found = await (await fetch(address)).json().catch(() => ({}));
   place.hidden = !found.size;
   if (!found.size) return;

@@ -81,12 +81,24 @@ class PeakQuery(PageQuery):
 class PeakAnswer(serializers.Serializer[Any]):
     image = serializers.CharField()
     command = serializers.ListField(
-        child=serializers.CharField(), allow_null=True, help_text="null: other people's runs of the image, together."
+        child=serializers.CharField(), allow_null=True, help_text="What all of these ran; null: the owner's, all."
     )
-    runs = serializers.IntegerField()
-    rejected_runs = serializers.IntegerField(help_text="Runs in which a request was rejected: they wanted more.")
-    peak = serializers.IntegerField(help_text="Bytes; the most that any run held on one GPU, contexts included.")
-    suggestion = serializers.IntegerField(help_text="A quota that would have been enough, in bytes.")
+    owner = serializers.CharField(
+        allow_null=True, help_text="Whose runs these are: one's own; null: all with this command."
+    )
+    runs = serializers.IntegerField(
+        help_text="Runs that ended by themselves with exit code 0, and were refused nothing."
+    )
+    rejected_runs = serializers.IntegerField(
+        help_text="Others, in which a request was rejected: they wanted more than they got, and do not count."
+    )
+    peak = serializers.IntegerField(
+        allow_null=True, help_text="Bytes; the most that any of the runs held on one GPU, contexts included."
+    )
+    last = serializers.DateTimeField(allow_null=True, help_text="When the last of the runs ended.")
+    suggestion = serializers.IntegerField(
+        allow_null=True, help_text="A quota that would have been enough, in bytes; null: too few runs to tell."
+    )
 
 
 class Peaks(ListAPIView[Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 from uuid import UUID
 
@@ -84,16 +85,26 @@ def _recent(request: HttpRequest) -> list[Container]:
 @login_required
 @require_GET
 def suggestion(request: HttpRequest) -> JsonResponse:
-    """A quota from what runs of this image really took: {"size", "text"}, or {} if none was measured."""
+    """A quota from what runs like this one really took: {"size", "text"}, or {} if too few of them have shown it."""
     image = request.GET.get("image", "").strip()
-    measured = peaks.peaks(person(request), image) if image else []
-    if not measured:
+    try:
+        command = shlex.split(request.GET.get("command", ""))
+    except ValueError:  # a quotation mark that is still to be closed
         return JsonResponse({})
-    top = max(measured, key=lambda peak: peak.peak)
-    runs = sum(peak.runs for peak in measured)
-    peak = format_size(top.peak)
-    text = f"{runs} runs of it took up to {peak}." if runs != 1 else f"One run of it took {peak}."
-    return JsonResponse({"size": format_size(top.suggestion).replace(" ", ""), "text": text})
+    found = peaks.best(person(request), image, command) if image else None
+    if found is None or found.suggestion is None:
+        return JsonResponse({})
+    return JsonResponse({"size": format_size(found.suggestion).replace(" ", ""), "text": _told(found)})
+
+
+def _told(found: peaks.Peak) -> str:
+    """From which runs, and what they took."""
+    whose, alike = ("of yours", "Not all had this command") if found.owner else ("of it", "All had this command")
+    text = f"{found.runs} runs {whose} took up to {format_size(found.peak or 0)}. {alike}"
+    text += f"; the last ended on {found.last:%Y-%m-%d}." if found.last else "."
+    if found.rejected_runs:
+        text += f" Not counted: {found.rejected_runs} in which a request was rejected."
+    return text
 
 
 @login_required
