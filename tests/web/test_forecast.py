@@ -1,6 +1,7 @@
 """forecast/: the scheduler is asked, and what it says is passed on."""
 
 import pytest
+from django.test import Client
 
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu
 from web.models import Allowance, AuditEntry, Command
@@ -67,4 +68,15 @@ def test_a_question_that_makes_no_sense_is_refused(client, gpu, query, field):
 def test_a_refusal_is_passed_on(client, gpu):
     with commands_answered(outcome=Command.Outcome.REFUSED, code="over_capacity", status=400, message="Too much."):
         assert client.get(URL, {"gpu_memory": "2g"}).json()["error"]["code"] == "over_capacity"
+    assert not Command.objects.exists()
+
+
+def test_the_form_shows_a_refusal_as_one_and_what_is_foreseen_as_it_is_told(ada, gpu):
+    browser = Client()
+    browser.force_login(ada)
+    with commands_answered(outcome=Command.Outcome.REFUSED, code="over_capacity", status=400, message="Too much."):
+        assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "Too much.", "bad": True}
+    with commands_answered(result={"fits": True, "message": "It fits now."}):
+        assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "It fits now."}
+    assert browser.post("/launch/forecast/", {"gpu_memory": "many"}).json() == {}
     assert not Command.objects.exists()

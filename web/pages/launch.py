@@ -114,13 +114,20 @@ def forecast(request: HttpRequest) -> JsonResponse:
     try:
         size = parse_size(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
-        command = wait_for(steering.forecast(person(request), size, gpus), PATIENCE)
+        return JsonResponse({"text": _for_people(_foreseen(steering.forecast(person(request), size, gpus)))})
     except ValueError:
         return JsonResponse({})
     except Problem as problem:
         return JsonResponse({"text": problem.message, "bad": True})
-    Command.objects.filter(pk=command.pk).delete()  # a question leaves no trace
-    return JsonResponse({"text": _for_people((command.result or {}).get("message") or command.message)})
+
+
+def _foreseen(question: Command) -> str:
+    """The scheduler's answer; empty if it takes its time. Raises its refusal as a Problem."""
+    try:
+        answered = wait_for(question, PATIENCE)
+        return (answered.result or {}).get("message", "") if steering.settled(answered) else ""
+    finally:
+        question.delete()  # a question leaves no trace
 
 
 def _for_people(text: str) -> str:
