@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from statistics import fmean
 
-from scheduler.experiment.series import Means, Series
+from scheduler.experiment.published import Measured
+from scheduler.experiment.series import Series
 
 # Where the bars of the project are set: the sizes at which the card is short.
 SHORT = range(18, 39)
@@ -15,36 +17,49 @@ COLOURS = {
     "fifo": "#1f77b4",
     "best-fit": "#e07a1f",
     "recent-use": "#8a4fbf",
-    "random": "#7f7f7f",
-    "paper-fifo": "#1f77b4",
-    "paper-best-fit": "#e07a1f",
-    "paper-recent-use": "#8a4fbf",
-    "paper-random": "#7f7f7f",
     "bound": "#bbbbbb",
 }
+OTHER = "#7f7f7f"
+DASHES = {"paper-": "5 4", "measured-": "1 3"}  # as the paper describes it; as its authors measured it
+DRAWN = ("fifo", "best-fit")  # of what was measured: the other two lie on these
 
 
 def tables(series: Series) -> str:
-    """The two tables of the paper's kind, deadlocks, and how each policy stands to the paper's own rules."""
+    """The two tables of the paper's kind, deadlocks, and how each policy stands to the paper's rules and figures."""
     parts = [
-        _table("Finish time (s)", series, lambda means: means.finish, bound=True),
-        _table("Mean suspended time (s)", series, lambda means: means.suspended),
-        _table("Longest single wait (s)", series, lambda means: means.longest),
+        _table("Finish time (s)", series, "finish", bound=True),
+        _table("Mean suspended time (s)", series, "suspended"),
+        _table("Longest single wait (s)", series, "longest"),
     ]
     if any(means.deadlocks for by_size in series.policies.values() for means in by_size.values()):
-        parts.append(_table(f"Deadlocks, of {series.seeds} traces", series, lambda means: means.deadlocks))
-    if standing := _standing(series):
-        parts.append(standing)
+        rows = [[policy, *(str(means.deadlocks) for means in by_size.values())]
+                for policy, by_size in series.policies.items()]  # fmt: skip
+        parts.append(_aligned([_heads(f"Deadlocks, of {series.seeds} traces", series), *rows]))
+    parts += filter(None, [_standing(series), _beside_measured(series)])
     return "\n\n".join(parts)
 
 
-def _table(title: str, series: Series, pick: Callable[[Means], float | None], *, bound: bool = False) -> str:
-    sizes = list(series.bound)
-    rows = [[title, *(f"N={size}" for size in sizes)]]
+def _heads(title: str, series: Series) -> list[str]:
+    return [title, *(f"N={size}" for size in series.bound)]
+
+
+def _table(title: str, series: Series, field: str, *, bound: bool = False) -> str:
+    """A line a policy, a column a size; the mean over all sizes only where no trace ended in a deadlock."""
+    rows = [[*_heads(title, series), "mean"]]
+
+    def add(name: str, values: Sequence[float | None], *, whole: bool = True) -> None:
+        known = [value for value in values if value is not None]
+        mean = sum(known) / len(known) if whole and len(known) == len(values) else None
+        rows.append([name, *(_number(value) for value in (*values, mean))])
+
     for policy, by_size in series.policies.items():
-        rows.append([policy, *(_number(pick(by_size[size])) for size in sizes)])
+        whole = not any(means.deadlocks for means in by_size.values())
+        add(policy, [getattr(by_size[size], field) for size in series.bound], whole=whole)
     if bound:
-        rows.append(["lower bound", *(_number(value) for value in series.bound.values())])
+        add("lower bound", list(series.bound.values()))
+    if field in Measured.__slots__:
+        for policy, measured in series.measured.items():
+            add(f"{policy}, measured", [getattr(measured[size], field) for size in series.bound])
     return _aligned(rows)
 
 
@@ -62,6 +77,38 @@ def _standing(series: Series) -> str:
         ratios = [means[0] / best_fit[0], means[1] / fifo[1], means[2] / fifo[2]] if means else [None] * 3
         rows.append([policy, *("–" if ratio is None else f"{ratio:.3f}" for ratio in ratios)])
     return _aligned(rows)
+
+
+NEAR = 0.15  # so far may a finish be from the paper's, to count as the same
+
+NOISE = """\
+"measured": by the paper's authors (ConVGPU, Tables IV and V), each figure the mean of six runs. The mean finish of six
+of our traces has, under FIFO, a standard deviation of {least:.0f} to {most:.0f} s, depending on N: a single point says
+little, the mean over all N more."""
+
+
+def _beside_measured(series: Series) -> str:
+    """Each of the paper's four, as it describes it and as it is here, against what its authors measured."""
+    rows = []
+    sizes = list(series.bound)
+    for name in (f"{prefix}{policy}" for policy in series.measured for prefix in ("paper-", "")):
+        if name not in series.policies:
+            continue
+        theirs = series.measured[name.removeprefix("paper-")]
+        near = finish = suspended = "–"
+        if means := series.overall(name, sizes):
+            ratios = [(series.policies[name][size].finish or 0.0) / theirs[size].finish for size in sizes]
+            near = f"{sum(abs(ratio - 1) <= NEAR for ratio in ratios)} of {len(sizes)}"
+            finish = f"{means[0] / fmean(theirs[size].finish for size in sizes):.3f}"
+            suspended = f"{means[1] / fmean(theirs[size].suspended for size in sizes):.3f}"
+        rows.append([name, finish, near, suspended])
+    if not rows:
+        return ""
+    heads = ["Of what the paper measured, mean over N", "finish", f"points within {NEAR:.0%}", "suspended"]
+    fifo = series.policies.get("paper-fifo", {}).values()
+    six = [means.deviation / 6**0.5 for means in fifo if means.deviation is not None]
+    noise = f"\n\n{NOISE.format(least=min(six), most=max(six))}" if six else ""
+    return _aligned([heads, *rows]) + noise
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -83,14 +130,17 @@ WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 60, 150, 40, 50
 
 
-def figure(series: Series, title: str, pick: Callable[[Means], float | None], *, bound: bool = False) -> str:
-    """One line a policy; sizes at which a trace ended in a deadlock are left out. An SVG document."""
+def figure(series: Series, title: str, field: str, *, bound: bool = False) -> str:
+    """One line a policy, `field` of its means, without sizes at which a trace ended in a deadlock. An SVG document."""
     lines: dict[str, dict[int, float]] = {}
     for policy, by_size in series.policies.items():
         points = {size: value for size, means in by_size.items()
-                  if not means.deadlocks and (value := pick(means)) is not None}  # fmt: skip
+                  if not means.deadlocks and (value := getattr(means, field)) is not None}  # fmt: skip
         if len(points) > 1:
             lines[policy] = points
+    for policy in DRAWN:
+        if len(measured := series.measured.get(policy, {})) > 1:
+            lines[f"measured-{policy}"] = {size: getattr(times, field) for size, times in measured.items()}
     if bound:
         lines["bound"] = dict(series.bound)
     sizes = list(series.bound)
@@ -105,11 +155,10 @@ def figure(series: Series, title: str, pick: Callable[[Means], float | None], *,
     body = [*_axes(title, sizes, top, x, y)]
     for policy, points in lines.items():
         path = " ".join(f"{x(size):.1f},{y(value):.1f}" for size, value in points.items())
-        dashes = ' stroke-dasharray="5 4"' if policy.startswith("paper-") else ""
-        width = 3 if policy == "fair" else 1.6
-        body.append(
-            f'<polyline points="{path}" fill="none" stroke="{COLOURS[policy]}" stroke-width="{width}"{dashes}/>'
-        )
+        prefix, name = _parts(policy)
+        dashes = f' stroke-dasharray="{DASHES[prefix]}"' if prefix else ""
+        width, colour = 3 if policy == "fair" else 1.6, COLOURS.get(name, OTHER)
+        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>')
     body += _legend(lines, y)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
@@ -138,8 +187,15 @@ def _legend(lines: Mapping[str, Mapping[int, float]], y: Callable[[float], float
     for policy, points in sorted(lines.items(), key=lambda line: -list(line[1].values())[-1]):
         below = max(y(list(points.values())[-1]) + 4, below + 15)
         weight = ' font-weight="700"' if policy == "fair" else ""
-        label = "lower bound" if policy == "bound" else policy
-        yield f'<text x="{WIDTH - RIGHT + 8}" y="{below:.1f}" fill="{COLOURS[policy]}"{weight}>{label}</text>'
+        prefix, name = _parts(policy)
+        label = "lower bound" if name == "bound" else f"{name}, measured" if prefix == "measured-" else policy
+        yield f'<text x="{WIDTH - RIGHT + 8}" y="{below:.1f}" fill="{COLOURS.get(name, OTHER)}"{weight}>{label}</text>'
+
+
+def _parts(line: str) -> tuple[str, str]:
+    """What a line stands for: a prefix of DASHES or nothing, and a policy."""
+    prefix = next((prefix for prefix in DASHES if line.startswith(prefix)), "")
+    return prefix, line.removeprefix(prefix)
 
 
 def _round_up(value: float) -> float:

@@ -14,9 +14,7 @@ from scheduler.experiment.report import figure, tables
 from scheduler.experiment.series import ALL_POLICIES, SIZES, measure
 from scheduler.experiment.workloads import CAPACITY, WORKLOADS
 
-PAPER = """\
-The paper's own figures (ConVGPU, Tables IV and V) are not printed beside these: they are not in this repository. The
-rules as the paper describes them are the rows paper-…; see scheduler/experiment/literal.py."""
+PAPER = "The rows paper-… are the paper's rules as it describes them; see scheduler/experiment/literal.py."
 
 
 class Command(BaseCommand):
@@ -58,7 +56,7 @@ class Command(BaseCommand):
 
     def _draw(self, series: Any, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        finish = figure(series, "Finish time of all containers (s)", lambda means: means.finish, bound=True)
-        suspended = figure(series, "Mean suspended time of a container (s)", lambda means: means.suspended)
+        finish = figure(series, "Finish time of all containers (s)", "finish", bound=True)
+        suspended = figure(series, "Mean suspended time of a container (s)", "suspended")
         (folder / "finish.svg").write_text(finish)
         (folder / "suspended.svg").write_text(suspended)
