@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from web.pages import actions, detail, fair, launch, overview, past, queue, reporting
+from web.pages import actions, deciding, detail, fair, launch, overview, past, queue, reporting
 
 urlpatterns = [
     path("", overview.dashboard, name="dashboard"),
@@ -15,6 +15,7 @@ urlpatterns = [
     path("queue/", queue.queue, name="queue_page"),
     path("queue/reorder/", queue.reorder, name="queue_reorder"),
     path("queue/policy/", queue.policy, name="queue_policy"),
+    path("deciding/", deciding.page, name="deciding"),
     path("history/", past.replay, name="history"),
     path("history/<str:uuid>/day/", past.day, name="history_day"),
     path("history/<str:uuid>/moment/", past.moment, name="history_moment"),

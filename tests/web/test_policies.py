@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 
 import pytest
 from django.conf import settings
@@ -16,13 +17,29 @@ from tests.support.appliance import ROOT
 def test_the_queue_page_says_of_each_policy_what_the_record_says(ada, node):
     node.policies = [*described(), {"name": "new", "explanation": "Who asks <b>nicely</b>.", "bound": "", "source": ""}]
     node.save()
-    browser = Client()
-    browser.force_login(ada)
-    page = html.unescape(browser.get("/queue/").content.decode())
+    page = _page(ada, "/queue/")
     for policy in node.policies:
         assert f'value="{policy["name"]}"' in page
         assert policy["explanation"] in page
     assert "The call that was suspended last is served first." in page  # not "who was served last"
+
+
+@pytest.mark.django_db
+def test_a_page_says_how_each_decides_and_which_is_in_force(ada, node):
+    assert "No scheduler has run here yet." in _page(ada, "/deciding/")
+    node.policies, node.policy = described(), "best-fit"
+    node.save()
+    page = _page(ada, "/deciding/")
+    for policy in described():
+        assert all(text in page for text in policy.values())
+    assert re.findall(r"(\S+)\s+<span class=\"tag\">in force</span>", page) == ["best-fit"]
+    assert 'href="/deciding/"' in _page(ada, "/queue/")
+
+
+def _page(who, path):
+    browser = Client()
+    browser.force_login(who)
+    return html.unescape(browser.get(path).content.decode())
 
 
 @pytest.mark.parametrize("name", POLICIES)
