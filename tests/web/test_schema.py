@@ -44,6 +44,18 @@ def test_the_document_says_that_unknown_fields_are_refused():
     assert launch["required"] == ["image"]
 
 
+def test_every_operation_says_what_it_answers_and_what_its_errors_mean():
+    told = {}
+    for path, operations in APIClient().get(URL).json()["paths"].items():
+        for method, operation in operations.items():
+            description = operation.get("description", "")
+            assert len(description) > 20, f"{method} {path} says nothing"
+            assert description not in told, f"{method} {path} says the same as {told[description]}"
+            told[description] = f"{method} {path}"
+            mute = [code for code, answer in operation["responses"].items() if code > "3" and not answer["description"]]
+            assert not mute, f"{method} {path} does not say what {mute} mean"
+
+
 def test_the_pages_of_the_documentation_come_from_here(client):
     page = APIClient().get("/api/v1/docs/").content.decode()
     assert re.search(r"/static/\w+/drf_spectacular_sidecar/swagger-ui-dist/swagger-ui-bundle.js", page)

@@ -43,7 +43,12 @@ _PATHS = {"container": "container", "owner": "container__owner__username", "kind
 
 
 class Allocations(ListAPIView[AllocationEvent]):
-    """What happened to containers and their memory, newest first."""
+    """Events of containers and their memory: accepted, suspended, resumed, rejected, freed, started, ended and more.
+
+    Newest first; other orders by `ordering`; those from `from` on and before `to`. `bytes` is what the event is about,
+    `used_after` what the container then held on that GPU (bytes), `waited` how long a call had waited (seconds).
+    400: a filter is unknown or has no such value.
+    """
 
     serializer_class = AllocationAnswer
 

@@ -11,6 +11,13 @@ from web.spec.asked import COLUMNS
 
 
 class ClaimAnswer(serializers.ModelSerializer[Claim]):
+    """A container's part of one GPU, all in bytes.
+
+    `quota` is the most that it may hold, `used` what it holds, `peak` the most so far, `overhead` what of it CUDA
+    contexts take, `granted` what its processes may hold without asking, `unexplained` what the card shows beyond
+    `used`.
+    """
+
     uuid = serializers.CharField(source="gpu.uuid")
 
     class Meta:
@@ -20,7 +27,7 @@ class ClaimAnswer(serializers.ModelSerializer[Claim]):
 
 
 class ContainerAnswer(serializers.ModelSerializer[Container]):
-    """`shows` in the context: of which containers the reader may see command and environment. Without it, of all."""
+    """A container. Sizes are bytes, durations seconds, times UTC; null where nothing is set or has happened yet."""
 
     owner = serializers.CharField(source="owner.username")
     state = serializers.ChoiceField(choices=State.choices)
@@ -40,6 +47,7 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
         read_only_fields = fields
 
     def _shows(self, container: Container) -> bool:
+        """`shows` in the context says whose command and environment the reader may see. Without it, everybody's."""
         shows = self.context.get("shows")
         return shows is None or bool(shows(container))
 
@@ -69,6 +77,8 @@ class PendingAnswer(serializers.Serializer[Any]):
 
 
 class ErrorDetail(serializers.Serializer[Any]):
+    """`code` is for programs and stays as it is, `message` is for people, `field` names what was wrong."""
+
     code = serializers.CharField()
     message = serializers.CharField()
     field = serializers.CharField(required=False)
@@ -79,6 +89,9 @@ class ErrorAnswer(serializers.Serializer[Any]):
 
 
 class CommandAnswer(serializers.ModelSerializer[Command]):
+    """What somebody asked the scheduler to do, and its outcome: empty, `done` or `refused`; then `code` and `status` as
+    an error would have them."""
+
     issued_by = serializers.CharField(source="issued_by.username", default=None)
     done = serializers.SerializerMethodField()
 
@@ -95,7 +108,8 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
 
 
 class GpuAnswer(serializers.ModelSerializer[Gpu]):
-    """`charged`: what containers hold by our account; `granted`: with the headroom of their leases."""
+    """A GPU, sizes in bytes. `charged`: what containers hold by our account; `granted`: with the headroom of their
+    leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for."""
 
     node = serializers.CharField(source="node.name")
     charged = serializers.IntegerField()
@@ -112,6 +126,8 @@ class GpuAnswer(serializers.ModelSerializer[Gpu]):
 
 
 class NodeAnswer(serializers.ModelSerializer[Node]):
+    """A host. `engine_error` says why the engine cannot be used just now; empty if it can."""
+
     alive = serializers.SerializerMethodField(help_text="The scheduler gave a sign of life in the last 5 seconds.")
 
     class Meta:

@@ -24,6 +24,8 @@ class AuditQuery(SpanQuery, PageQuery):
 
 
 class AuditAnswer(serializers.ModelSerializer[AuditEntry]):
+    """Who (`actor`, from `address`) did what (`action`) to what (`subject`), with the figures in `detail`."""
+
     class Meta:
         model = AuditEntry
         fields = ["id", "at", "action", "actor", "address", "subject", "detail", "seal"]
@@ -31,7 +33,10 @@ class AuditAnswer(serializers.ModelSerializer[AuditEntry]):
 
 
 class Audit(ListAPIView[AuditEntry]):
-    """What people did and tried to do, newest first."""
+    """What people did and tried to do, newest first. For admins; 403 for others.
+
+    `seal` chains each entry to the one before it: `manage.py verify_audit` finds what was changed or deleted.
+    """
 
     permission_classes = [IsSignedIn, TokenAllows, MayReadAudit]
     serializer_class = AuditAnswer

@@ -39,7 +39,11 @@ class LogsQuery(Query):
 
 
 class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
-    """What people launched."""
+    """Containers: launch them, look at them, steer them. Everybody sees all; steering is for owners and operators.
+
+    What changes a container waits up to 5 seconds for the scheduler. 200 or 201: it is done, and `message` says what
+    really happened. 202: not yet; ask the command at `url` what became of it.
+    """
 
     queryset = Container.objects.all()
     serializer_class = ContainerAnswer
@@ -53,6 +57,11 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
 
     @extend_schema(parameters=[ContainerQuery], responses={200: ContainerAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The containers that were not removed, youngest first; other orders by `ordering`.
+
+        `command` and `env` are null for whoever may not steer that container. Sizes are bytes, durations seconds.
+        400: a filter is unknown or has no such value.
+        """
         query = ContainerQuery.of(request)
         rows = self.get_queryset().filter(removed_at=None).filter(containers_matching(query))
         # The id last, so that pages never overlap where the rest is equal.
@@ -61,6 +70,7 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
 
     @extend_schema(responses={200: ContainerAnswer, **ERRORS})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """One container, removed or not. 404: there was never one of this id."""
         Query.of(request)
         return super().retrieve(request, *args, **kwargs)
 
@@ -75,6 +85,12 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
         ],
     )  # fmt: skip
     def create(self, request: Request) -> Response:
+        """Launches a container. `image` is all that has to be given; sizes are bytes or text such as "2GiB".
+
+        201: it was started. 202: the scheduler is still at it, for example fetching the image. 400: a field is unknown
+        or wrong, or no GPU here has that much. 403: your role, token or allowance forbids it. 409: the name is taken,
+        or the key was used for another launch. 503: the scheduler or the engine is away.
+        """
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 128 or not key.isascii() or not key.isprintable():
             raise invalid("The Idempotency-Key has to be at most 128 printable characters.")
@@ -82,33 +98,52 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:
+        """Another quota (`gpu_memory`, bytes on each GPU) or `priority` for a container that has not ended.
+
+        400: nothing to change, or more than a GPU has. 403: not yours to steer, or beyond the owner's allowance.
+        409: it has ended, or holds more than that now.
+        """
         return self._outcome(steering.change(person(request), self.get_object(), **body(request)))
 
     @extend_schema(request=None, responses=STEERED)
     def destroy(self, request: Request, pk: UUID) -> Response:
+        """Removes an ended container and its output; its history stays. 409: it has not ended."""
         return self._outcome(steering.remove(person(request), self.get_object()))
 
     @extend_schema(request=NoteSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: UUID) -> Response:
+        """Freezes its processes. What it holds on a GPU stays held, so those who wait for it go on waiting.
+
+        `note` is kept in the audit log. 403: not yours to steer. 409: it has ended.
+        """
         given = NoteSpec.parse(request.data)
         return self._outcome(steering.pause(person(request), self.get_object(), **given))
 
     @extend_schema(request=NoteSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, pk: UUID) -> Response:
+        """Lets a paused container go on. 403: not yours to steer. 409: it has ended."""
         given = NoteSpec.parse(request.data)
         return self._outcome(steering.resume(person(request), self.get_object(), **given))
 
     @extend_schema(request=KillSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def kill(self, request: Request, pk: UUID) -> Response:
+        """Ends a container: at once, or with SIGTERM first and up to `grace` seconds to end by itself.
+
+        What it held is free once the card shows it no more. 403: not yours to steer. 409: it has ended.
+        """
         given = KillSpec.parse(request.data)
         return self._outcome(steering.kill(person(request), self.get_object(), **given))
 
     @extend_schema(parameters=[LogsQuery], responses={(200, "text/plain"): OpenApiTypes.STR, **ERRORS})
     @action(detail=True)
     def logs(self, request: Request, pk: UUID) -> StreamingHttpResponse:
+        """What the container has printed, as text; with `follow`, also what it prints until it ends.
+
+        Output beyond the limit for one container is not kept. 403: for its owner and for operators only.
+        """
         query = LogsQuery.of(request)
         container = self.get_object()
         require_steering(person(request), container, "read the output of")
@@ -132,7 +167,7 @@ def _answer() -> ContainerAnswer:
 
 
 class Commands(ListModelMixin, RetrieveModelMixin, GenericViewSet[Command]):
-    """What became of a wish. People see their own, operators everybody's."""
+    """What became of what people asked for. Operators and admins see everybody's commands, others their own."""
 
     queryset = Command.objects.all()
     serializer_class = CommandAnswer
@@ -143,10 +178,12 @@ class Commands(ListModelMixin, RetrieveModelMixin, GenericViewSet[Command]):
 
     @extend_schema(parameters=[PageQuery], responses={200: CommandAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Commands, youngest first. `done` is false while the scheduler has not answered."""
         PageQuery.of(request)
         return super().list(request, *args, **kwargs)
 
     @extend_schema(responses={200: CommandAnswer, **ERRORS})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """One command and its outcome, `done` or `refused`, with `message` in words. 404: none that you may see."""
         Query.of(request)
         return super().retrieve(request, *args, **kwargs)

@@ -24,7 +24,11 @@ def _sum_of_claims(field: str) -> Coalesce:
 
 
 class Gpus(ListAPIView[Gpu]):
-    """Every GPU, with what it has, what is charged on it, and what the card itself shows."""
+    """Every GPU: what it has, what containers hold by our account, and what the card itself shows.
+
+    Sizes are bytes, `utilisation` is per cent, `temperature` degrees Celsius, `power` watts; null: the card does not
+    tell. `present` is false for a card that was here once and is gone.
+    """
 
     serializer_class = GpuAnswer
 

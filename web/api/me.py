@@ -48,7 +48,7 @@ class MeAnswer(serializers.Serializer[Any]):
 class Me(APIView):
     @extend_schema(responses={200: MeAnswer, **ERRORS})
     def get(self, request: Request) -> Response:
-        """Who one is here, what one may use, and what one uses."""
+        """Who you are here, your role, what you may use at once (null: no limit), and what you use now."""
         Query.of(request)
         user, now = person(request), timezone.now()
         usage = {

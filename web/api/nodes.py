@@ -16,7 +16,7 @@ from web.models import Node
 
 
 class Nodes(ListAPIView[Node]):
-    """The hosts that run a scheduler."""
+    """The hosts that run a scheduler, with engine, policy and driver, and whether the scheduler is alive."""
 
     queryset = Node.objects.order_by("name")
     serializer_class = NodeAnswer

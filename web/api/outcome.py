@@ -11,7 +11,16 @@ from web.api.answers import CommandAnswer, ErrorAnswer, PendingAnswer
 from web.models import Command
 from web.services import steering
 
-ERRORS = {code: OpenApiResponse(ErrorAnswer) for code in (400, 401, 403, 404, 409, 429, 503)}
+_MEANINGS = {
+    400: "Something in the request is unknown or wrong; `field` names it.",
+    401: "No token, or one that is wrong, has expired or was ended.",
+    403: "The role, the token's scope or an allowance forbids it.",
+    404: "There is no such thing.",
+    409: "The state forbids it, or a name is taken.",
+    429: "Too many requests; `Retry-After` says how many seconds to wait.",
+    503: "The scheduler, the engine or the database is away. Nothing was done; try again shortly.",
+}
+ERRORS = {code: OpenApiResponse(ErrorAnswer, meaning) for code, meaning in _MEANINGS.items()}
 
 
 def finished(command: Command) -> Command | Response:

@@ -24,7 +24,10 @@ from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, Poli
 
 
 class Queue(ListAPIView[Container]):
-    """Who waits, in order, for how much, since when, and why."""
+    """The suspended containers in the order in which they are tried when memory comes back.
+
+    Each with what its waiting calls ask for (bytes), since when, and the reason in words.
+    """
 
     serializer_class = WaitingAnswer
 
@@ -38,7 +41,11 @@ class Queue(ListAPIView[Container]):
 
     @extend_schema(request=OrderSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:
-        """Puts the queue into another order; containers left out keep theirs, behind those named."""
+        """Puts the queue into another order, by ids; containers left out keep theirs, behind those named.
+
+        For operators and admins. 200: done; 202: the scheduler has not answered yet. 400: one is unknown, has ended or
+        is named twice.
+        """
         order = OrderSpec.parse(request.data)["containers"]
         return decided(steering.reorder(person(request), order))
 
@@ -64,7 +71,10 @@ class Policy(APIView):
 
     @extend_schema(request=PolicySpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:
-        """Which suspended container is tried first when memory comes back, from now on."""
+        """Sets the policy: which suspended container is tried first when memory comes back, from now on.
+
+        For admins. 400: there is no policy of that name; the message lists them.
+        """
         return decided(steering.set_policy(person(request), PolicySpec.parse(request.data)["policy"]))
 
 
@@ -86,7 +96,10 @@ class ForecastAnswer(serializers.Serializer[Any]):
 class Forecast(APIView):
     @extend_schema(parameters=[ForecastQuery], responses={200: ForecastAnswer, **ERRORS})
     def get(self, request: Request) -> Response:
-        """Would it fit now; if not, behind whom, and when at the latest."""
+        """Would a launch of this size fit now; if not, behind whom, and in how many seconds at the latest?
+
+        A question: nothing is launched or recorded. 503: the scheduler is away or has not answered within 5 seconds.
+        """
         command = steering.forecast(person(request), **ForecastQuery.of(request))
         try:
             result = finished(command)

@@ -33,6 +33,8 @@ class ReportQuery(SpanQuery):
 
 
 class RowAnswer(serializers.Serializer[Any]):
+    """One line: `group` is a user, group, container, image or day, as `group_by` asked."""
+
     group = serializers.CharField()
     containers = serializers.IntegerField()
     vram_gib_hours = serializers.FloatField()
@@ -52,7 +54,11 @@ class ReportAnswer(serializers.Serializer[Any]):
 
 
 class AllocationReport(APIView):
-    """The audit report: who held how much for how long, waited, and was refused."""
+    """The audit report: who held how much VRAM for how long (GiB × hours), waited (seconds), and was rejected.
+
+    From `from` (30 days before `to`, if left out) until `to` (now). `peak` is in bytes, `cost` in whatever the price of
+    a GiB × hour is set in. `format=csv` gives the rows as a file. 400: the range is empty.
+    """
 
     @extend_schema(
         parameters=[ReportQuery], responses={200: ReportAnswer, (200, "text/csv"): OpenApiTypes.STR, **ERRORS}
@@ -102,7 +108,7 @@ class PeakAnswer(serializers.Serializer[Any]):
 
 
 class Peaks(ListAPIView[Any]):
-    """What runs of an image and a command really took, and the quota to ask for."""
+    """What runs of an image and a command really took at most, and the quota to ask for (both bytes)."""
 
     serializer_class = PeakAnswer
 

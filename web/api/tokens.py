@@ -30,6 +30,8 @@ from web.spec.fields import StrictNumber, StrictSerializer, StrictText
 
 
 class TokenSpec(StrictSerializer):
+    """A token. `scope` `read` can look and change nothing; `expires_in` null lasts until it is ended."""
+
     name = StrictText(required=False, allow_blank=True, default="", max_length=100)
     scope = serializers.ChoiceField(Scope.choices, required=False, default=Scope.WRITE)
     expires_in = StrictNumber(
@@ -43,6 +45,8 @@ class SignInSpec(TokenSpec):
 
 
 class TokenAnswer(serializers.ModelSerializer[Token]):
+    """A token without its key, which nobody can read again. `expires_at` null: it lasts until it is ended."""
+
     user = serializers.CharField(source="user.username")
 
     class Meta:
@@ -67,7 +71,10 @@ def _make(user: User, spec: dict[str, Any]) -> Response:
 
 
 class SignIn(GenericAPIView[Token]):
-    """A token for a user name and a password."""
+    """A new token for a user name and a password. Its key is shown this once.
+
+    401: the name or the password is wrong. 429: too many failed attempts; `Retry-After` says how many seconds to wait.
+    """
 
     authentication_classes = []
     permission_classes = []
@@ -89,7 +96,7 @@ class SignIn(GenericAPIView[Token]):
 
 
 class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
-    """One's own tokens. A token can make no other that may do more than itself."""
+    """Your own tokens. A token can make no other that may do more, or lives longer, than itself."""
 
     queryset = Token.objects.all()
     serializer_class = TokenAnswer
@@ -100,11 +107,16 @@ class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
 
     @extend_schema(parameters=[PageQuery], responses={200: TokenAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Your tokens that have not been ended, without their keys."""
         PageQuery.of(request)
         return super().list(request, *args, **kwargs)
 
     @extend_schema(request=TokenSpec, responses={201: NewTokenAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
+        """Makes a token: to read only, or to do all that you may (`scope`), for `expires_in` seconds or for good.
+
+        201: with its key, which is shown this once. 403: the token that asks may not do that much itself.
+        """
         spec = TokenSpec.parse(request.data)
         if isinstance(request.auth, Token) and request.auth.expires_at is not None:
             left = (request.auth.expires_at - timezone.now()).total_seconds()
@@ -114,6 +126,7 @@ class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Ends a token: it is refused from now on. 404: no such token, or not yours."""
         return super().destroy(request, *args, **kwargs)
 
     def perform_destroy(self, instance: Token) -> None:
