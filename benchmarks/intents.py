@@ -40,7 +40,7 @@ async def _in_a_transaction(rounds: int) -> list[float]:
     from web.models import Container
 
     store = Store("bench")
-    await store.open({})
+    await store.open({}, {})
 
     def make() -> str:
         owner = User.objects.create(username="ada")

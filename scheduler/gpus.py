@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,12 +35,16 @@ T = TypeVar("T")
 MIB = 1 << 20
 RESERVE = 128 * MIB  # of a real card: the driver's own needs and what fragmentation makes unusable
 CONTEXT_SECONDS = 60.0  # the first context after a boot, without persistence mode, can take long
-USUAL_CONTEXT = 600 * MIB  # where it cannot be measured; an H200 takes 526 MiB
+USUAL_CONTEXT = 600 * MIB  # where it was never measured; an H200 takes 526 MiB
 DEFAULT_SIMULATION = "sim:1x5GiB"
 
 
 class NoGpus(Exception):
     """There is nothing to share; the message says what to do."""
+
+
+class NotMeasured(Exception):
+    """What a context takes cannot be told; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,6 @@ class Card:
     physical: int
     reserve: int
     simulated: bool
-    context: int = 0
 
     def capacity(self, foreign: int) -> int:
         """What containers may hold together while `foreign` bytes belong to nobody we know."""
@@ -116,6 +119,8 @@ class Gpus:
 
     def __init__(self) -> None:
         self.cards: dict[str, Card] = {}
+        self.contexts: dict[str, int] = {}  # GPU → bytes that one CUDA context takes there, as far as is known
+        self.unmeasured: set[str] = set()  # GPUs where that is a guess
         self.driver = ""
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
@@ -125,18 +130,26 @@ class Gpus:
 
     @classmethod
     async def open(cls, spec: str, home: Path, build: Path) -> Gpus:
-        """Finds the cards and measures a context on each. Raises NoGpus."""
+        """Finds the cards and measures a context on each where that can be done now. Raises NoGpus."""
         gpus = cls()
         await gpus._ask(gpus._start, parse(spec), home, build)
-        contexts = await asyncio.gather(*(gpus._measure_context(uuid) for uuid in gpus.cards))
-        for uuid, context in zip(list(gpus.cards), contexts, strict=True):
-            gpus.cards[uuid] = replace(gpus.cards[uuid], context=context)
+        gpus.contexts.update(dict.fromkeys(gpus.cards, USUAL_CONTEXT))
+        gpus.unmeasured.update(gpus.cards)
+        await gpus.measure_contexts()
         return gpus
 
-    @property
-    def contexts(self) -> dict[str, int]:
-        """GPU → what one CUDA context takes there."""
-        return {uuid: card.context for uuid, card in self.cards.items()}
+    async def measure_contexts(self) -> list[str]:
+        """Measures a context on each card where that has not been done; those where it has been now."""
+        wanted = sorted(self.unmeasured)
+        found = dict(zip(wanted, await asyncio.gather(*map(self._measure_context, wanted)), strict=True))
+        measured = {uuid: context for uuid, context in found.items() if context}
+        self.contexts.update(measured)
+        self.unmeasured.difference_update(measured)
+        return list(measured)
+
+    def suppose(self, contexts: Mapping[str, int]) -> None:
+        """What an earlier scheduler has measured is a better guess than any where it cannot be measured now."""
+        self.contexts.update({uuid: contexts[uuid] for uuid in self.unmeasured if contexts.get(uuid)})
 
     async def close(self) -> None:
         await self._ask(pynvml.nvmlShutdown)
@@ -203,39 +216,39 @@ class Gpus:
             most[sample.pid] = max(sample.smUtil, most.get(sample.pid, 0))
         return most
 
-    async def _measure_context(self, uuid: str) -> int:
-        """What a CUDA context takes on this card: that of a child process that makes one and nothing else."""
+    async def _measure_context(self, uuid: str) -> int | None:
+        """Bytes that a context takes on this card; None, and the log says why, if that cannot be told now."""
         try:
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(PROBE), uuid_bytes(uuid).hex()),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **self._environment},
-            )
-        except OSError as error:
-            return self._suppose_context(uuid, str(error))
+            return await self._context_of_a_child(uuid)
+        except TimeoutError:
+            why = f"no context within {CONTEXT_SECONDS:.0f} s"
+        except (NotMeasured, OSError, pynvml.NVMLError) as error:
+            why = str(error)
+        log.warning("GPU %s: what a context takes cannot be measured now: %s", uuid, why)
+        return None
+
+    async def _context_of_a_child(self, uuid: str) -> int:
+        """That of a process that makes one and nothing else."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(PROBE), uuid_bytes(uuid).hex()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._environment},
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
         try:
             async with asyncio.timeout(CONTEXT_SECONDS):
-                assert child.stdout is not None
-                assert child.stderr is not None
                 if not await child.stdout.readline():
-                    return self._suppose_context(uuid, (await child.stderr.read()).decode().strip())
+                    raise NotMeasured((await child.stderr.read()).decode().strip())
                 if size := (await self.processes(uuid)).get(child.pid):
                     return size
-            return self._suppose_context(uuid, "NVML does not show its process; is this the host's PID namespace?")
-        except pynvml.NVMLError as error:
-            return self._suppose_context(uuid, str(error))
-        except TimeoutError:
-            return self._suppose_context(uuid, f"no context within {CONTEXT_SECONDS:.0f} s")
+            raise NotMeasured("NVML does not show its process; is this the host's PID namespace?")
         finally:
             if child.returncode is None:
                 child.kill()
             await child.communicate()
-
-    def _suppose_context(self, uuid: str, why: str) -> int:
-        log.warning("GPU %s: cannot measure a context, taking %d MiB: %s", uuid, USUAL_CONTEXT // MIB, why)
-        return USUAL_CONTEXT
 
 
 def _describe(index: int, choice: Choice) -> tuple[Card, Any]:

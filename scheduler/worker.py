@@ -43,6 +43,7 @@ from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
 from scheduler.rounds.bypass import Bypass
+from scheduler.rounds.contexts import Contexts
 from scheduler.rounds.housekeeping import Housekeeping
 from scheduler.rounds.idle import Idle
 from scheduler.rounds.measure import Measure
@@ -101,7 +102,8 @@ class Scheduler:
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
         self.store = Store(settings.GPUSHARE_NODE)
-        await self.store.open(self.gpus.cards, **self._node())
+        measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
+        self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
         self.engine = await self._find_engine()
         stack.push_async_callback(self.engine.close)
@@ -173,6 +175,7 @@ class Scheduler:
         self.idle = Idle(self.intents, self.broker, self.store)
         self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
+        self.contexts = Contexts(self.gpus, self.store)
         self.leftovers = Leftovers(self.engine, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
@@ -187,7 +190,7 @@ class Scheduler:
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
             self.store.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
-            self.leftovers.run,
+            self.leftovers.run, self.contexts.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
             self.housekeeping.run,
         ]  # fmt: skip

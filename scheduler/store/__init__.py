@@ -38,10 +38,14 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
 
-    async def open(self, cards: Mapping[str, Card], **node: Any) -> None:
-        """Makes this host and its cards known."""
-        self._here.node, gpus = await self.ask(_open, self._name, list(cards.values()), node)
-        self._here.gpus.update(gpus)
+    async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
+        """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
+
+        Returns the same of all that was ever measured.
+        """
+        self._here.node, gpus = await self.ask(_open, self._name, list(cards.values()), contexts, node)
+        self._here.gpus.update({gpu.uuid: gpu.pk for gpu in gpus})
+        return {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
 
     # ---- what is so now ----
 
@@ -109,11 +113,13 @@ class Store(WriteBehind):
         return self._clock() - (timezone.now() - at).total_seconds()
 
 
-def _open(name: str, cards: list[Card], fields: Mapping[str, Any]) -> tuple[int, dict[str, int]]:
+def _open(
+    name: str, cards: list[Card], contexts: Mapping[str, int], fields: Mapping[str, Any]
+) -> tuple[int, list[Gpu]]:
     with transaction.atomic():
         node, _ = Node.objects.update_or_create(name=name, defaults=fields)
         Gpu.objects.filter(node=node).update(present=False)
-        known = {}
+        known = []
         for card in cards:
             gpu, _ = Gpu.objects.update_or_create(
                 uuid=card.uuid,
@@ -126,8 +132,8 @@ def _open(name: str, cards: list[Card], fields: Mapping[str, Any]) -> tuple[int,
                     "total": card.total,
                     "capacity": card.capacity(0),
                     "most": card.capacity(0),
-                    "context": card.context,
+                    **({"context": contexts[card.uuid]} if card.uuid in contexts else {}),
                 },
             )
-            known[card.uuid] = gpu.pk
+            known.append(gpu)
         return node.pk, known

@@ -45,6 +45,29 @@ async def test_context_is_measured_at_start(host: Host) -> None:
     assert (await query(Gpu.objects.get)).context == CONTEXT
 
 
+async def test_context_on_a_full_card_is_what_was_measured_before_and_is_measured_again(
+    host: Host, monkeypatch
+) -> None:
+    monkeypatch.setattr("scheduler.rounds.contexts.EVERY", 0.05)
+    gpu, raw = _gpu(host), (sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"))
+    await host.stop()
+    full = await asyncio.create_subprocess_exec(
+        *raw, str(5 * GIB - CONTEXT - 2 * MIB), stdout=asyncio.subprocess.PIPE
+    )  # no room for another context
+    assert full.stdout is not None
+    assert await full.stdout.readline() == b"holds\n"
+    await host.start()
+    assert host.up.gpus.unmeasured == {gpu}
+    assert host.up.broker.contexts == {gpu: CONTEXT}
+    assert (await query(Gpu.objects.get)).context == CONTEXT
+    # As if nobody had measured it before: then it is a guess, until there is room.
+    host.up.gpus.contexts[gpu] = 600 * MIB
+    full.kill()
+    await full.communicate()
+    await eventually(lambda: host.up.broker.contexts == {gpu: CONTEXT})
+    assert not host.up.gpus.unmeasured
+
+
 async def test_memory_of_a_program_outside_is_foreign_and_comes_off_the_capacity(host: Host) -> None:
     outside = await asyncio.create_subprocess_exec(
         sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB), stdout=asyncio.subprocess.PIPE

@@ -126,7 +126,7 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
 async def alone(transactional_db: None) -> AsyncIterator[Store]:
     """A store without a scheduler: it writes when it is told to."""
     store = Store("alone")
-    await store.open({})
+    await store.open({}, {})
     yield store
     await store.close()
 
@@ -157,7 +157,7 @@ async def test_value_that_goes_back_while_it_is_being_written_goes_back_in_the_d
 
 async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_db: None) -> None:
     stopped = Store("stopped")
-    await stopped.open({})
+    await stopped.open({}, {})
     container = await _bystander()
     many = behind.BATCH * 2 + 1
     for number in range(many):
@@ -197,7 +197,7 @@ async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: 
     container = await _bystander()
     [gpu] = host.up.gpus.cards
     other = Store("other")  # nobody but us tells it when to write
-    await other.open(host.up.gpus.cards)
+    await other.open(host.up.gpus.cards, host.up.gpus.contexts)
     await other.promises.make(container, {gpu: 2 << 30}, within_allowance=False)
     other.claim(str(container.pk), gpu, quota=1 << 30)
     raising = asyncio.create_task(other.promises.make(container, {gpu: 3 << 30}, within_allowance=True))
