@@ -17,7 +17,7 @@ import uvicorn
 from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 
-from scheduler.worker import CANNOT_START, Scheduler
+from scheduler.worker import CANNOT_START, DatabaseAway, Scheduler, database_in_words
 from web.people.bootstrap import ensure_admin
 
 
@@ -61,6 +61,16 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _prepare() -> str:
+    """The database as this release needs it, and the first administrator's token."""
+    try:
+        with database_in_words():
+            call_command("migrate", verbosity=0, interactive=False)
+            return ensure_admin()
+    except DatabaseAway as error:
+        raise CommandError(str(error)) from None
+
+
 class Appliance:
     """`async with Appliance(host, port) as address` runs both parts; `wait()` returns when it is to end."""
 
@@ -79,8 +89,7 @@ class Appliance:
         self._server = _Server(config)
 
     async def __aenter__(self) -> Address:
-        await sync_to_async(call_command)("migrate", verbosity=0, interactive=False)
-        token = await sync_to_async(ensure_admin)()
+        token = await sync_to_async(_prepare)()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)

@@ -6,6 +6,7 @@ Production: DATABASE_URL=postgres://… and REDIS_URL=redis://…, web and sched
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -26,11 +27,18 @@ def _secret_key() -> str:
     if key := os.environ.get("GPUSHARE_SECRET_KEY"):
         return key
     path = HOME / "secret-key"
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    if path.exists() and not path.read_text():
+        path.unlink()  # left by a start that was killed, or a full disk: nothing was ever signed with it
+    if not path.exists():
+        # Whole or not at all; and of two that start at once, both take the key of the first.
+        partial = HOME / f"secret-key.{os.getpid()}"
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(50))
-    except FileExistsError:
-        pass
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+        partial.unlink()
     return path.read_text()
 
 

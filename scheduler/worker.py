@@ -22,6 +22,7 @@ from typing import Any
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.worker import Worker  # type: ignore[import-untyped]
 from django.conf import settings
+from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.commands import Commands
@@ -39,6 +40,7 @@ from scheduler.core.events import GpuSeen, Ticked
 from scheduler.core.state import State
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
+from scheduler.engines.host_memory import HostMemory
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
@@ -70,7 +72,11 @@ class AlreadyRunning(Exception):
     """Another scheduler works in this GPUSHARE_HOME."""
 
 
-CANNOT_START = (NoGpus, AlreadyRunning, EngineError)  # each with a sentence for whoever started it
+class DatabaseAway(Exception):
+    """The database is locked, full or not there; the message says so."""
+
+
+CANNOT_START = (NoGpus, AlreadyRunning, EngineError, DatabaseAway)  # each with a sentence for whoever started it
 
 
 class Scheduler:
@@ -96,6 +102,10 @@ class Scheduler:
             await stopping
 
     async def _start(self, stack: AsyncExitStack) -> None:
+        with database_in_words():
+            await self._start_all(stack)
+
+    async def _start_all(self, stack: AsyncExitStack) -> None:
         """Everything in its order: what lives is known before a socket opens, and is written down when all ends."""
         _allow_many_descriptors()
         sys.setswitchinterval(LOOP_WAITS)
@@ -155,9 +165,10 @@ class Scheduler:
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
+        self.memory = HostMemory()
         self.intents = Intents(self.store)
         self.removal = Removal(self.engine, self.intents, self.store)
-        self.containers = Containers(self.engine, self.broker, self.server, self.store, self.removal)
+        self.containers = Containers(self.engine, self.broker, self.server, self.store, self.removal, self.memory)
         self.take_over = TakeOver(
             self.containers, self.engine, self.broker, self.sessions, self.server, self.gpus, self.store
         )
@@ -213,6 +224,7 @@ class Scheduler:
         while True:
             self.store.node(seen_at=timezone.now(), engine_error=self.engine.away[:500])
             self.report.publish()
+            self.memory.look()
             await asyncio.sleep(SIGN_OF_LIFE)
 
     async def _follow_engine(self) -> None:
@@ -252,6 +264,15 @@ def only_one(home: Path) -> Iterator[None]:
         except BlockingIOError:
             raise AlreadyRunning(f"Another scheduler already works in {home}.") from None
         yield
+
+
+@contextmanager
+def database_in_words() -> Iterator[None]:
+    """What is done at a start, and fails for the database, fails with a sentence: DatabaseAway."""
+    try:
+        yield
+    except DatabaseError as error:
+        raise DatabaseAway(f"The database does not take what a start has to write: {error}.") from error
 
 
 def _allow_many_descriptors() -> None:

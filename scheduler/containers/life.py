@@ -15,6 +15,7 @@ from django.utils import timezone
 from scheduler.containers.removal import Removal
 from scheduler.core.events import ContainerAdded, ContainerKilled, ContainerPaused, ContainerResumed, Reason, Refused
 from scheduler.engines.base import Condition, Engine, Sighting
+from scheduler.engines.host_memory import HostMemory
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
@@ -24,16 +25,20 @@ from web.models import Container, Shortage
 
 log = logging.getLogger(__name__)
 
+SIGKILLED = 137  # 128 + 9, as shells and engines tell it
 STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 
 class Containers:
-    def __init__(self, engine: Engine, broker: Broker, server: Server, store: Store, removal: Removal) -> None:
+    def __init__(
+        self, engine: Engine, broker: Broker, server: Server, store: Store, removal: Removal, memory: HostMemory
+    ) -> None:
         self._engine = engine
         self._broker = broker
         self._server = server
         self._store = store
         self._removal = removal
+        self._memory = memory
         self._strays: dict[str, Tenant] = {}  # they live, on GPUs that this host does not have any more
 
     def find(self, id_: str) -> Tenant | None:
@@ -106,9 +111,7 @@ class Containers:
         self._store.event("unpaused", tenant.id)
 
     def _ended(self, tenant: Tenant, sighting: Sighting) -> None:
-        reason = sighting.reason
-        if sighting.condition is Condition.GONE:
-            reason = reason or "It was removed outside of this appliance."
+        reason = tenant.reason or self._reason(sighting)
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
         # Nobody is charged for the time until a scheduler sees the end: it may have been away.
         now = timezone.now()
@@ -118,15 +121,25 @@ class Containers:
             finished_at=at,
             exit_code=sighting.exit_code,
             paused_at=None,
-            reason=(tenant.reason or reason)[:500],
+            reason=reason[:500],
             **({"removed_at": now} if sighting.condition is Condition.GONE else {}),
         )
         exit_code = "" if sighting.exit_code is None else f"exit code {sighting.exit_code}"
-        self._store.event("ended", tenant.id, detail=tenant.reason or reason or exit_code, at=at)
+        self._store.event("ended", tenant.id, detail=reason or exit_code, at=at)
         self.forget(tenant)
         tenant.end.set()
         if tenant.remove_when_done and sighting.condition is Condition.ENDED:
             self._removal.begin(tenant.id, tenant.engine_id)
+
+    def _reason(self, sighting: Sighting) -> str:
+        """Of an end that nobody here has meant."""
+        if sighting.condition is Condition.GONE:
+            return sighting.reason or "It was removed outside of this appliance."
+        if sighting.reason or sighting.exit_code != SIGKILLED:
+            return sighting.reason
+        if self._memory.ended_somebody_lately():
+            return "It was ended by a SIGKILL: the host ran out of memory, and its kernel ended a process for that."
+        return "It was ended by a SIGKILL that this appliance did not send."
 
     def forget(self, tenant: Tenant) -> None:
         """It has ended, or its launch came to nothing."""

@@ -191,8 +191,8 @@ class WriteBehind:
         try:
             while self.waiting:
                 await self.flush()
-        except DatabaseError:
-            log.exception("not everything could be written")
+        except DatabaseError as error:
+            log.error("not everything could be written: %s", error)
         await self.database.close()
 
 

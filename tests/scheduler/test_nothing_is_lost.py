@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from django.db import OperationalError
 
+from scheduler.engines import host_memory
 from scheduler.store import behind
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
@@ -149,3 +152,22 @@ async def test_exit_code_is_in_the_database_before_its_only_evidence_is_removed(
     container, _ = await host.start_launch("sh", "-c", "exit 7", remove_when_done=True)
     await eventually(lambda: known)
     assert known == [7]
+
+
+@pytest.mark.parametrize(
+    ("kills", "said"),
+    [(0, "It was ended by a SIGKILL that this appliance did not send."), (1, "the host ran out of memory")],
+)
+async def test_sigkill_that_nobody_here_sent_says_what_is_known_of_it(
+    host: Host, tmp_path: Path, monkeypatch, kills: int, said: str
+) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 0\n")
+    monkeypatch.setattr(host_memory, "VMSTAT", vmstat)
+    host.up.memory.look()
+    container = await host.launch("sleep", "600")
+    vmstat.write_text(f"oom_kill {kills}\n")
+    await host.up.engine.kill(container.engine_id)  # behind our back
+    ended = await host.until(container, "failed")
+    assert ended.exit_code == 137
+    assert said in ended.reason

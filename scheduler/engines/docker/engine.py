@@ -144,6 +144,13 @@ class DockerEngine:
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         self._check_started()
+        self._watch.killing.add(engine_id)
+        try:
+            await self._kill(engine_id, grace)
+        finally:
+            self._watch.killing.discard(engine_id)
+
+    async def _kill(self, engine_id: str, grace: float) -> None:
         api = self._client.api
         if grace > 0:
             await self._client.unless_gone(partial(api.kill, engine_id, signal="SIGTERM"))

@@ -26,6 +26,8 @@ from scheduler.engines.docker.logs import LogCopier, parse_stamp
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
+SIGKILLED = 137
+REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
 LEFTOVERS = ("created", "dead")  # states that only a launch or a removal leaves that was cut short
@@ -38,6 +40,7 @@ class Watch:
         self.away = ""
         self.launching: set[str] = set()  # ids (ours) that are being created at this moment
         self.doomed: set[str] = set()  # ids (ours) of launches that failed, and may have left something in Docker
+        self.killing: set[str] = set()  # engine ids of those that we are ending
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._client, self._log_bytes = client, log_bytes
         self._label = f"{options.LABEL_HOME}={home}"
@@ -83,8 +86,21 @@ class Watch:
             sighting = as_sighting(found)
             if sighting.condition is Condition.ENDED:
                 await self._last_words(engine_id)
+                sighting = await self._with_its_reason(engine_id, sighting)
             self.changes.see(sighting)
             return sighting
+
+    async def _with_its_reason(self, engine_id: str, ended: Sighting) -> Sighting:
+        """That it passed its limit of host memory Docker may learn after it has told the end."""
+        last = self.changes.last(ended.id)
+        news = last is None or last.condition is not Condition.ENDED
+        for _ in range(LOOKS_FOR_REASON if news and engine_id not in self.killing else 0):
+            if ended.exit_code != SIGKILLED or ended.reason:
+                break
+            await asyncio.sleep(REASON_WITHIN / LOOKS_FOR_REASON)
+            if found := await self._client.call(_inspect, self._client.look, engine_id):
+                ended = as_sighting(found)
+        return ended
 
     async def reconcile(self) -> list[Sighting]:
         """Compares with Docker's list and looks at whatever differs. Returns all there are."""

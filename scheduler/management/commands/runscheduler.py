@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from scheduler.worker import CANNOT_START, Scheduler
+from scheduler.worker import CANNOT_START, Scheduler, database_in_words
 from web.people.bootstrap import ensure_admin
 
 
@@ -17,8 +17,9 @@ class Command(BaseCommand):
     help = "Runs this host's scheduler in the foreground. Stopping it leaves the containers running."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
         try:
+            with database_in_words():
+                ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
             asyncio.run(_run())
         except CANNOT_START as error:
             raise CommandError(str(error)) from None

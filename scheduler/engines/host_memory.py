@@ -1,0 +1,43 @@
+"""Whether the kernel has ended processes for lack of memory lately, told by its own count of them.
+
+Docker tells of a container that passed its limit. Of one that the host's own lack of memory ended nobody tells: it
+looks like any other that somebody has sent a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+VMSTAT = Path("/proc/vmstat")
+LATELY = 5.0  # seconds
+
+
+class HostMemory:
+    """`look` is to be called each second or so; a rise of the count is dated by the look that saw it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._count = _kills()
+        self._risen: float | None = None
+
+    def look(self) -> None:
+        count = _kills()
+        if count > self._count:
+            self._risen = self._clock()
+        self._count = count
+
+    def ended_somebody_lately(self) -> bool:
+        self.look()
+        return self._risen is not None and self._clock() - self._risen < LATELY
+
+
+def _kills() -> int:
+    """Since boot; 0 where the kernel does not count them (before 4.13)."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0

@@ -1,0 +1,37 @@
+"""Lack of host memory is told as such, whoever's limit was passed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.engines import host_memory
+from scheduler.engines.host_memory import HostMemory
+
+
+@pytest.fixture
+def vmstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "vmstat"
+    path.write_text("pgfault 1\noom_kill 3\n")
+    monkeypatch.setattr(host_memory, "VMSTAT", path)
+    return path
+
+
+def test_only_a_rise_that_is_not_long_ago_counts(vmstat: Path) -> None:
+    now = [100.0]
+    memory = HostMemory(lambda: now[0])
+    assert not memory.ended_somebody_lately()
+    vmstat.write_text("pgfault 9\noom_kill 4\n")
+    assert memory.ended_somebody_lately()
+    now[0] += host_memory.LATELY - 0.1
+    assert memory.ended_somebody_lately()
+    now[0] += 0.2
+    assert not memory.ended_somebody_lately()
+
+
+def test_kernel_that_does_not_count_is_no_reason(vmstat: Path) -> None:
+    vmstat.write_text("pgfault 1\n")
+    assert not HostMemory().ended_somebody_lately()
+    vmstat.unlink()
+    assert not HostMemory().ended_somebody_lately()

@@ -1,0 +1,70 @@
+"""A start that cannot be made says why in a sentence; one that was cut off is in nobody's way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def manage(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ, "GPUSHARE_HOME": str(home), "PORT": "0", "GPUSHARE_ENGINE": "process",
+        "GPUSHARE_GPUS": "sim:1x1GiB", "DATABASE_URL": f"sqlite:///{home}/gpushare.sqlite3",
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "manage.py", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+
+
+def refused(home: Path, command: str, why: str) -> None:
+    ended = manage(home, command)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stderr
+    assert f"The database does not take what a start has to write: {why}" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "runscheduler"])
+def test_start_on_a_locked_database_is_refused_in_a_sentence(tmp_path: Path, command: str) -> None:
+    assert manage(tmp_path, "migrate", "-v0").returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "gpushare.sqlite3")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused(tmp_path, command, "database is locked")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_start_on_a_full_disk_is_refused_in_a_sentence(small_disk: Path) -> None:
+    assert manage(small_disk, "migrate", "-v0").returncode == 0
+    with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 12)):
+            pass
+    refused(small_disk, "runscheduler", "")
+
+
+def test_secret_key_whose_writing_was_cut_off_is_made_anew_and_then_stays(tmp_path: Path) -> None:
+    key = tmp_path / "secret-key"
+    key.touch(mode=0o600)
+    assert manage(tmp_path, "check").returncode == 0
+    kept = key.read_text()
+    assert len(kept) > 40
+    assert manage(tmp_path, "check").returncode == 0
+    assert key.read_text() == kept
+    assert (key.stat().st_mode & 0o777, sorted(tmp_path.glob("secret-key*"))) == (0o600, [key])
