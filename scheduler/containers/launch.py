@@ -101,11 +101,13 @@ class Launcher:
 
     async def abort(self, id_: str) -> None:
         """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError."""
+        if tenant := self._broker.tenants.get(id_):
+            tenant.killed = True
         try:
             for sighting in await self._engine.sightings():
                 if sighting.id == id_:
                     await self._engine.kill(sighting.engine_id)
                     await self._engine.remove(sighting.engine_id)
         finally:
-            if tenant := self._broker.tenants.get(id_):
+            if tenant is not None:
                 self._containers.forget(tenant)

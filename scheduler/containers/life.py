@@ -111,7 +111,7 @@ class Containers:
         self._store.event("unpaused", tenant.id)
 
     def _ended(self, tenant: Tenant, sighting: Sighting) -> None:
-        reason = tenant.reason or self._reason(sighting)
+        reason = tenant.reason or self._reason(tenant, sighting)
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
         # Nobody is charged for the time until a scheduler sees the end: it may have been away.
         now = timezone.now()
@@ -131,11 +131,11 @@ class Containers:
         if tenant.remove_when_done and sighting.condition is Condition.ENDED:
             self._removal.begin(tenant.id, tenant.engine_id)
 
-    def _reason(self, sighting: Sighting) -> str:
-        """Of an end that nobody here has meant."""
+    def _reason(self, tenant: Tenant, sighting: Sighting) -> str:
+        """Of an end for which nobody here has given one."""
         if sighting.condition is Condition.GONE:
             return sighting.reason or "It was removed outside of this appliance."
-        if sighting.reason or sighting.exit_code != SIGKILLED:
+        if tenant.killed or sighting.reason or sighting.exit_code != SIGKILLED:
             return sighting.reason
         if self._memory.ended_somebody_lately():
             return "It was ended by a SIGKILL: the host ran out of memory, and its kernel ended a process for that."
