@@ -98,9 +98,9 @@ class ProcessEngine:
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         _check_image(launch.image)
-        _check_fields(launch)
         if self._running(launch.id) is not None:
-            return self._sighting(launch.id)  # the same launch again
+            return self._sighting(launch.id)  # the same launch again, whatever the host has become since
+        _check_fields(launch)
         self._launching.add(launch.id)
         try:
             await self._start_keeper(launch)
