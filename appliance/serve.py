@@ -1,32 +1,28 @@
-"""The appliance in one process: the ASGI server and the scheduler worker on one event loop.
+"""The embedded start: one command, two processes, web and scheduler.
 
-They share the loop because Channels' in-memory layer does not reach across loops. Either of them ending ends both:
-a dashboard without a scheduler would show old figures as new ones.
+What strangers send never reaches the memory, the descriptors or the event loop of the process that decides. The two
+meet in the database, and by hints (appliance/datagrams.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
+import gc
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import uvicorn
-from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
+from django.db import connections
+from django.urls import get_resolver
 
-from scheduler.worker import CANNOT_START, DatabaseAway, Scheduler, database_in_words
+from appliance.asgi import application
+from appliance.parts import CannotStart, Part, Parts, tell_started
+from scheduler.management.commands.runscheduler import serve
+from scheduler.worker import CANNOT_START, DatabaseAway, database_in_words
 from web.people.bootstrap import ensure_admin
 
-
-class _Server(uvicorn.Server):
-    """uvicorn, less its own signal handlers: one place ends the whole process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,53 +68,42 @@ def _prepare() -> str:
 
 
 class Appliance:
-    """`async with Appliance(host, port) as address` runs both parts; `wait()` returns when it is to end."""
+    """`with Appliance(host, port) as appliance:` both run, and `appliance.parts` keeps them running."""
 
     def __init__(self, host: str, port: int) -> None:
         self._listener = listen(host, port)
         self._host, self._port = host, self._listener.getsockname()[1]
-        self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        config = uvicorn.Config(
-            "appliance.asgi:application",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=2,
-        )
-        self._server = _Server(config)
+        self.parts = Parts(Part("scheduler", self._schedule), Part("web", self._answer))
 
-    async def __aenter__(self) -> Address:
-        token = await sync_to_async(_prepare)()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop.set)
-        scheduler = Scheduler()
-        self._tasks = [
-            asyncio.create_task(scheduler.run(self._stop), name="scheduler"),
-            asyncio.create_task(self._server.serve(sockets=[self._listener]), name="web"),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(lambda _: self._stop.set())
-        waiting = [asyncio.create_task(event.wait()) for event in (scheduler.started, self._stop)]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for waiter in waiting:
-            waiter.cancel()
-        if self._stop.is_set():
-            await self.__aexit__()
-        return Address(self._host, self._port, token)
+    def __enter__(self) -> Appliance:
+        self.address = Address(self._host, self._port, _prepare())
+        connections.close_all()
+        get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start
+        self._listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused
+        gc.freeze()  # 100,000 objects that stay: looking through them would hold a decision up for 50 ms and more
+        self.parts.__enter__()
+        try:
+            self.parts.wait_for_start()
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, CannotStart):
+                raise CommandError(str(error)) from None
+            raise
+        return self
 
-    async def wait(self) -> None:
-        await self._stop.wait()
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stops both and raises what made either of them end by itself."""
-        self._stop.set()
-        self._server.should_exit = True
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+    def __exit__(self, *_: object) -> None:
+        self.parts.__exit__()
         self._listener.close()
-        for result in results:
-            if isinstance(result, CANNOT_START):
-                raise CommandError(str(result))
-            if isinstance(result, BaseException):
-                raise result
+
+    def _schedule(self) -> None:
+        self._listener.close()
+        try:
+            asyncio.run(serve(tell_started))
+        except CANNOT_START as error:
+            raise CannotStart(str(error)) from None
+
+    def _answer(self) -> None:
+        config = uvicorn.Config(
+            application, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2
+        )
+        uvicorn.Server(config).run(sockets=[self._listener])

@@ -1,6 +1,6 @@
 """Django settings. The environment is decoded here and nowhere else.
 
-Embedded (the default): SQLite and the in-memory channel layer, web and scheduler in one process (`make up`).
+Embedded (the default): SQLite, hints by UNIX datagrams, web and scheduler as two processes of one command (`make up`).
 Production: DATABASE_URL=postgres://… and REDIS_URL=redis://…, web and scheduler as two services.
 """
 
@@ -19,7 +19,9 @@ from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = Path(os.environ.get("GPUSHARE_HOME", BASE_DIR / "var")).resolve()
-HOME.mkdir(mode=0o755, parents=True, exist_ok=True)
+HOME.mkdir(mode=0o750, parents=True, exist_ok=True)
+if HOME.stat().st_uid == os.geteuid():  # a web service of another user reads it by its group
+    HOME.chmod(HOME.stat().st_mode & 0o770)
 
 
 def _secret_key() -> str:
@@ -129,7 +131,7 @@ _REDIS = {"address": REDIS_URL, "socket_timeout": 15}
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [_REDIS]}}
     if REDIS_URL
-    else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+    else {"BACKEND": "appliance.datagrams.Datagrams", "CONFIG": {"folder": HOME / "hints"}}
 }
 
 CACHES = {  # throttles count in it: all web processes together

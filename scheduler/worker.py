@@ -3,7 +3,7 @@
     stop = asyncio.Event()
     await Scheduler().run(stop)
 
-It runs in a process of its own (`manage.py runscheduler`) or in the event loop of the web server. There is one per
+It runs in a process of its own (`manage.py runscheduler`, or one of the two of `manage.py up`). There is one per
 host. Stopping it leaves the containers running: the next one takes them over.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
 import resource
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -258,7 +259,9 @@ async def _keep_going(part: Callable[[], Awaitable[None]]) -> None:
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
     """Two schedulers would both hand out the same memory. The kernel drops the lock however the process ends."""
-    with (home / "scheduler.lock").open("w") as lock:
+    path = home / "scheduler.lock"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
+        os.fchmod(lock.fileno(), 0o600)  # whoever may open it could hold it, and no scheduler would start
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,8 +27,11 @@ WORKLOAD = str(ROOT / ".build" / "workload")
 
 
 class Appliance:
-    def __init__(self, home: Path, gpus: str = "sim:1x1GiB", **environ: str) -> None:
+    def __init__(
+        self, home: Path, gpus: str = "sim:1x1GiB", program: Sequence[str] = (str(ROOT / "manage.py"),), **environ: str
+    ) -> None:
         self.home = home
+        self._command = [sys.executable, *program, "up"]
         self.port = "0"
         self._environ = {"GPUSHARE_GPUS": gpus, "GPUSHARE_ENGINE": "process", "GPUSHARE_POLICY": "fifo", **environ}
         self._log = (home.parent / f"{home.name}.log").open("ab")
@@ -38,7 +41,8 @@ class Appliance:
         """Returns once it answers; the second time on the port of the first."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "up"],
+            self._command,
+            cwd=ROOT,
             env=kept | self._environ | {"GPUSHARE_HOME": str(self.home), "PORT": self.port, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -52,9 +56,20 @@ class Appliance:
         self.token = (self.home / "admin-token").read_text().strip()
 
     def crash(self) -> None:
-        """As `kill -9` would: nothing is told to anybody."""
-        self.process.kill()
+        """As `kill -9` of all its processes would: nothing is told to anybody."""
+        parts = self.parts()
+        self.process.kill()  # first: it would start the others again
+        for pid in parts.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._reap()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in parts.values()))
+
+    def parts(self) -> dict[str, int]:
+        """The process ids of "web" and "scheduler", those that run."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return {Path(f"/proc/{child}/comm").read_text().strip(): int(child) for child in children}
 
     def close(self) -> None:
         for container in self.containers():

@@ -155,10 +155,12 @@ def test_rows_that_refer_to_what_is_locked_are_written_meanwhile(ada, running, d
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_command_sends_the_scheduler_a_hint(ada, running):
+def test_a_command_sends_the_scheduler_a_hint(ada, running, settings):
     from asgiref.sync import async_to_sync
     from channels.layers import get_channel_layer
 
+    # One that keeps messages from one event loop to the next; between processes they need somebody who listens.
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     steering.pause(ada, running)
     assert async_to_sync(get_channel_layer().receive)("scheduler") == {"type": "wake"}
 

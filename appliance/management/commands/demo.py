@@ -10,30 +10,38 @@ from django.core.management.base import BaseCommand, CommandError
 
 from appliance.demo import image
 from appliance.demo.story import NotObserved, Story
-from appliance.serve import Appliance
+from appliance.parts import Stopped
+from appliance.serve import Address, Appliance
 
 
 class Command(BaseCommand):
     help = "Starts the appliance and plays the main job: four containers share one card of 5 GiB."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        asyncio.run(self.run())
-
-    async def run(self) -> None:
-        appliance = Appliance(settings.HOST, settings.PORT)
-        async with appliance as address:
-            headers = {"Authorization": f"Token {address.token}"}
-            async with httpx.AsyncClient(base_url=f"{address.url}/api/v1/", headers=headers, timeout=30) as client:
-                self.say(self.style.MIGRATE_HEADING("gpushare: containers share one GPU under quotas"))
-                self.say(await where(client))
-                self.say(f"  Watch it: {address.url}  (sign in as 'admin', password: {address.token})\n")
-                observed = await self.play(client)
+        try:
+            self.play_and_stay()
+        except Stopped:
             if settings.DEMO_EXIT:
-                if not observed:
-                    raise CommandError("The demo did not go as it should.")
-                return
-            self.say(f"\n  The dashboard stays up: {address.url}   Ctrl-C ends it.")
-            await appliance.wait()
+                raise CommandError("The demo was stopped before its end.") from None
+
+    def play_and_stay(self) -> None:
+        with Appliance(settings.HOST, settings.PORT) as appliance:
+            observed = appliance.parts.run("demo", lambda: asyncio.run(self.show(appliance.address)))
+            if not settings.DEMO_EXIT:
+                self.say(f"\n  The dashboard stays up: {appliance.address.url}   Ctrl-C ends it.")
+                appliance.parts.wait()
+            elif not observed:
+                raise CommandError("The demo did not go as it should.")
+
+    async def show(self, address: Address) -> None:
+        """Raises SystemExit if a step was not observed."""
+        headers = {"Authorization": f"Token {address.token}"}
+        async with httpx.AsyncClient(base_url=f"{address.url}/api/v1/", headers=headers, timeout=30) as client:
+            self.say(self.style.MIGRATE_HEADING("gpushare: containers share one GPU under quotas"))
+            self.say(await where(client))
+            self.say(f"  Watch it: {address.url}  (sign in as 'admin', password: {address.token})\n")
+            if not await self.play(client):
+                raise SystemExit(1)
 
     async def play(self, client: httpx.AsyncClient) -> bool:
         try:

@@ -1,28 +1,24 @@
 from __future__ import annotations
 
-import asyncio
-import gc
+import contextlib
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from appliance.parts import Stopped
 from appliance.serve import Appliance
 
 
 class Command(BaseCommand):
-    help = "Runs the whole appliance in one process, in the foreground: web, scheduler, SQLite."
+    help = "Runs the whole appliance in the foreground: a web process and a scheduler over SQLite."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        asyncio.run(self.run())
-
-    async def run(self) -> None:
-        appliance = Appliance(settings.HOST, settings.PORT)
-        gc.freeze()  # 100,000 objects that stay: looking through them would hold a decision up for 50 ms and more
-        async with appliance as address:
+        with contextlib.suppress(Stopped), Appliance(settings.HOST, settings.PORT) as appliance:
             self.stdout.write(
-                f"gpushare is up: {address.url}\n"
+                f"gpushare is up: {appliance.address.url}\n"
                 f"  sign in as 'admin' with the token in {settings.GPUSHARE_HOME / 'admin-token'} as the password\n"
                 f"  Ctrl-C stops it; containers go on running and are found again at the next start."
             )
-            await appliance.wait()
+            self.stdout.flush()
+            appliance.parts.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -17,17 +18,28 @@ class Command(BaseCommand):
     help = "Runs this host's scheduler in the foreground. Stopping it leaves the containers running."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        gc.freeze()  # 100,000 objects that stay: looking through them would hold a decision up for 50 ms and more
         try:
             with database_in_words():
                 ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
-            asyncio.run(_run())
+            asyncio.run(serve())
         except CANNOT_START as error:
             raise CommandError(str(error)) from None
 
 
-async def _run() -> None:
-    gc.freeze()  # 100,000 objects that stay: looking through them would hold a decision up for 50 ms and more
+async def serve(started: Callable[[], None] = lambda: None) -> None:
+    """Runs until SIGTERM or SIGINT. `started` is called once it decides. Raises one of CANNOT_START."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Scheduler().run(stop)
+    scheduler = Scheduler()
+    telling = asyncio.create_task(_tell(scheduler, started))
+    try:
+        await scheduler.run(stop)
+    finally:
+        telling.cancel()
+
+
+async def _tell(scheduler: Scheduler, started: Callable[[], None]) -> None:
+    await scheduler.started.wait()
+    started()

@@ -1,0 +1,134 @@
+"""Hints between processes without Redis: lost at worst, never waited for, never more than one kept a channel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.datagrams import UNTAKEN, Datagrams
+
+SAY = """
+import asyncio, sys
+from appliance.datagrams import Datagrams
+async def say():
+    layer = Datagrams(sys.argv[1])
+    for number in range(int(sys.argv[2])):
+        await layer.send("scheduler", {"type": "wake", "number": number})
+        await layer.group_send("live", {"type": "live.changed"})
+asyncio.run(say())
+"""
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Datagrams:
+    return Datagrams(tmp_path / ("deep" * 30) / "hints")  # a path longer than the address of a socket may be
+
+
+def say(layer: Datagrams, times: int = 1) -> None:
+    """From another process."""
+    subprocess.run([sys.executable, "-c", SAY, layer._path, str(times)], check=True, timeout=30)
+
+
+async def soon(layer: Datagrams, channel: str) -> dict[str, object]:
+    async with asyncio.timeout(10):
+        message: dict[str, object] = await layer.receive(channel)
+    return message
+
+
+async def nothing(layer: Datagrams, channel: str) -> bool:
+    """Whether nothing is there. A message of our own, sent behind, shows that what came before has been read."""
+    await layer.send("mark", {"type": "mark"})
+    await soon(layer, "mark")
+    receiving = asyncio.create_task(layer.receive(channel))
+    await asyncio.sleep(0)
+    receiving.cancel()
+    return (await asyncio.gather(receiving, return_exceptions=True))[0] != {"type": "wake"} and receiving.cancelled()
+
+
+async def test_another_process_is_heard_on_a_channel_and_in_a_group(layer):
+    mine = await layer.new_channel()
+    await layer.group_add("live", mine)
+    await asyncio.to_thread(say, layer)
+    assert await soon(layer, "scheduler") == {"type": "wake", "number": 0}
+    assert await soon(layer, mine) == {"type": "live.changed"}
+    await layer.group_discard("live", mine)
+    await asyncio.to_thread(say, layer)
+    assert await soon(layer, "scheduler") == {"type": "wake", "number": 0}
+    assert await nothing(layer, mine)
+
+
+async def test_whoever_listens_already_is_woken(layer):
+    listening = [asyncio.create_task(soon(layer, f"outcome.{n}")) for n in range(2)]
+    await asyncio.sleep(0)
+    for n in range(2):
+        await layer.send(f"outcome.{n}", {"type": "command.done", "n": n})
+    assert [message["n"] for message in await asyncio.gather(*listening)] == [0, 1]
+    assert not next(iter(layer._ears.values()))._listeners
+
+
+async def test_two_web_processes_both_hear(layer, tmp_path):
+    """Each has a socket; here the second is one of another layer object in the same loop."""
+    other = Datagrams(layer._path)
+    channels = [await each.new_channel() for each in (layer, other)]
+    for each, channel in zip((layer, other), channels, strict=True):
+        await each.group_add("live", channel)
+    await asyncio.to_thread(say, layer)
+    assert [await soon(each, channel) for each, channel in zip((layer, other), channels, strict=True)] == [
+        {"type": "live.changed"}
+    ] * 2
+
+
+async def test_a_flood_is_one_hint_and_holds_nobody_up(layer):
+    """The sender never waits although nobody reads; then there is one message, and the newest kept are few."""
+    await layer.send("scheduler", {"type": "wake"})  # makes our socket, which is not read while this process waits
+    say(layer, 3_000)
+    assert (await soon(layer, "scheduler"))["type"] == "wake"
+    assert await nothing(layer, "scheduler")
+    for n in range(3 * UNTAKEN):
+        await layer.send(f"outcome.{n}", {"type": "command.done"})
+        await asyncio.sleep(0)
+    ear = next(iter(layer._ears.values()))
+    await nothing(layer, "scheduler")
+    assert len(ear._untaken) <= UNTAKEN
+
+
+async def test_a_flood_leaves_the_loop_time_for_other_work(layer):
+    await layer.send("mark", {"type": "mark"})
+    flood = await asyncio.create_subprocess_exec(sys.executable, "-c", SAY, str(layer._path), "3000")
+    turns = 0
+    while flood.returncode is None:
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert turns > 20
+
+
+async def test_what_is_not_one_of_ours_is_thrown_away(layer):
+    await layer.send("mark", {"type": "mark"})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        for name in os.listdir(layer._folder):
+            path = f"/proc/self/fd/{layer._folder}/{name}"
+            for data in (b"", b"\xff", b"[1]", b"{}", b'["channel", [], 3]', b'["group", {}, {}]', b"[" * 5000):
+                stranger.sendto(data, path)
+                await asyncio.sleep(0)
+                assert (await soon(layer, "mark"))["type"] == "mark" if data == b"" else True
+    assert await nothing(layer, "scheduler")
+
+
+async def test_the_socket_of_a_process_that_died_is_taken_away_by_the_next_who_sends(layer):
+    await asyncio.to_thread(say, layer)  # it ends without a word
+    assert len(os.listdir(layer._path)) == 1
+    await layer.send("scheduler", {"type": "wake"})
+    assert await soon(layer, "scheduler") == {"type": "wake"}
+    assert len(os.listdir(layer._path)) == 1  # ours
+
+
+def test_a_loop_that_ended_leaves_no_socket_behind(layer):
+    for _ in range(5):
+        asyncio.run(layer.send("scheduler", {"type": "wake"}))
+    assert len(os.listdir(layer._path)) == 1

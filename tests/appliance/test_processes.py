@@ -1,0 +1,165 @@
+"""`make up` is a parent and two processes: each may die without the others, and no container with them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.appliance import ROOT, WORKLOAD, Appliance, until
+
+HOLDS = [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"]
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    running = Appliance(tmp_path / "home")
+    yield running
+    if running.process.poll() is None:
+        running.close()
+
+
+def ready(appliance: Appliance) -> bool:
+    try:
+        return httpx.get(f"{appliance.url}/readyz", timeout=10).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def hold(appliance: Appliance) -> dict[str, Any]:
+    """A container whose program holds memory, and its process id on the host."""
+    made = appliance.launch(*HOLDS, name="holds", gpu_memory="512MiB")
+    until(lambda: appliance.named("holds")["gpus"][0]["used"] >= 64 << 20)
+    return made
+
+
+def program(appliance: Appliance) -> int:
+    """The process id of the container's program."""
+    (running,) = appliance.home.glob("processes/*/running.json")
+    return int(json.loads(running.read_text())["pid"])
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_web_process_that_dies_is_there_again_and_nobody_else_notices(appliance):
+    hold(appliance)
+    before, job = appliance.parts(), program(appliance)
+    os.kill(before["web"], signal.SIGKILL)
+    assert appliance.named("holds")["state"] == "running"  # at once: clients wait meanwhile, they are not refused
+    after = until(lambda: len(appliance.parts()) == 2 and appliance.parts())
+    assert after["scheduler"] == before["scheduler"]
+    assert after["web"] != before["web"]
+    assert not gone(job)
+
+
+def test_a_scheduler_that_dies_is_there_again_with_the_containers_as_they_were(appliance):
+    made, job = hold(appliance), program(appliance)
+    before = appliance.parts()
+    os.kill(before["scheduler"], signal.SIGKILL)
+    after = until(lambda: len(parts := appliance.parts()) == 2 and parts != before and parts)
+    assert after["web"] == before["web"]
+    killed = until(lambda: ready(appliance) and appliance.api("POST", f"containers/{made['id']}/kill/", {}))
+    assert killed["state"] == "killed"
+    assert gone(job)
+
+
+def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(appliance):
+    hold(appliance)
+    parts, job = appliance.parts(), program(appliance)
+    appliance.process.kill()
+    appliance.process.wait()
+    until(lambda: all(gone(pid) for pid in parts.values()))
+    assert not gone(job)
+    with socket.create_server(("127.0.0.1", int(appliance.port))):
+        pass  # nobody holds the port
+    with (appliance.home / "scheduler.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nor the lock
+    appliance.process.stdout.close()
+    appliance.start()
+    assert appliance.named("holds")["state"] == "running"
+    assert not gone(job)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_of_it_but_no_container(appliance, number):
+    hold(appliance)
+    parts, job = appliance.parts(), program(appliance)
+    appliance.process.send_signal(number)
+    assert appliance.process.wait(30) == 0
+    assert all(gone(pid) for pid in parts.values())
+    assert not gone(job)
+    appliance.process.stdout.close()
+    appliance.start()  # and for the fixture, which ends the container
+
+
+def test_the_scheduler_has_neither_the_port_nor_any_connection_to_it(appliance):
+    """What strangers reach is not there to be reached."""
+    with socket.create_connection(("127.0.0.1", int(appliance.port))):
+        local = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        inodes = {words[9] for words in local if words[1].endswith(f":{int(appliance.port):04X}")}
+        pid = appliance.parts()["scheduler"]
+        held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    assert inodes
+    assert not held & {f"socket:[{inode}]" for inode in inodes}
+
+
+def test_others_may_neither_read_the_home_nor_hold_the_lock(appliance):
+    assert stat.S_IMODE(appliance.home.stat().st_mode) & 0o007 == 0
+    assert stat.S_IMODE((appliance.home / "scheduler.lock").stat().st_mode) == 0o600
+
+
+def up(home: Path, **environ: str) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
+    given = {"GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x1GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, ROOT / "manage.py", "up"], env=kept | given | environ, **pipes)
+
+
+def refused(home: Path, **environ: str) -> str:
+    """What it says when it cannot start."""
+    process = up(home, **environ)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert out == ""
+    return said.strip().splitlines()[-1]
+
+
+def test_a_port_that_is_taken_ends_the_start_with_a_sentence(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert refused(tmp_path, PORT=port).startswith(f"CommandError: Cannot listen on 127.0.0.1:{port}")
+
+
+def test_a_second_scheduler_for_one_home_ends_the_start_with_a_sentence(appliance):
+    said = refused(appliance.home)
+    assert said == f"CommandError: Another scheduler already works in {appliance.home}."
+    assert ready(appliance)
+
+
+def test_gpus_that_are_not_there_end_the_start_with_a_sentence(tmp_path):
+    assert refused(tmp_path, GPUSHARE_GPUS="nonsense").startswith("CommandError: GPUSHARE_GPUS=nonsense is none of:")
+
+
+def test_it_can_be_stopped_while_it_waits_for_the_engine(tmp_path):
+    process = up(tmp_path, GPUSHARE_ENGINE="docker", GPUSHARE_DOCKER_HOST=f"unix://{tmp_path}/none.sock")
+    assert process.stderr is not None
+    until(lambda: "WARNING" in process.stderr.readline())
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
