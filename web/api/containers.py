@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet, prefetch_related_objects
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
@@ -19,6 +19,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from web.api.access import body, person
 from web.api.answers import CommandAnswer, ContainerAnswer, PendingAnswer, SteeredAnswer
+from web.api.listed import listed
 from web.api.outcome import ERRORS, finished
 from web.api.queries import ContainerQuery, PageQuery, Query, containers_matching
 from web.console import output
@@ -38,7 +39,7 @@ class LogsQuery(Query):
     tail = serializers.IntegerField(required=False, min_value=0, max_value=1_000_000, help_text="The last lines only.")
 
 
-class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
+class Containers(RetrieveModelMixin, GenericViewSet[Container]):
     """Containers: launch them, look at them, steer them. Everybody sees all; steering is for owners and operators.
 
     What changes a container waits up to 5 seconds for the scheduler. 200 or 201: it is done, and `message` says what
@@ -56,17 +57,20 @@ class Containers(ListModelMixin, RetrieveModelMixin, GenericViewSet[Container]):
         return {**super().get_serializer_context(), "shows": steered_by(person(self.request))}
 
     @extend_schema(parameters=[ContainerQuery], responses={200: ContainerAnswer(many=True), **ERRORS})
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def list(self, request: Request) -> HttpResponse:
         """The containers that were not removed, youngest first; other orders by `ordering`.
 
         `command` and `env` are null for whoever may not steer that container. Sizes are bytes, durations seconds.
         400: a filter is unknown or has no such value.
         """
-        query = ContainerQuery.of(request)
-        rows = self.get_queryset().filter(removed_at=None).filter(containers_matching(query))
-        # The id last, so that pages never overlap where the rest is equal.
-        page = self.paginate_queryset(rows.order_by(query.get("ordering", "-created_at"), "pk"))
-        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+
+        def rows() -> QuerySet[Container]:
+            query = ContainerQuery.of(request)
+            found = self.get_queryset().filter(removed_at=None).filter(containers_matching(query))
+            # The id last, so that pages never overlap where the rest is equal.
+            return found.order_by(query.get("ordering", "-created_at"), "pk")
+
+        return listed(self, rows, reader=person(request).pk)
 
     @extend_schema(responses={200: ContainerAnswer, **ERRORS})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
-from rest_framework.generics import ListAPIView
+from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from web.api.answers import GpuAnswer
+from web.api.listed import listed
 from web.api.outcome import ERRORS
 from web.api.queries import PageQuery
 from web.models import Claim, Gpu
@@ -23,7 +22,7 @@ def _sum_of_claims(field: str) -> Coalesce:
     return Coalesce(Subquery(total), Value(0), output_field=BigIntegerField())
 
 
-class Gpus(ListAPIView[Gpu]):
+class Gpus(GenericAPIView[Gpu]):
     """Every GPU: what it has, what containers hold by our account, and what the card itself shows.
 
     Sizes are bytes, `utilisation` is per cent, `temperature` degrees Celsius, `power` watts; null: the card does not
@@ -38,6 +37,9 @@ class Gpus(ListAPIView[Gpu]):
         )
 
     @extend_schema(parameters=[PageQuery], responses={200: GpuAnswer(many=True), **ERRORS})
-    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        PageQuery.of(request)
-        return self.list(request, *args, **kwargs)
+    def get(self, request: Request) -> HttpResponse:
+        def rows() -> QuerySet[Gpu]:
+            PageQuery.of(request)
+            return self.get_queryset()
+
+        return listed(self, rows)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.generics import ListAPIView
+from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from web.api.access import person
 from web.api.answers import CommandAnswer, WaitingAnswer
+from web.api.listed import listed
 from web.api.outcome import ERRORS, decided, finished
 from web.api.queries import PageQuery, Query
 from web.errors import Problem
@@ -23,7 +25,7 @@ from web.spec.fields import SizeField
 from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
 
 
-class Queue(ListAPIView[Container]):
+class Queue(GenericAPIView[Container]):
     """The suspended containers in the order in which they are tried when memory comes back.
 
     Each with what its waiting calls ask for (bytes), since when, and the reason in words.
@@ -35,9 +37,12 @@ class Queue(ListAPIView[Container]):
         return Container.objects.waiting().whole()
 
     @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
-    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        PageQuery.of(request)
-        return self.list(request, *args, **kwargs)
+    def get(self, request: Request) -> HttpResponse:
+        def rows() -> QuerySet[Container]:
+            PageQuery.of(request)
+            return self.get_queryset()
+
+        return listed(self, rows)
 
     @extend_schema(request=OrderSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:

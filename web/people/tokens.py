@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from contextlib import suppress
+from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from web import audit
 from web.errors import Problem, forbidden
+from web.kept import kept
 from web.models import Scope, Token
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ def end(user: User, token: Token) -> None:
 
 def find(key: str) -> Token:
     """The token with this key, noted as used. Raises Problem 401 if it is unknown or expired, or its user inactive."""
-    token = Token.objects.select_related("user").filter(digest=digest(key)).first()
+    code = digest(key)
+    token = kept(("token", code), lambda: Token.objects.select_related("user").filter(digest=code).first())
     if token is None:
         raise Problem("bad_token", "This token is not known. It may have been deleted; sign in again.", 401)
     now = timezone.now()
@@ -51,6 +54,9 @@ def find(key: str) -> Token:
     if token.last_used_at is None or now - token.last_used_at > timedelta(minutes=1):
         with suppress(DatabaseError):  # full or read-only: looking still has to work
             Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+    user = copy(token.user)
+    token = copy(token)
+    token.user = user  # the caller's own, to do with as they like
     return token
 
 

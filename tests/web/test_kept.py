@@ -1,0 +1,175 @@
+"""Lists that are made once a change: never older than what was committed before, and to each what is theirs to see."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from tests.support.machine import make_container, make_gpu, make_node
+from tests.support.people import client_for, make_user
+from web.kept import kept
+from web.models import Container, Token
+from web.people import tokens
+from web.people.roles import Role
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def elsewhere(work: Callable[[], Any]) -> None:
+    """In a thread with a connection of its own, as the scheduler and other requests have."""
+
+    def run() -> None:
+        work()
+        connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def rename(name: str) -> None:
+    Container.objects.update(name=name)
+
+
+@pytest.fixture
+def ada(db):
+    return make_user("ada")
+
+
+@pytest.fixture
+def mine(ada):
+    return make_container(ada, gpu=make_gpu(make_node()), command=["train", "--secret"], environment={"KEY": "x"})
+
+
+def names(client) -> list[str]:
+    return [row["name"] for row in client.get("/api/v1/containers/").json()["results"]]
+
+
+def test_a_list_is_made_once_as_long_as_nobody_writes(ada, mine):
+    client = client_for(ada)
+    client.get("/api/v1/nodes/")  # notes that the token is in use, which is a change, too
+    for path in ("gpus/", "queue/", "containers/", "containers/?live=true&page_size=5"):
+        first = client.get(f"/api/v1/{path}").json()
+        with CaptureQueriesContext(connection) as asked:
+            assert client.get(f"/api/v1/{path}").json() == first
+        assert not [query for query in asked if "web_" in query["sql"]], path
+
+
+@pytest.mark.parametrize("where", [elsewhere, lambda work: work()])
+def test_a_list_shows_what_was_written_just_before_it_was_asked_for(ada, mine, where):
+    client = client_for(ada)
+    for turn in range(20):
+        where(lambda turn=turn: rename(f"turn-{turn}"))
+        assert names(client) == [f"turn-{turn}"]
+        assert names(client) == [f"turn-{turn}"]
+
+
+def test_a_transaction_sees_what_it_has_written_itself(ada, mine):
+    client = client_for(ada)
+    before = names(client)
+    with transaction.atomic():
+        rename("not yet")
+        assert names(client) == ["not yet"]
+        transaction.set_rollback(True)
+    assert names(client) == before
+
+
+def test_each_is_shown_what_is_theirs_to_see_whoever_asked_first(ada, mine):
+    client, other, operator = (
+        client_for(ada),
+        client_for(make_user("bob")),
+        client_for(make_user("olga", Role.OPERATOR)),
+    )
+    shown = {True: (["train", "--secret"], ["KEY"]), False: (None, None)}
+    for reader, sees in ((client, True), (other, False), (operator, True), (client, True), (other, False)):
+        (row,) = reader.get("/api/v1/containers/").json()["results"]
+        assert (row["command"], row["env"]) == shown[sees]
+
+
+def test_who_is_made_an_operator_sees_more_and_who_is_no_longer_one_sees_less(ada, mine):
+    olga = make_user("olga")
+    reader, role = client_for(olga), Group.objects.get_or_create(name="operator")[0]
+    for change, sees in ((role.user_set.add, True), (role.user_set.remove, False)):
+        reader.get("/api/v1/containers/")
+        elsewhere(lambda change=change: change(olga))
+        (row,) = reader.get("/api/v1/containers/").json()["results"]
+        assert (row["command"] is not None) == sees
+
+
+def test_a_token_that_was_deleted_or_an_account_that_was_switched_off_is_refused_at_once(ada, mine):
+    token, key = tokens.make(ada)
+    assert tokens.find(key).user == ada
+    elsewhere(lambda: type(ada).objects.update(is_active=False))
+    with pytest.raises(Exception, match="switched off"):
+        tokens.find(key)
+    elsewhere(lambda: type(ada).objects.update(is_active=True))
+    assert tokens.find(key) == token
+    elsewhere(lambda: Token.objects.filter(pk=token.pk).delete())
+    with pytest.raises(Exception, match="not known"):
+        tokens.find(key)
+
+
+def test_what_one_request_does_to_its_user_reaches_no_other(ada, mine):
+    _, key = tokens.make(ada)
+    tokens.find(key).user.username = "changed"
+    assert tokens.find(key).user.username == "ada"
+
+
+def test_what_changed_while_it_was_read_is_read_again(ada, mine):
+    calls: list[str] = []
+
+    def read() -> str:
+        found = Container.objects.get().name
+        calls.append(found)
+        if len(calls) == 1:
+            elsewhere(lambda: rename("newer"))
+        return found
+
+    assert kept("slow", read) == mine.name
+    assert kept("slow", read) == "newer"
+    assert kept("slow", read) == "newer"
+    assert calls == [mine.name, "newer"]
+
+
+def test_of_many_who_ask_at_once_one_reads(ada, mine):
+    calls: list[int] = []
+    together = threading.Barrier(8)
+    asked = threading.Semaphore(0)
+
+    def read() -> int:
+        for _ in range(7):
+            asked.acquire(timeout=20)
+        calls.append(1)
+        return len(calls)
+
+    def ask() -> None:
+        together.wait(20)
+        asked.release()
+        found.append(kept("together", read))
+        connections.close_all()
+
+    found: list[int] = []
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [1] * 8
+    assert calls == [1]
+
+
+def test_a_reader_that_fails_leaves_the_next_to_read(ada, mine):
+    def fail() -> None:
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            kept("failing", fail)
+    assert kept("failing", lambda: 3) == 3
