@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.datagrams import Datagrams
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, until
 
 HOLDS = [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"]
@@ -122,6 +124,29 @@ def test_the_scheduler_has_neither_the_port_nor_any_connection_to_it(appliance):
 def test_others_may_neither_read_the_home_nor_hold_the_lock(appliance):
     assert stat.S_IMODE(appliance.home.stat().st_mode) & 0o007 == 0
     assert stat.S_IMODE((appliance.home / "scheduler.lock").stat().st_mode) == 0o600
+
+
+async def test_wishes_and_outcomes_cross_as_hints_without_redis(appliance):
+    """Heard by a third process, this one: everybody hears everything and keeps what is theirs."""
+    layer = Datagrams(appliance.home / "hints")
+    mine = await layer.new_channel()
+    await layer.group_add("live", mine)
+    made = await asyncio.to_thread(appliance.launch, "sleep", "60")
+    async with asyncio.timeout(10):
+        assert await layer.receive("scheduler") == {"type": "wake"}
+        assert await layer.receive(mine) == {"type": "live.changed"}
+        (launch,) = (await asyncio.to_thread(appliance.api, "GET", "commands/"))["results"]
+        assert await layer.receive(f"outcome.{launch['id']}") == {"type": "command.done"}
+    assert made["state"] == "running"
+
+
+def test_with_every_hint_lost_commands_are_carried_out_all_the_same(appliance):
+    """Their sockets are taken away under both: what is left is that each looks by itself now and then."""
+    for path in (appliance.home / "hints").iterdir():
+        path.unlink()
+    made = appliance.launch(*HOLDS, name="holds", gpu_memory="512MiB")
+    assert made["state"] == "running"
+    assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
 
 
 def up(home: Path, **environ: str) -> subprocess.Popen[str]:
