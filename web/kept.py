@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -28,11 +29,19 @@ def kept(key: Hashable, read: Callable[[], T]) -> T:
     database = connection.settings_dict["NAME"]
     if connection.vendor != "sqlite" or connection.in_atomic_block or not Path(database).is_file():
         return read()
-    return _kept(str(database)).get(key, read)
+    try:
+        return _kept(str(database)).get(key, read)
+    except sqlite3.Error:  # Django's own are others: the question failed, not the reading
+        return read()
 
 
 class Kept:
-    """Of one database. Used by all threads."""
+    """Of one database. Used by all threads.
+
+    Of each key one read is under way at a time. Whoever asks meanwhile cannot have what it finds, which may be older
+    than their question, and waits for the next one together with all others who do. So however many ask and however
+    often somebody writes, there are at most two reads between a question and its answer.
+    """
 
     def __init__(self, database: str) -> None:
         # It never writes, so that every change is another connection's, which is what the PRAGMA tells of.
@@ -40,30 +49,51 @@ class Kept:
         self._version: int | None = None
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
-        self._reading: dict[Hashable, threading.Lock] = {}
+        self._coming: dict[Hashable, Future[Any]] = {}  # reads that have not begun
+        self._running: dict[Hashable, Future[Any]] = {}
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
         with self._lock:
             self._look()
             if key in self._values:
                 return cast(T, self._values[key])
-            alone = self._reading.setdefault(key, threading.Lock())
-        with alone:  # one reads, and who asks for the same meanwhile waits for that
-            with self._lock:
-                version = self._look()
-                if key in self._values:
-                    return cast(T, self._values[key])
-            try:
-                value = read()
-                with self._lock:
-                    if self._look() == version and not (isinstance(value, bytes) and len(value) > LARGEST):
-                        self._values[key] = value
-                        if len(self._values) > ENTRIES:
-                            self._values.popitem(last=False)
-            finally:
-                with self._lock:
-                    self._reading.pop(key, None)
+            coming = self._coming.get(key)
+            if coming is None:
+                mine = self._coming[key] = Future()
+                running = self._running.get(key)
+        if coming is not None:
+            return cast(T, coming.result())
+        if running is not None:
+            wait([running])
+        with self._lock:
+            self._running[key] = self._coming.pop(key)  # who comes from now on waits for the next
+        try:
+            value = self._read(key, read)
+        except BaseException as error:
+            self._end(key, mine)
+            mine.set_exception(error)
+            raise
+        self._end(key, mine)
+        mine.set_result(value)
         return value
+
+    def _read(self, key: Hashable, read: Callable[[], T]) -> T:
+        with self._lock:
+            version = self._look()
+            if key in self._values:  # the read before this one found it, and nobody has written since
+                return cast(T, self._values[key])
+        value = read()
+        with self._lock:
+            if self._look() == version and not (isinstance(value, bytes) and len(value) > LARGEST):
+                self._values[key] = value
+                if len(self._values) > ENTRIES:
+                    self._values.popitem(last=False)
+        return value
+
+    def _end(self, key: Hashable, mine: Future[Any]) -> None:
+        with self._lock:
+            if self._running.get(key) is mine:
+                del self._running[key]
 
     def _look(self) -> int:
         """The database's version. What was kept of another one is forgotten."""
