@@ -56,6 +56,7 @@ from scheduler.rounds.time_limits import Limits
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.processes import Sessions
 from scheduler.sessions.reaper import Reaper
+from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.store import Store
 
@@ -162,21 +163,24 @@ class Scheduler:
         state = State(policy=settings.GPUSHARE_POLICY)
         self.report = Report(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
-        self.sessions = Sessions(self.broker, lambda session: self.reaper.add(session))
+        self.roster = Roster(self.broker)
+        self.sessions = Sessions(self.broker, self.roster, lambda session: self.reaper.add(session))
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
         self.memory = HostMemory()
         self.intents = Intents(self.store)
         self.removal = Removal(self.engine, self.intents, self.store)
-        self.containers = Containers(self.engine, self.broker, self.server, self.store, self.removal, self.memory)
+        self.containers = Containers(
+            self.engine, self.broker, self.roster, self.server, self.store, self.removal, self.memory
+        )
         self.take_over = TakeOver(
             self.containers, self.engine, self.broker, self.sessions, self.server, self.gpus, self.store
         )
         self.launcher = Launcher(
             self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.store, self.home
         )
-        self.steering = Steering(self.containers, self.engine, self.broker, self.store)
+        self.steering = Steering(self.containers, self.engine, self.broker, self.roster, self.store)
         self.ender = Ender(self.engine, self.broker, self.intents, self.store.records)
         self.commands = Commands(
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
@@ -186,7 +190,9 @@ class Scheduler:
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.intents, self.broker, self.store)
         self.bypass = Bypass(self.ender, self.broker, self.store)
-        self.measure = Measure(self.gpus, self.broker, self.store, self.engine.owns, self._measured)
+        self.measure = Measure(
+            self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self._measured
+        )
         self.contexts = Contexts(self.gpus, self.store)
         self.leftovers = Leftovers(self.engine, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
@@ -201,7 +207,7 @@ class Scheduler:
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
-            self.store.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
+            self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
             self.leftovers.run, self.contexts.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
             self.housekeeping.run,
@@ -241,7 +247,7 @@ class Scheduler:
 
     async def _stop_expecting(self) -> None:
         await asyncio.sleep(RECONNECTING)
-        self.broker.stop_expecting()
+        self.broker.waits.stop_expecting()
         await asyncio.Event().wait()
 
 

@@ -1,4 +1,4 @@
-"""Lease pages and wire frames for Python: the C code of lease.c and wire.h, called through cffi.
+"""Lease pages and wire frames for Python: the C code of lease.c, lease_v1.c and wire.h, called through cffi.
 
 There is no second definition here: sizes, layouts, constants and the arithmetic all come from the compiled headers
 (see binding_build.py). All sizes are bytes.
@@ -6,6 +6,7 @@ There is no second definition here: sizes, layouts, constants and the arithmetic
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.util
 import mmap
@@ -35,6 +36,7 @@ _lib: Any = _module.lib
 # ---- wire frames -----------------------------------------------------------------------------------------------
 
 WIRE_VERSION: int = _lib.WIRE_VERSION
+WIRE_OLDEST: int = _lib.WIRE_OLDEST
 FRAME_SIZE: int = _ffi.sizeof("struct wire_frame")
 
 
@@ -107,17 +109,20 @@ def unpack(data: bytes | bytearray | memoryview) -> Frame:
 PAGE_SIZE: int = _lib.LEASE_PAGE_SIZE
 PAGE_SLOTS: int = _lib.LEASE_SLOTS
 UUID_SIZE: int = _lib.LEASE_UUID_SIZE
+LEASE_ZERO: int = _lib.LEASE_ZERO
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # it is we who have too little
 PAGE_NAME = "gpushare-lease"  # the memfd's name, as it shows in /proc/<pid>/fd
 
+_WORD = 2**64 - 1  # a program may have written anything where the scheduler adds: it goes round, as in C
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class BadPage(ValueError):
-    """A file descriptor that is no lease page of this release."""
+    """A file descriptor that is no lease page of a version that is understood."""
 
 
 class Slot:
-    """One GPU's part of a lease page. What each number means is told in lease.h."""
+    """One GPU's part of a lease page, from the scheduler's side. What each number means is told in lease.h."""
 
     __slots__ = ("_page", "_raw")
 
@@ -130,17 +135,60 @@ class Slot:
         """16 bytes, as cuDeviceGetUuid gives them."""
         return bytes(_ffi.buffer(self._raw.uuid))
 
+    # ---- what decides ----
+
+    @property
+    def leased(self) -> int:
+        """By the scheduler's words: headroom, what was granted by message, and what was measured. Perhaps nonsense."""
+        return int(_lib.slot_bound(self._raw)) - LEASE_ZERO + self.granted + self.measured
+
+    def look(self, leased: int) -> int | None:
+        """The headroom; None if the page does not say any more that `leased` bytes are leased."""
+        headroom = int(_lib.lease_look(self._raw, leased))
+        return None if headroom == _WORD else headroom
+
     @property
     def headroom(self) -> int:
-        return int(_lib.slot_headroom(self._raw))
+        return int(_lib.lease_headroom(self._raw))
 
     @property
     def granted(self) -> int:
+        """The sum of what was granted by message."""
         return int(_lib.slot_granted(self._raw))
 
-    @granted.setter
-    def granted(self, value: int) -> None:
-        _lib.set_granted(self._raw, value)
+    def unheard(self, unsent: int) -> int:
+        """What was granted by message and the process had not heard of when it said HELLO. `unsent`: known to be so."""
+        return max(0, self.granted - int(_lib.slot_accepted(self._raw)))
+
+    @property
+    def measured(self) -> int:
+        return int(_lib.slot_measured(self._raw))
+
+    def grant(self, size: int) -> None:
+        """Raises the lease by `size` that a message gives to a waiting call; negative: takes that grant back."""
+        _lib.set_granted(self._raw, self.granted + size & _WORD)
+
+    def extend(self, size: int) -> None:
+        """Raises the lease by `size` of headroom."""
+        _lib.lease_extend(self._raw, size)
+
+    def measure(self, size: int) -> None:
+        """Raises the lease by `size` that the card shows beyond the charge; negative: lowers it."""
+        _lib.set_measured(self._raw, self.measured + size & _WORD)
+
+    def take_back(self, at_most: int) -> int:
+        """Lowers the lease by up to `at_most` bytes of headroom; returns how many it was."""
+        return int(_lib.lease_take_back(self._raw, at_most))
+
+    def settle(self) -> None:
+        """Takes all headroom back from a page that another scheduler has left, at whatever step."""
+        _lib.lease_settle(self._raw)
+
+    def wipe(self) -> None:
+        """The process allocates nothing more by itself: somebody wrote over the scheduler's words."""
+        _lib.set_limit(self._raw, 0)
+
+    # ---- display ----
 
     @property
     def quota(self) -> int:
@@ -170,13 +218,9 @@ class Slot:
     def overhead(self) -> int:
         return int(_lib.slot_overhead(self._raw))
 
-    @property
-    def peak(self) -> int:
-        return int(_lib.slot_peak(self._raw))
-
-    @peak.setter
-    def peak(self, value: int) -> None:
-        _lib.set_peak(self._raw, value)
+    def take_peak(self) -> int:
+        """The most that was used since the last look, as far as frees have told it; the next look begins."""
+        return int(_lib.lease_take_peak(self._raw))
 
     @property
     def pressure(self) -> bool:
@@ -194,40 +238,112 @@ class Slot:
     def claim(self) -> int:
         return int(_lib.lease_claim(self._raw))
 
-    def take_back(self, at_most: int) -> int:
-        """Takes up to `at_most` bytes of headroom away; returns how many it was."""
-        return int(_lib.lease_take_back(self._raw, at_most))
+    @property
+    def waiting(self) -> float:
+        """Since when the container waits, in seconds on the monotonic clock; 0 if it does not."""
+        return float(_lib.slot_waiting(self._raw)) / 1e9
 
-    def extend(self, size: int) -> None:
-        """Adds headroom. Set `granted` first, see lease.h."""
-        _lib.lease_extend(self._raw, size)
+    @waiting.setter
+    def waiting(self, since: float) -> None:
+        _lib.set_waiting(self._raw, max(0, int(since * 1e9)))
+
+    # ---- the process's own side, for tests ----
 
     def reserve(self, size: int) -> bool:
-        """The process's own side, for tests: takes `size` out of the headroom if it holds that much."""
+        """Takes `size` out of the headroom if it holds that much."""
         return bool(_lib.lease_reserve(self._raw, size))
 
     def release(self, size: int) -> bool:
-        """The process's own side, for tests: puts `size` back; true if somebody waits for it."""
+        """Puts `size` back; true if somebody waits for it."""
         return bool(_lib.lease_release(self._raw, size))
+
+    def accept(self, size: int) -> None:
+        """Has heard that `size` was granted by message."""
+        _lib.lease_accept(self._raw, size)
+
+
+class SlotV1(Slot):
+    """The same of a page of version 1 (lease_v1.h), which cannot tell what was measured or not heard of."""
+
+    __slots__ = ()
+
+    @property
+    def leased(self) -> int:
+        return int(_lib.slot_limit(self._raw))
+
+    def look(self, leased: int) -> int | None:
+        headroom = int(_lib.lease_v1_look(self._raw, leased))
+        return None if headroom == _WORD else headroom
+
+    @property
+    def headroom(self) -> int:
+        return int(_lib.slot_taken(self._raw))
+
+    @property
+    def granted(self) -> int:
+        return 0
+
+    @property
+    def measured(self) -> int:
+        return 0
+
+    def unheard(self, unsent: int) -> int:
+        return unsent
+
+    def grant(self, size: int) -> None:
+        _lib.set_limit(self._raw, self.leased + size & _WORD)
+
+    def extend(self, size: int) -> None:
+        self.grant(size)
+        _lib.lease_v1_extend(self._raw, size)
+
+    def measure(self, size: int) -> None:
+        self.grant(size)
+
+    def take_back(self, at_most: int) -> int:
+        taken = int(_lib.lease_v1_take_back(self._raw, at_most))
+        self.grant(-min(taken, self.leased))
+        return taken
+
+    def settle(self) -> None:
+        self.take_back(_WORD)
+
+    def wipe(self) -> None:
+        _lib.lease_v1_take_back(self._raw, _WORD)
+
+    def take_peak(self) -> int:
+        peak = int(_lib.slot_peak(self._raw))
+        _lib.set_peak(self._raw, 0)
+        return peak
+
+    @property
+    def used(self) -> int:
+        return max(0, self.leased - self.headroom)
 
 
 class LeasePage:
     """A lease page mapped into this process: `page[0]`, `len(page)`, `for slot in page`."""
 
     def __init__(self, fd: int) -> None:
-        """Maps the page behind `fd` and owns `fd` from now on, also when this raises. Use `create` or `adopt`."""
+        """Maps the page behind `fd` and owns `fd` from now on, also when this raises. Use `create` or `adopt`.
+
+        Raises BadPage, or OSError if the scheduler itself is out of descriptors or memory.
+        """
         self._fd = fd
         try:
             self._map = mmap.mmap(fd, PAGE_SIZE)
         except (OSError, ValueError) as error:
             os.close(fd)
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                raise  # that says nothing about the page
             raise BadPage(f"it cannot be mapped: {error}") from error
         self._raw = _ffi.from_buffer("struct lease_page *", self._map)
         self._count = 0
+        self._slot: type[Slot] = Slot
 
     @classmethod
-    def create(cls, uuids: Sequence[bytes], name: str = PAGE_NAME) -> Self:
-        """A new page with one slot per GPU; `name` shows in /proc.
+    def create(cls, uuids: Sequence[bytes], name: str = PAGE_NAME, version: int = WIRE_VERSION) -> Self:
+        """A new page with one slot per GPU; `name` shows in /proc, `version` is what its process speaks.
 
         Raises ValueError for too many GPUs or a UUID that is not 16 bytes.
         """
@@ -239,7 +355,8 @@ class LeasePage:
         os.ftruncate(fd, PAGE_SIZE)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         page = cls(fd)
-        _lib.lease_page_init(page._raw, len(uuids))
+        page._understand(version)
+        (_lib.lease_v1_page_init if version == 1 else _lib.lease_page_init)(page._raw, len(uuids))
         for index, uuid in enumerate(uuids):
             _ffi.buffer(page._raw.slot[index].uuid)[:] = uuid
         page._count = len(uuids)
@@ -261,10 +378,15 @@ class LeasePage:
         page = cls(fd)
         # Read once: the process can change it at any time.
         page._count = int(page._raw.slots)
-        if not _lib.lease_page_valid(page._raw) or page._count > PAGE_SLOTS:
+        first = _lib.lease_v1_page_valid(page._raw)
+        if not (first or _lib.lease_page_valid(page._raw)) or page._count > PAGE_SLOTS:
             page.close()
-            raise BadPage("it was not written by this release")
+            raise BadPage("it was not written by this release or the one before")
+        page._understand(1 if first else WIRE_VERSION)
         return page
+
+    def _understand(self, version: int) -> None:
+        self._slot = SlotV1 if version == 1 else Slot
 
     def fileno(self) -> int:
         return self._fd
@@ -281,7 +403,7 @@ class LeasePage:
     def __getitem__(self, index: int) -> Slot:
         if not 0 <= index < self._count:
             raise IndexError(index)
-        return Slot(self, _ffi.addressof(self._raw.slot, index))
+        return self._slot(self, _ffi.addressof(self._raw.slot, index))
 
     def __iter__(self) -> Iterator[Slot]:
         return (self[index] for index in range(self._count))

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-HEADERS = ("wire.h", "lease.h")
+HEADERS = ("wire.h", "lease.h", "lease_v1.h")
 
 # Python reads and writes the fields of a slot through these: plain loads of shared memory may be torn or kept back.
 ACCESSORS = """
@@ -51,7 +51,7 @@ def build(folder: Path) -> None:
     )
     ffi.set_source(
         "_gpushare",
-        '#include "lease.c"\n#include "wire.h"\n'
+        '#include "lease.c"\n#include "lease_v1.c"\n#include "wire.h"\n'
         + ACCESSORS
         + "".join(f"FIELD({kind}, {name})\n" for kind, name in fields),
         include_dirs=[str(HERE)],

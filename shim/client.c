@@ -120,7 +120,10 @@ static void answer(const struct wire_frame *frame) {
     for (struct waiter *waiter = session.waiters; waiter; waiter = waiter->next) {
         if (waiter->need.serial != frame->serial || waiter->answer != WAITING) continue;
         if (frame->type == WIRE_REJECTED) waiter->answer = frame->code ? (int)frame->code : WIRE_SHORTAGE;
-        if (frame->type == WIRE_GRANTED && frame->bytes == waiter->need.bytes) waiter->answer = WIRE_OK;
+        if (frame->type == WIRE_GRANTED && frame->bytes == waiter->need.bytes) {
+            lease_accept(&client_page()->slot[waiter->need.slot], frame->bytes);
+            waiter->answer = WIRE_OK;
+        }
     }
 }
 

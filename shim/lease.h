@@ -1,15 +1,46 @@
 /* The lease page: one memory file (memfd) per process, written by that process and by the scheduler.
  *
- * It holds, per GPU, one number that decides: `headroom`, the bytes that the process may allocate without asking.
- * Everything else is display. Both sides change the headroom only by the functions below, each a single atomic
- * operation, so no lock is shared between processes and a process killed at any point leaves nothing locked.
+ * Every word has one writer. Nothing in it has to be changed together with something else, so whoever dies, at whatever
+ * instruction, leaves a page that is right: the next scheduler reads from it alone what the process holds.
  *
- * The scheduler keeps its own account of what it has granted: a page is never evidence against it. Whatever is read
- * from a page is clamped to the scheduler's own number by `at_most` arguments.
+ * Per GPU, `taken` and `limit` decide. They are places on one scale, which begins at LEASE_ZERO:
  *
- * The wake-up rule (no release is ever missed): the process adds headroom, then reads `pressure`; the scheduler sets
- * `pressure`, then takes headroom. All four are sequentially consistent, so at least one side sees the other.
+ *   taken     the process: moves up by what it allocates without asking, down by what it frees
+ *   limit     the scheduler: how far `taken` may go; headroom = limit - taken
+ *   bound     the scheduler: the limit that it counts with. `limit` is below it only while bytes are taken back, and
+ *             nobody else is given them until both are equal
+ *   granted   the scheduler: the sum of what it has granted by message
+ *   accepted  the process: the sum of what it has heard of that; granted - accepted is on its way, or was lost with
+ *             a connection, and is told again on the next
+ *   measured  the scheduler: what the card shows beyond what the process has charged itself
  *
+ *   used  = (taken - LEASE_ZERO) + granted + measured
+ *   lease = (bound - LEASE_ZERO) + granted + measured
+ *
+ * What came by message never passed through the headroom, so nobody can race for it; once freed, it is headroom like
+ * all else, and `taken` may well be below where it began. That is why the scale does not begin at 0.
+ *
+ * To allocate, the process moves `taken` by one compare-and-swap and looks at `limit` again (`lease_reserve`). To take
+ * back, the scheduler lowers `limit` and looks at `taken` again (`lease_take_back`): a store, then a load of the
+ * other's word, on both sides, all sequentially consistent, so at least one of them sees the other. If it is the
+ * process, it moves `taken` down again and asks; if it is the scheduler, it leaves what is taken. No help from the
+ * process is needed: it may be frozen between any two instructions. For that moment `taken` may be above `limit`, never
+ * above a limit that was in force.
+ *
+ * A scheduler that takes over (`lease_settle`) closes the lease, looks what is taken, and sets the limit there, but
+ * never above `bound`: what is taken beyond it is about to be undone, and may be somebody else's by now. Then used =
+ * lease, whatever the last one was about to do. Each of a grant's and a measurement's steps changes one word, and
+ * between any two of them the sum above is either that from before or counts headroom, which settling takes back.
+ *
+ * The scheduler keeps its own account of what it has granted: a page is never evidence against it. The program can
+ * write to the whole page; what it writes over the scheduler's words shows, and what it writes into its own is held
+ * against the card.
+ *
+ * The wake-up rule (no release is ever missed): the process moves `taken` down, then reads `pressure`; the scheduler
+ * sets `pressure`, then looks at `taken`. All four are sequentially consistent, so at least one side sees the other.
+ * (One who moves it down in `lease_reserve` asks, and is looked at then.)
+ *
+ * tests/shim/lease_model.py has every interleaving and every death of these steps, by the same names.
  * All sizes are bytes. No function allocates, blocks, or calls anything outside this file.
  */
 #ifndef GPUSHARE_LEASE_H
@@ -20,23 +51,31 @@
 #include <stdint.h>
 
 #define LEASE_MAGIC 0x4c535047u /* "GPSL" */
-#define LEASE_VERSION 1
+#define LEASE_VERSION 2
 #define LEASE_SLOTS 16
 #define LEASE_PAGE_SIZE 4096
 #define LEASE_UUID_SIZE 16
+#define LEASE_ZERO 0x400000000000u /* 64 TiB: more than any process can free of what came by message */
+#define LEASE_LOOK_BIT 48
 
+/* What both versions have stands at one place in both; lease_v1.h tells what differs. */
 struct lease_slot {
-    _Atomic uint64_t headroom;  /* leased and not used yet: the process subtracts to allocate */
-    _Atomic uint64_t granted;   /* scheduler: leased to this process, headroom included */
-    _Atomic uint64_t quota;     /* scheduler: the container's quota on this GPU */
-    _Atomic uint64_t elsewhere; /* scheduler: used by the container's other processes on this GPU */
-    _Atomic uint64_t context;   /* scheduler: what one context takes on this GPU; reserved before one is made */
-    _Atomic uint64_t overhead;  /* process: what it has charged for contexts so far */
-    _Atomic uint64_t peak;      /* process: the most it has used; the scheduler sets it back when it has looked */
-    _Atomic uint32_t pressure;  /* scheduler: somebody waits for this GPU; say RELEASED when headroom grows */
-    uint32_t reserved;
+    _Atomic uint64_t taken;        /* process */
+    _Atomic uint64_t limit;        /* scheduler */
+    _Atomic uint64_t quota;        /* scheduler: the container's quota on this GPU */
+    _Atomic uint64_t elsewhere;    /* scheduler: used by the container's other processes on this GPU */
+    _Atomic uint64_t context;      /* scheduler: what one context takes on this GPU; reserved before one is made */
+    _Atomic uint64_t overhead;     /* process: what it has charged for contexts so far */
+    _Atomic uint64_t peak;         /* process: the highest `taken` since the last look, under that look's number */
+    _Atomic uint32_t pressure;     /* scheduler: somebody waits for this GPU; say RELEASED when headroom grows */
+    _Atomic uint32_t look;         /* scheduler: how often it has looked at `peak` */
     uint8_t uuid[LEASE_UUID_SIZE]; /* scheduler, before the page is sent: the GPU, as cuDeviceGetUuid gives it */
-    uint8_t padding[48];           /* one slot, two cache lines: GPUs do not disturb each other */
+    _Atomic uint64_t granted;      /* scheduler */
+    _Atomic uint64_t accepted;     /* process */
+    _Atomic uint64_t measured;     /* scheduler */
+    _Atomic uint64_t waiting;      /* scheduler: since when the container waits, monotonic ns; 0: it does not */
+    _Atomic uint64_t bound;        /* scheduler */
+    uint8_t padding[8];            /* one slot, two cache lines: GPUs do not disturb each other */
 };
 
 struct lease_page {
@@ -49,19 +88,22 @@ struct lease_page {
 
 /* ---- the process's side ---- */
 
-/* Takes `bytes` out of the headroom; false, changing nothing, if there is less. */
+/* Takes `bytes` out of the headroom; false, with nothing taken, if there is less: ask for them. */
 bool lease_reserve(struct lease_slot *slot, uint64_t bytes);
 
 /* Puts `bytes` back, after the real free has returned. True: somebody waits, send RELEASED. */
 bool lease_release(struct lease_slot *slot, uint64_t bytes);
 
-/* What this process uses: granted − headroom, never below zero. */
+/* Notes that `bytes` granted by message have been heard of, before anything can be done with them. */
+void lease_accept(struct lease_slot *slot, uint64_t bytes);
+
+/* What this process uses, never below zero. */
 uint64_t lease_used(const struct lease_slot *slot);
 
 /* What the whole container may still use: quota − used − elsewhere, never below zero. */
 uint64_t lease_claim(const struct lease_slot *slot);
 
-/* ---- the scheduler's side ---- */
+/* ---- the scheduler's side: of one thread ---- */
 
 /* Prepares a zeroed page for `slots` GPUs. False if there are more than LEASE_SLOTS. */
 bool lease_page_init(struct lease_page *page, unsigned slots);
@@ -69,10 +111,23 @@ bool lease_page_init(struct lease_page *page, unsigned slots);
 /* True if the page is one that this release wrote. */
 bool lease_page_valid(const struct lease_page *page);
 
+/* What the process may take without asking, never below zero. */
+uint64_t lease_headroom(const struct lease_slot *slot);
+
+/* The headroom as well; UINT64_MAX if the scheduler's words do not say any more that `leased` bytes are leased, or if
+ * the process claims more headroom than that: somebody has written over them. */
+uint64_t lease_look(const struct lease_slot *slot, uint64_t leased);
+
 /* Takes back up to `at_most` bytes of headroom; returns how many it was. */
 uint64_t lease_take_back(struct lease_slot *slot, uint64_t at_most);
 
-/* Adds headroom. Set `granted` first: used = granted − headroom must never be seen below what is really used. */
+/* Adds headroom. */
 void lease_extend(struct lease_slot *slot, uint64_t bytes);
+
+/* Of a page that an earlier scheduler has left, at whatever step: takes all headroom back. */
+void lease_settle(struct lease_slot *slot);
+
+/* The most used since the last look, as far as frees have noted it; the next look begins. */
+uint64_t lease_take_peak(struct lease_slot *slot);
 
 #endif

@@ -17,6 +17,7 @@ from scheduler.core.events import ContainerAdded, ContainerKilled, ContainerPaus
 from scheduler.engines.base import Condition, Engine, Sighting
 from scheduler.engines.host_memory import HostMemory
 from scheduler.sessions.broker import Broker
+from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
@@ -31,10 +32,18 @@ STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 class Containers:
     def __init__(
-        self, engine: Engine, broker: Broker, server: Server, store: Store, removal: Removal, memory: HostMemory
+        self,
+        engine: Engine,
+        broker: Broker,
+        roster: Roster,
+        server: Server,
+        store: Store,
+        removal: Removal,
+        memory: HostMemory,
     ) -> None:
         self._engine = engine
         self._broker = broker
+        self._roster = roster
         self._server = server
         self._store = store
         self._removal = removal
@@ -49,7 +58,7 @@ class Containers:
 
     def admit(self, row: Container, tenant: Tenant, *, running: bool = False) -> Refused | None:
         """Makes it known to those who decide; the refusal if it may not be."""
-        return self._broker.add(
+        return self._roster.add(
             tenant,
             ContainerAdded(
                 self._broker.now(),
@@ -144,7 +153,7 @@ class Containers:
     def forget(self, tenant: Tenant) -> None:
         """It has ended, or its launch came to nothing."""
         self._server.shut(tenant.id)
-        self._broker.end(tenant)
+        self._roster.end(tenant)
         self._strays.pop(tenant.id, None)
 
 

@@ -8,6 +8,7 @@ from scheduler.containers.life import Containers, as_problem
 from scheduler.core.events import PriorityChanged
 from scheduler.engines.base import Condition, Engine, Sighting
 from scheduler.sessions.broker import Broker
+from scheduler.sessions.roster import Roster
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.models import Container
@@ -16,10 +17,11 @@ from web.models import Container
 class Steering:
     """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing."""
 
-    def __init__(self, containers: Containers, engine: Engine, broker: Broker, store: Store) -> None:
+    def __init__(self, containers: Containers, engine: Engine, broker: Broker, roster: Roster, store: Store) -> None:
         self._containers = containers
         self._engine = engine
         self._broker = broker
+        self._roster = roster
         self._store = store
 
     async def pause(self, tenant: Tenant) -> None:
@@ -44,7 +46,7 @@ class Steering:
         if size > min(before.values(), default=size):
             # Looked at when it was asked for, too, but something else may have been given to the owner since.
             await self._store.promises.make(row, wanted, within_allowance=True)
-        if refused := self._broker.change_quota(tenant, wanted):
+        if refused := self._roster.change_quota(tenant, wanted):
             for gpu, quota in before.items():
                 self._store.claim(tenant.id, gpu, quota=quota)
             raise as_problem(refused, field="gpu_memory")

@@ -83,7 +83,7 @@ class TakeOver:
         try:
             # The name of a page says whose it is; the engine knows.
             if started is not None and self._engine.owns(tenant.engine_id, pid):
-                page = lease_pages.take_over(fd, list(tenant.quota))
+                page = lease_pages.take_over(fd, tenant.quota)
                 self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
         except (lease_pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)

@@ -5,6 +5,9 @@ measured, modules, libraries) and is charged; what it no longer shows is given b
 same instant as the page, so only a difference seen several times in a row counts, at its smallest; after one that is
 not charged yet, the next looks come sooner.
 
+A program that execs another keeps its process, and so its session, but not its memory: where the card has not shown a
+process for as many looks and its page is mapped no more, the session has ended.
+
 What no session accounts for is foreign and comes off the capacity. A process inside a container of ours that has no
 session is uncapped: it got past the shim.
 """
@@ -31,9 +34,10 @@ log = logging.getLogger(__name__)
 
 PERIOD = 1.0  # seconds
 AGAIN = 0.25  # seconds, while a difference has been seen and not often enough
-TIMES = 3  # a difference must be seen so often in a row
+TIMES = 3  # a difference must be seen so often in a row, and a process be missing
 
 Owns = Callable[[str, int], bool]
+Replaced = Callable[[list[Session]], Awaitable[None]]
 Measured = Callable[[Mapping[str, Reading]], Awaitable[None]]
 
 
@@ -60,15 +64,28 @@ class Difference:
 
 
 class Measure:
-    """`owns` tells whether a host pid runs inside the container with this engine id; `measured` is called each time."""
+    """`owns` tells whether a host pid runs inside the container with this engine id; `measured` is called each time.
 
-    def __init__(self, gpus: Gpus, broker: Broker, store: Store, owns: Owns, measured: Measured) -> None:
+    `replaced` is given sessions that no card shows, and ends those whose process runs another program now.
+    """
+
+    def __init__(
+        self,
+        gpus: Gpus,
+        broker: Broker,
+        store: Store,
+        owns: Owns,
+        replaced: Replaced,
+        measured: Measured,
+    ) -> None:
         self._gpus = gpus
         self._broker = broker
         self._store = store
         self._owns = owns
+        self._replaced = replaced
         self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}
+        self._missing: dict[int, int] = {}  # session → looks in a row in which no card showed it
         self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
         self._owners: dict[tuple[int, int | None], str] = {}
         self.readings: Mapping[str, Reading] = {}
@@ -107,9 +124,21 @@ class Measure:
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
         alive = self._broker.sessions.keys()
         self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
+        await self._look_for_replaced()
         self._broker.tell(Ticked(self._broker.now()))
-        self._broker.age_order()
+        self._broker.waits.age_order()
         await self._measured(self.readings)
+
+    async def _look_for_replaced(self) -> None:
+        shown = {gpu: reading.processes for gpu, reading in self.readings.items()}
+        missing = [
+            session.id
+            for session in self._broker.sessions.values()
+            if not session.ended and all(gpu in shown and session.pid not in shown[gpu] for gpu in session.leases)
+        ]
+        self._missing = {id_: self._missing.get(id_, 0) + 1 for id_ in missing}
+        if looked := [self._broker.sessions[id_] for id_, times in self._missing.items() if times % TIMES == 0]:
+            await self._replaced(looked)
 
     def _compare(self, gpu: str, held: Mapping[int, int], before: Mapping[tuple[int, str], int]) -> None:
         for session in list(self._broker.sessions.values()):

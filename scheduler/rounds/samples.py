@@ -31,7 +31,7 @@ class History:
                 if gpu in readings:
                     granted[gpu] += tenant.granted(gpu)
                     self._sample(tenant, gpu, readings[gpu], at, waited)
-                    self._broker.tell_use(tenant, gpu)
+                    self._broker.records.use(tenant, gpu)
         for gpu, reading in readings.items():
             self._store.sample(
                 None, gpu, at, used=reading.used, peak=reading.used, granted=granted[gpu],

@@ -1,8 +1,9 @@
 """Lease pages from the scheduler's side: making, sending, taking over, reading and taking back.
 
 A page is shared with a program that may scribble over it. So nothing read from a page is believed beyond the
-scheduler's own number (`Lease.granted`): headroom above it is *forged*, is wiped out, and from then on nothing is
-taken back from that page; what the process really holds is found through NVML (see measure.py).
+scheduler's own number (`Lease.granted`): a page in which somebody has changed the scheduler's words, or that shows more
+headroom than was leased, is *forged*. Its headroom is wiped out, and from then on nothing is taken back from it; what
+the process really holds is found through NVML (see measure.py).
 
 The memory file is sealed against resizing, so that no process can make the scheduler fault by shrinking it.
 """
@@ -11,14 +12,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from scheduler.gpus import uuid_bytes
-from shim.binding import PAGE_NAME, BadPage, LeasePage, Slot
+from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage, Slot
 
-__all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "is_mapped", "make", "take_over"]
+__all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "is_mapped", "make", "slots", "take_over"]
 
 ANY = 2**64 - 1
 
@@ -32,22 +34,29 @@ class Place:
     context: int
 
 
-def make(pid: int, container: str, places: Sequence[Place]) -> LeasePage:
-    """A new page for one process."""
+def make(pid: int, container: str, places: Sequence[Place], version: int = WIRE_VERSION) -> LeasePage:
+    """A new page for one process, which speaks `version` of the protocol."""
     # The name lets a restarted scheduler tell the process's own page from one that a fork inherited.
-    page = LeasePage.create([uuid_bytes(place.gpu) for place in places], name=f"{PAGE_NAME}-{pid}-{container}")
+    name = f"{PAGE_NAME}-{pid}-{container}"
+    page = LeasePage.create([uuid_bytes(place.gpu) for place in places], name, version)
     for slot, place in zip(page, places, strict=True):
         _show_place(slot, place)
     return page
 
 
-def take_over(fd: int, gpus: Sequence[str]) -> LeasePage:
+def take_over(fd: int, gpus: Iterable[str]) -> LeasePage:
     """Maps a page that a process has handed back; `fd` stays the caller's. Raises BadPage."""
     page = LeasePage.adopt(os.dup(fd))
-    if page.uuids != tuple(uuid_bytes(gpu) for gpu in gpus):
+    if not slots(page, gpus):
         page.close()
         raise BadPage("it is not for this container's GPUs")
     return page
+
+
+def slots(page: LeasePage, gpus: Iterable[str]) -> dict[str, int]:
+    """Where in the page each of the GPUs is: one may have come or gone since the page was made, and is left out."""
+    places = {uuid: index for index, uuid in reversed(list(enumerate(page.uuids)))}
+    return {gpu: places[uuid] for gpu in gpus if (uuid := uuid_bytes(gpu)) in places}
 
 
 def inode(page: LeasePage) -> int:
@@ -60,16 +69,34 @@ def _show_place(slot: Slot, place: Place) -> None:
 
 
 class Lease:
-    """The scheduler's account of one process on one GPU. `granted` is the truth; the page only shows it."""
+    """The scheduler's account of one process on one GPU. `granted` is the truth; the page only shows it.
 
-    def __init__(self, slot: Slot, granted: int = 0) -> None:
-        self._slot = slot
-        self.granted = granted
+    Each step below changes one word of the page, so that the next scheduler finds a page that is right wherever this
+    one ends (lease.h).
+    """
+
+    def __init__(self, slot: Slot, index: int) -> None:
+        self.index = index  # of the slot in its page
+        self.granted = 0
+        self.measured = 0  # inside `granted`: what the card shows beyond what the process has charged itself
+        self.unheard = 0  # inside `granted`: told, but not heard of; whoever asks again is told again
         self.forged = False
+        self._slot = slot
+        self._beyond = 0  # what the page had more than there was room for when it was taken over
+        self._unsent = 0
         self._peak = 0
-        self.measured = 0  # charged on top of what the process has charged itself: what the card was seen to hold more
-        self.check()
-        slot.granted = granted
+
+    @classmethod
+    def taken_over(cls, slot: Slot, index: int, room: int) -> Self:
+        """What a process uses under another scheduler's lease, up to `room`. No page brings headroom with it."""
+        slot.settle()
+        lease = cls(slot, index)
+        held = max(0, slot.leased)
+        lease.granted = min(held, max(0, room))
+        lease._beyond = held - lease.granted
+        lease.measured = min(slot.measured, lease.granted)
+        lease.check()
+        return lease
 
     @property
     def used(self) -> int:
@@ -78,8 +105,11 @@ class Lease:
 
     @property
     def headroom(self) -> int:
-        self.check()
-        return min(self._slot.headroom, self.granted) if not self.forged else 0
+        shown = self._slot.look(self.granted + self._beyond)
+        if shown is None or self.forged:
+            self.check()
+            return 0
+        return max(0, shown - self._beyond)
 
     @property
     def overhead(self) -> int:
@@ -87,34 +117,50 @@ class Lease:
         return min(self._slot.overhead + self.measured, self.used)
 
     def take_peak(self) -> int:
-        """The most that was used since the last look, by the process's own word but never above `granted`."""
+        """The most that was used since the last look and freed since, by the process's own word, up to `granted`."""
         self._note_peak()
-        peak, self._peak = max(self._peak, self.used), 0
+        peak, self._peak = self._peak, 0
         return peak
 
     def _note_peak(self) -> None:
-        self._peak = max(self._peak, min(self._slot.peak, self.granted))
-        self._slot.peak = 0
+        self._peak = max(self._peak, min(self._slot.take_peak(), self.granted))
 
     def check(self) -> bool:
         """Wipes out headroom that was never granted. True the first time that happens."""
-        if self._slot.headroom <= self.granted:
-            return False
-        self._slot.take_back(ANY)
-        first, self.forged = not self.forged, True
+        first = not self.forged and self._slot.look(self.granted + self._beyond) is None
+        self.forged = self.forged or first
+        if first or (self.forged and self._slot.headroom):
+            self._slot.wipe()
         return first
 
     def grant(self, size: int, *, idle: int = 0) -> None:
-        """Raises the lease by `size` bytes in use and `idle` bytes of headroom."""
+        """Raises the lease by `size` bytes for a call that waits and `idle` bytes of headroom. Then tell it."""
+        self._note_peak()  # it is in the page's own scale, which a grant moves
         self.granted += size + idle
-        # In this order, `used` is never seen below what is really used.
-        self._slot.granted = self.granted
-        if idle:
+        self._slot.grant(size)
+        if idle and not self.forged:
             self._slot.extend(idle)
 
-    def free(self, size: int) -> None:
-        """Turns bytes in use into headroom: they were granted or charged, and nobody holds them after all."""
-        self._slot.extend(min(size, self.used))
+    def hung_up(self, unsent: int) -> None:
+        """`unsent` bytes were granted to a connection that has ended, and never went."""
+        self._unsent += unsent
+
+    def said_hello(self) -> None:
+        """The process has a new connection: nothing more can reach it from an earlier one."""
+        self.unheard = min(self._slot.unheard(self._unsent), self.used)
+        self._unsent = 0
+
+    def tell_again(self, size: int) -> bool:
+        """Whether a call that asks for `size` bytes has been granted them already and was not told."""
+        told = 0 < size <= self.unheard
+        self.unheard -= size if told else 0
+        return told
+
+    def give_up_unheard(self) -> int:
+        """Lowers the lease by what was granted and nobody asks for any more; returns how many bytes it was."""
+        size, self.unheard = self.unheard, 0
+        self._slot.grant(-size)
+        return self._lower(size)
 
     def take_back(self, at_most: int = ANY) -> int:
         """Lowers the lease by up to `at_most` idle bytes; returns how many it was."""
@@ -122,27 +168,49 @@ class Lease:
         if self.forged:
             return 0
         self._note_peak()
-        taken = self._slot.take_back(min(at_most, self.granted))
-        self.granted -= taken
-        self._slot.granted = self.granted
-        return taken
+        return self._lower(self._slot.take_back(min(at_most, self.granted) + self._beyond))
+
+    def _lower(self, size: int) -> int:
+        """The page has `size` bytes less; returns how many of them were in the account."""
+        beyond = min(size, self._beyond)
+        self._beyond -= beyond
+        self.granted -= size - beyond
+        return size - beyond
 
     def charge(self, size: int) -> int:
-        """Counts `size` bytes more as used, out of the headroom; returns how many did not fit in there."""
-        rest = size - self._slot.take_back(min(size, self.headroom))
+        """Counts `size` bytes more as used, out of the headroom; returns by how many the lease has grown for it."""
+        known = min(size, self._beyond)  # the page has it already
+        self._beyond -= known
+        self.granted += known
+        if known == size:
+            return known
+        headroom, size = self.headroom, size - known
+        self._note_peak()
         self.measured += size
-        return rest
+        self.granted += size
+        self._slot.measure(size)
+        return known + size - self.take_back(min(size, headroom))
 
-    def discharge(self, size: int) -> None:
-        """Gives back what `charge` has taken."""
+    def discharge(self, size: int) -> int:
+        """Counts up to `size` bytes less of what `charge` has counted; returns by how many the lease is lower now."""
         size = min(size, self.measured)
+        self._note_peak()
         self.measured -= size
-        self.free(size)
+        self._slot.measure(-size)
+        return self._lower(size)
+
+    @property
+    def waiting(self) -> float:
+        """Since when the container waits, by the last scheduler's word; 0 if it does not."""
+        return self._slot.waiting
 
     def show(self, place: Place, *, elsewhere: int) -> None:
         """Brings what the page only displays up to date."""
         _show_place(self._slot, place)
         self._slot.elsewhere = elsewhere
+
+    def show_waiting(self, since: float | None) -> None:
+        self._slot.waiting = since or 0.0
 
     def set_pressure(self, on: bool) -> None:
         self._slot.pressure = on
@@ -165,8 +233,8 @@ def find(pid: int) -> int | None:
             try:
                 if re.fullmatch(_link(pid), os.readlink(link)):
                     return os.open(link, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                continue  # closed, or the process ended, meanwhile
+            except OSError as error:
+                _must_be_gone(error)
     return None
 
 
@@ -178,8 +246,15 @@ def is_mapped(pid: int, inode: int) -> bool:
 def _maps(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/maps").read_text(errors="replace")
-    except OSError:
+    except OSError as error:
+        _must_be_gone(error)
         return ""
+
+
+def _must_be_gone(error: OSError) -> None:
+    """A process, or its descriptor, that went meanwhile is one thing; that we cannot look is another, and is raised."""
+    if error.errno in EXHAUSTED:
+        raise error
 
 
 def _link(pid: int) -> str:
@@ -190,5 +265,6 @@ def _link(pid: int) -> str:
 def _links(folder: str) -> list[str]:
     try:
         return [f"{folder}/{entry}" for entry in os.listdir(folder)]
-    except OSError:
+    except OSError as error:
+        _must_be_gone(error)
         return []

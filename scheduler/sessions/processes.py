@@ -11,14 +11,15 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
+from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Connection, is_power_of_two
 from scheduler.sessions.tenants import Session, Tenant, start_time
-from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
+from scheduler.sessions.wire import WIRE_OLDEST, WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,9 @@ NEEDS_LIMIT = 1024  # open at once from one process, which has no more threads t
 class Sessions:
     """What the server tells (server.Handler). `died` is called for each process that has ended; `gone` answers it."""
 
-    def __init__(self, broker: Broker, died: Callable[[Session], None]) -> None:
+    def __init__(self, broker: Broker, roster: Roster, died: Callable[[Session], None]) -> None:
         self._broker = broker
+        self._roster = roster
         self._died = died
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
@@ -38,7 +40,7 @@ class Sessions:
 
     def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
         tenant = self._broker.tenants.get(connection.container)
-        if frame.code != WIRE_VERSION:
+        if not WIRE_OLDEST <= frame.code <= WIRE_VERSION:
             self._refuse(connection, Code.BAD_VERSION)
             return
         if tenant is None or tenant.finished or tenant.killed:
@@ -51,7 +53,7 @@ class Sessions:
         session = self._processes.get((connection.peer.pid, started))
         if session is None:
             try:
-                session = self._open(tenant, connection, started, page)
+                session = self._open(tenant, connection, started, frame.code, page)
             except BadPage as error:
                 # A process goes on with the page it handed over, so there is no giving it another.
                 log.warning(
@@ -72,20 +74,28 @@ class Sessions:
         connection.send(Frame(Type.REFUSED, code=code))
         connection.close()
 
-    def _open(self, tenant: Tenant, connection: Connection, started: int, handed_back: int | None) -> Session:
+    def _open(
+        self, tenant: Tenant, connection: Connection, started: int, version: int, handed_back: int | None
+    ) -> Session:
         """Raises BadPage."""
-        peer = connection.peer
-        if handed_back is None:
-            page = lease_pages.make(peer.pid, tenant.id, tenant.places(self._broker.contexts))
-        else:
-            page = lease_pages.take_over(handed_back, list(tenant.quota))
-            if any(
-                lease_pages.inode(page) == lease_pages.inode(session.page) for session in self._broker.sessions.values()
-            ):
-                page.close()
-                raise BadPage("it belongs to another process")
-        taken_over = handed_back is not None
-        return self.open(tenant, peer.pid, started, os.dup(peer.pidfd), page, taken_over=taken_over)
+        pid, pidfd = connection.peer.pid, os.dup(connection.peer.pidfd)
+        try:
+            if handed_back is None:
+                page = lease_pages.make(pid, tenant.id, list(tenant.places(self._broker.contexts).values()), version)
+            else:
+                page = self._take_over(tenant, handed_back)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        return self.open(tenant, pid, started, pidfd, page, taken_over=handed_back is not None)
+
+    def _take_over(self, tenant: Tenant, handed_back: int) -> LeasePage:
+        page = lease_pages.take_over(handed_back, tenant.quota)
+        inode = lease_pages.inode(page)
+        if any(lease_pages.inode(session.page) == inode for session in self._broker.sessions.values()):
+            page.close()
+            raise BadPage("it belongs to another process")
+        return page
 
     def open(
         self, tenant: Tenant, pid: int, started: int, pidfd: int, page: LeasePage, *, taken_over: bool = False
@@ -95,19 +105,25 @@ class Sessions:
         Of a page taken over only what is used counts, up to what its container's quota has room for: no page, however
         it came to be, brings headroom with it.
         """
-        leases = {}
-        for slot, (gpu, quota) in zip(page, tenant.quota.items(), strict=True):
-            used = max(0, slot.granted - slot.take_back(lease_pages.ANY)) if taken_over else 0
-            leases[gpu] = Lease(slot, min(used, max(0, quota - tenant.granted(gpu))))
+        leases = {
+            gpu: Lease.taken_over(page[index], index, tenant.quota[gpu] - tenant.granted(gpu))
+            if taken_over
+            else Lease(page[index], index)
+            for gpu, index in lease_pages.slots(page, tenant.quota).items()
+        }
         session = Session(next(self._ids), tenant.id, pid, started, pidfd, page, leases)
         self._processes[pid, started] = session
-        self._broker.open(session)
+        if taken_over:
+            self._broker.waits.took_over(tenant, max(lease.waiting for lease in leases.values()))
+        self._roster.open(session)
         asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         return session
 
     def _welcome(self, connection: Connection, session: Session, *, page: bool = True) -> None:
         session.connection = connection
         self._connections[connection] = session
+        for lease in session.leases.values():
+            lease.said_hello()
         connection.send(Frame(Type.WELCOME), session.page.fileno() if page else None)
 
     def _reconnect(self, session: Session, connection: Connection, handed_back: int | None) -> None:
@@ -124,16 +140,14 @@ class Sessions:
 
     def message(self, connection: Connection, frame: Frame) -> None:
         session = self._connections[connection]
-        gpus = list(session.leases)
-        if frame.slot >= len(gpus):
-            raise WireError(f"slot {frame.slot} of {len(gpus)}")
-        gpu = gpus[frame.slot]
+        if frame.slot >= len(session.page):
+            raise WireError(f"slot {frame.slot} of {len(session.page)}")
+        gpu = session.gpu(frame.slot)
         if frame.type == Type.NEED:
             self._need(session, connection, frame, gpu)
         elif frame.type == Type.RELEASED:
-            for each in gpus:  # where the socket was full, those of the other GPUs were not sent
-                self._broker.collect(each, [session])
-        elif frame.type == Type.PHYSICAL:
+            self._broker.collect(session)  # on all: where the socket was full, those of other GPUs were not sent
+        elif frame.type == Type.PHYSICAL and gpu is not None:
             self._physical(session, gpu, frame.bytes)
 
     def _physical(self, session: Session, gpu: str, size: int) -> None:
@@ -144,15 +158,15 @@ class Sessions:
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
                 self._broker.tenants[session.container].name, session.pid, gpu, size, session.physical,
             )  # fmt: skip
-            self._broker.card_full(session, gpu, size)
+            self._broker.records.card_full(self._broker.tenants[session.container], session, gpu, size)
 
-    def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str) -> None:
+    def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str | None) -> None:
         if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):
             raise WireError(f"purpose {frame.code}")
         if frame.serial in session.asked:
             session.asked[frame.serial] = connection  # asked again after a lost connection; it keeps its place
             return
-        if len(session.asked) >= NEEDS_LIMIT:
+        if gpu is None or len(session.asked) >= NEEDS_LIMIT:
             connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
             return
         session.asked[frame.serial] = connection
@@ -168,8 +182,8 @@ class Sessions:
             if asker is connection:
                 session.asked[serial] = None
         for frame in unsent:
-            if frame.type == Type.GRANTED:
-                self._broker.undelivered(session, list(session.leases)[frame.slot], frame.bytes)
+            if frame.type == Type.GRANTED and (gpu := session.gpu(frame.slot)):
+                session.leases[gpu].hung_up(frame.bytes)
 
     def _process_ended(self, session: Session) -> None:
         """The process is gone (or has become another program); its lease goes when the card says so."""
@@ -181,10 +195,19 @@ class Sessions:
             session.connection.close()
         self._died(session)
 
+    async def end_replaced(self, sessions: Sequence[Session]) -> None:
+        """Ends those whose process has become another program (exec), one that says no HELLO."""
+        pages = [(session.pid, lease_pages.inode(session.page)) for session in sessions]
+        # How much a process has mapped is its own choice.
+        mapped = await asyncio.to_thread(lambda: [lease_pages.is_mapped(pid, inode) for pid, inode in pages])
+        for session, still in zip(sessions, mapped, strict=True):
+            if not still:
+                self._process_ended(session)
+
     def gone(self, session: Session) -> None:
         """The card no longer shows the process: what it held has come back."""
         del self._processes[session.pid, session.started]
-        self._broker.close(session)
+        self._roster.close(session)
         session.close()
         for heir in self._heirs.pop(session.id, ()):
             heir()

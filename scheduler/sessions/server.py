@@ -14,6 +14,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import shutil
 import socket
 import struct
@@ -25,10 +26,14 @@ from pathlib import Path
 from typing import Protocol
 
 from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
+from shim.binding import EXHAUSTED
 
 log = logging.getLogger(__name__)
 
 SOCKET_NAME = "gpushare.sock"
+LOOK_SECONDS = 1.0  # how long a socket's folder may be gone
+RESERVE = 512  # descriptors kept for engine, database, and what is connected already; of few, a quarter
+PAUSE_SECONDS = 0.1  # in which nobody is accepted when there are too few
 READ_SIZE = 64 * FRAME_SIZE  # one turn of one connection; then it is the others' turn
 UNSENT_LIMIT = 4096  # frames; a process that reads nothing for so long is broken
 BACKLOG = 1024
@@ -92,12 +97,17 @@ class Connection:
             self.close()
         except WireError as error:
             self.close(str(error))
-        except Exception:
-            log.exception("container %s, process %d", self.container, self.peer.pid)
-            self.close("an error in the scheduler")
+        except Exception as error:
+            self._failed(error)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _failed(self, error: Exception) -> None:
+        """The process connects again, and again; so what is told of it is bounded."""
+        short = isinstance(error, OSError) and error.errno in EXHAUSTED
+        self._server.complain(self.container, f"process {self.peer.pid}: {error!r}", None if short else error)
+        self.close()
 
     def _receive(self) -> tuple[bytes, list[int]]:
         data, ancillary, flags, _ = self._socket.recvmsg(
@@ -142,9 +152,8 @@ class Connection:
             self._deal([])
         except WireError as error:
             self.close(str(error))
-        except Exception:
-            log.exception("container %s, process %d", self.container, self.peer.pid)
-            self.close("an error in the scheduler")
+        except Exception as error:
+            self._failed(error)
 
     def send(self, frame: Frame, page: int | None = None) -> None:
         """Sends now what goes now and keeps the rest; what never goes is reported to `Handler.closed`."""
@@ -199,6 +208,7 @@ class Server:
         self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, set[Connection]] = {}
         self._complaints: dict[str, int] = {}
+        self._inodes: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
 
@@ -211,22 +221,44 @@ class Server:
     def listen(self, container: str) -> Path:
         """Opens a container's socket, over that of an earlier scheduler if need be; returns its directory."""
         directory = self.socket_dir(container)
-        directory.mkdir(mode=0o755, exist_ok=True)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             with _short(directory) as path:
+                # Under its name there is a socket at every moment: without one, a program starting now would give up.
+                new = f"{path}.new"
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-                listener.bind(path)
-                os.chmod(path, 0o666)  # programs inside run as any user
-            listener.listen(BACKLOG)
+                    os.unlink(new)
+                listener.bind(new)
+                os.chmod(new, 0o666)  # programs inside run as any user
+                listener.listen(BACKLOG)
+                os.rename(new, path)
+                self._inodes[container] = os.stat(path).st_ino
         except OSError:
             listener.close()
             raise
+        self._stop_listening(container)
         self._listeners[container] = listener
         asyncio.get_running_loop().add_reader(listener, self._acceptable, container)
         return directory
+
+    async def run(self) -> None:
+        """Makes again what somebody has removed, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for container in [container for container in self._listeners if not self._is_there(container)]:
+                self.complain(container, "its socket was removed; it is made again")
+                try:
+                    self.listen(container)
+                except OSError as error:
+                    self.complain(container, f"its socket cannot be made: {error}")
+
+    def _is_there(self, container: str) -> bool:
+        try:
+            return os.stat(self.socket_dir(container) / SOCKET_NAME).st_ino == self._inodes[container]
+        except OSError:
+            return False
 
     def shut(self, container: str) -> None:
         """Closes a container's socket and connections and removes its directory."""
@@ -234,6 +266,7 @@ class Server:
         for connection in list(self._connections.get(container, ())):
             connection.close()
         self._complaints.pop(container, None)
+        self._inodes.pop(container, None)
         shutil.rmtree(self.socket_dir(container), ignore_errors=True)
 
     def close(self) -> None:
@@ -249,11 +282,11 @@ class Server:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
 
-    def complain(self, container: str, text: str) -> None:
+    def complain(self, container: str, text: str, error: Exception | None = None) -> None:
         """Into the log, more and more rarely: a program may do it a thousand times a second."""
         self._complaints[container] = number = self._complaints.get(container, 0) + 1
         if is_power_of_two(number):
-            log.warning("container %s: %s (complaint %d)", container, text, number)
+            log.warning("container %s: %s (complaint %d)", container, text, number, exc_info=error)
 
     def forget(self, connection: Connection) -> None:
         connections = self._connections.get(connection.container, set())
@@ -264,11 +297,12 @@ class Server:
     def _acceptable(self, container: str) -> None:
         for _ in range(ACCEPTS_A_TURN):
             try:
+                _keep_reserve()
                 sock, _ = self._listeners[container].accept()
             except (BlockingIOError, KeyError):
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                if error.errno in EXHAUSTED:
                     self._rest(container, error)
                     return
                 continue  # that one went away again
@@ -287,8 +321,8 @@ class Server:
         self._connections.setdefault(container, set()).add(Connection(self, container, sock, peer))
 
     def _rest(self, container: str, error: OSError) -> None:
-        """Out of descriptors or memory: the backlog waits a moment, instead of this loop spinning."""
-        log.error("container %s: cannot accept connections: %s", container, error)
+        """Out of descriptors or memory: who connects waits in the backlog, instead of being refused."""
+        self.complain(container, f"cannot accept connections: {error}")
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listeners[container])
 
@@ -296,11 +330,20 @@ class Server:
             if listener := self._listeners.get(container):
                 loop.add_reader(listener, self._acceptable, container)
 
-        loop.call_later(0.1, again)
+        loop.call_later(PAUSE_SECONDS, again)
 
 
 def is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
+
+
+def _keep_reserve() -> None:
+    """Raises OSError (EMFILE) if one more connection would leave too few descriptors for everything else."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # the kernel gives the lowest number that is free
+    os.close(lowest)
+    if lowest >= limit - min(RESERVE, limit // 4):
+        raise OSError(errno.EMFILE, "nearly all file descriptors are in use")
 
 
 @contextmanager

@@ -16,11 +16,12 @@ from pathlib import Path
 from scheduler.sessions import lease_pages
 from scheduler.sessions.lease_pages import Lease, LeasePage
 from scheduler.sessions.server import Connection
+from shim.binding import EXHAUSTED
 
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One process. `leases` has the container's GPUs in the order of the page's slots."""
+    """One process. `leases`: GPU → lease, of those of the container's GPUs that its page has and this host too."""
 
     id: int
     container: str
@@ -34,6 +35,15 @@ class Session:
     physical: int = 0  # how often the card had no memory although the lease had
     ended: bool = False  # the process is gone; what it held may not be
 
+    def gpu(self, slot: int) -> str | None:
+        """The GPU that a slot of the page stands for; None if this host does not have it any more."""
+        return next((gpu for gpu, lease in self.leases.items() if lease.index == slot), None)
+
+    def show_waiting(self, since: float | None) -> None:
+        """Into its page, where the next scheduler finds it."""
+        for lease in self.leases.values():
+            lease.show_waiting(since)
+
     def close(self) -> None:
         os.close(self.pidfd)
         self.page.close()
@@ -41,7 +51,7 @@ class Session:
 
 @dataclass(eq=False, slots=True)
 class Tenant:
-    """One living container. `quota` is in the order of its pages' slots."""
+    """One living container. `quota`: GPU → bytes; the pages of its new processes have their slots in this order."""
 
     id: str
     name: str
@@ -64,14 +74,18 @@ class Tenant:
     reason: str = ""  # why it is being ended, if it is
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def leases(self, gpu: str) -> dict[int, Lease]:
+        """Session → lease, of those that have one on this GPU."""
+        return {session.id: session.leases[gpu] for session in self.sessions.values() if gpu in session.leases}
+
     def used(self, gpu: str) -> int:
-        return sum(session.leases[gpu].used for session in self.sessions.values())
+        return sum(lease.used for lease in self.leases(gpu).values())
 
     def granted(self, gpu: str) -> int:
-        return sum(session.leases[gpu].granted for session in self.sessions.values())
+        return sum(lease.granted for lease in self.leases(gpu).values())
 
     def overhead(self, gpu: str) -> int:
-        return sum(session.leases[gpu].overhead for session in self.sessions.values())
+        return sum(lease.overhead for lease in self.leases(gpu).values())
 
     def note_peak(self, gpu: str) -> int:
         """Brings the peak up to date; returns what is used now.
@@ -79,20 +93,23 @@ class Tenant:
         Each process tells its own peak since the last look. They need not have come at one time, so only one
         process's is counted on top of what the others use.
         """
-        leases = [session.leases[gpu] for session in self.sessions.values()]
-        used = sum(lease.used for lease in leases)
-        rise = max((lease.take_peak() - lease.used for lease in leases), default=0)
-        self.peak[gpu] = max(min(used + rise, max(used, self.quota[gpu])), self.peak.get(gpu, 0))
+        leases = self.leases(gpu).values()
+        uses = [lease.used for lease in leases]
+        rise = max((lease.take_peak() - use for lease, use in zip(leases, uses, strict=True)), default=0)
+        used = sum(uses)
+        self.peak[gpu] = max(min(used + max(0, rise), max(used, self.quota[gpu])), self.peak.get(gpu, 0))
         return used
 
-    def places(self, contexts: Mapping[str, int]) -> list[lease_pages.Place]:
-        return [lease_pages.Place(gpu, quota, contexts.get(gpu, 0)) for gpu, quota in self.quota.items()]
+    def places(self, contexts: Mapping[str, int]) -> dict[str, lease_pages.Place]:
+        return {gpu: lease_pages.Place(gpu, quota, contexts.get(gpu, 0)) for gpu, quota in self.quota.items()}
 
 
 def start_time(pid: int) -> int | None:
-    """When this process started, in clock ticks since boot; None if it is gone."""
+    """When this process started, in clock ticks since boot; None if it is gone. Raises OSError (EXHAUSTED)."""
     try:
         # The program's name, in parentheses, may itself hold spaces and parentheses.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise
         return None

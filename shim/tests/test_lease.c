@@ -36,36 +36,89 @@ static void test_reserving(void) {
 
 static void test_edges(void) {
     fresh();
-    lease_extend(slot, UINT64_MAX - 1);
-    lease_extend(slot, 5);
-    CHECK(slot->headroom == UINT64_MAX);
-    CHECK(lease_used(slot) == 0); /* granted 0, headroom scribbled over */
-    slot->granted = UINT64_MAX;
-    slot->headroom = 0;
+    lease_extend(slot, 10);
+    CHECK(!lease_reserve(slot, UINT64_MAX) && !lease_reserve(slot, UINT64_MAX - LEASE_ZERO));
+    CHECK(!lease_reserve(slot, INT64_MAX) && lease_headroom(slot) == 10);
+    atomic_store(&slot->taken, UINT64_MAX); /* scribbled over */
+    CHECK(!lease_reserve(slot, 1) && lease_headroom(slot) == 0 && lease_take_back(slot, 5) == 0);
     slot->quota = 7;
-    CHECK(lease_used(slot) == UINT64_MAX && lease_claim(slot) == 0);
-    slot->granted = 0;
+    CHECK(lease_claim(slot) == 7 || lease_claim(slot) == 0);
+    fresh();
     slot->elsewhere = UINT64_MAX;
-    CHECK(lease_claim(slot) == 0);
+    slot->quota = 7;
+    CHECK(lease_used(slot) == 0 && lease_claim(slot) == 0);
     slot->elsewhere = 3;
     CHECK(lease_claim(slot) == 4);
+    slot->granted = 2;
+    slot->measured = 1;
+    CHECK(lease_used(slot) == 3 && lease_claim(slot) == 1);
 }
 
-static _Atomic uint64_t taken;
+static void test_freed_below_the_beginning(void) {
+    fresh();
+    slot->granted = 8;
+    lease_accept(slot, 8);
+    CHECK(lease_used(slot) == 8 && lease_headroom(slot) == 0);
+    lease_release(slot, 6);
+    CHECK(lease_used(slot) == 2 && lease_headroom(slot) == 6);
+    CHECK(lease_reserve(slot, 6) && !lease_reserve(slot, 1));
+}
 
-/* Half of the threads allocate and free, the others take back and extend: no byte may be made or lost. */
+static void test_peaks(void) {
+    fresh();
+    lease_extend(slot, 100);
+    CHECK(lease_take_peak(slot) == 0);
+    CHECK(lease_reserve(slot, 70));
+    lease_release(slot, 60);
+    lease_release(slot, 5);
+    CHECK(lease_take_peak(slot) == 70 && lease_take_peak(slot) == 0);
+    for (int look = 0; look < 70000; look++) lease_take_peak(slot); /* the number goes round */
+    lease_release(slot, 1);
+    CHECK(lease_take_peak(slot) == 5);
+}
+
+static void test_what_is_written_over_shows(void) {
+    fresh();
+    lease_extend(slot, 100);
+    CHECK(lease_reserve(slot, 30) && lease_look(slot, 100) == 70 && lease_look(slot, 99) == UINT64_MAX);
+    slot->limit++;
+    CHECK(lease_look(slot, 100) == UINT64_MAX);
+    slot->limit--;
+    slot->taken -= 31; /* as if it had freed what it never had */
+    CHECK(lease_look(slot, 100) == UINT64_MAX);
+}
+
+static void test_settling(void) {
+    fresh();
+    lease_extend(slot, 100);
+    CHECK(lease_reserve(slot, 30));
+    lease_settle(slot);
+    CHECK(lease_headroom(slot) == 0 && lease_used(slot) == 30 && !lease_reserve(slot, 1));
+    atomic_store(&slot->limit, LEASE_ZERO + 5); /* a scheduler died while it took back */
+    lease_settle(slot);
+    CHECK(lease_used(slot) == 30 && slot->limit == LEASE_ZERO + 30);
+    atomic_store(&slot->taken, LEASE_ZERO + 40); /* a thread stopped before it saw that ten were taken back */
+    lease_settle(slot);
+    CHECK(slot->limit == LEASE_ZERO + 30 && slot->bound == slot->limit);
+}
+
+#define LEASED 100
+static _Atomic uint64_t held, given;
+
+/* All threads but one allocate and free; that one, the scheduler, takes back and extends. Nobody ever holds more than
+ * is leased at that moment, and no byte is made or lost. */
 static void *both_sides(void *index) {
     for (int turn = 0; turn < 20000; turn++) {
         uint64_t bytes = (uint64_t)turn % 7 + 1;
-        if ((size_t)index % 2) {
-            if (lease_reserve(slot, bytes)) lease_release(slot, bytes);
-        } else {
-            uint64_t got = lease_take_back(slot, bytes);
-            atomic_fetch_add(&taken, got);
-            if (turn % 3) {
-                atomic_fetch_sub(&taken, got);
-                lease_extend(slot, got);
-            }
+        if (index == NULL) {
+            uint64_t got = lease_take_back(slot, bytes * 8);
+            CHECK(atomic_fetch_add(&given, got) + got + atomic_load(&held) <= LEASED);
+            atomic_fetch_sub(&given, got);
+            lease_extend(slot, got);
+        } else if (lease_reserve(slot, bytes)) {
+            CHECK(atomic_fetch_add(&held, bytes) + bytes + atomic_load(&given) <= LEASED);
+            atomic_fetch_sub(&held, bytes);
+            lease_release(slot, bytes);
         }
     }
     return NULL;
@@ -73,9 +126,9 @@ static void *both_sides(void *index) {
 
 static void test_both_sides_at_once(void) {
     fresh();
-    lease_extend(slot, 100000);
+    lease_extend(slot, LEASED);
     in_threads(both_sides);
-    CHECK(slot->headroom + taken == 100000);
+    CHECK(lease_headroom(slot) == LEASED && lease_used(slot) == 0);
 }
 
 static _Atomic int woken;
@@ -112,6 +165,10 @@ int main(void) {
     test_pages();
     test_reserving();
     test_edges();
+    test_freed_below_the_beginning();
+    test_peaks();
+    test_what_is_written_over_shows();
+    test_settling();
     test_both_sides_at_once();
     test_no_release_is_missed();
 }

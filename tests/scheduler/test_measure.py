@@ -130,7 +130,7 @@ async def test_what_the_card_shows_beyond_the_charge_is_charged_as_overhead_and_
     charged = tenant.used(gpu)
     session = next(iter(tenant.sessions.values()))
     # The simulated driver takes nothing by itself: the charge is made too small instead, by what a module would be.
-    session.leases[gpu].free(32 * MIB)
+    session.page[0].release(32 * MIB)
     assert tenant.used(gpu) == charged - 32 * MIB
     await eventually(lambda: tenant.used(gpu) == charged)
     assert session.leases[gpu].measured == 32 * MIB
@@ -193,7 +193,7 @@ async def test_what_is_not_charged_is_looked_at_again_soon(host: Host, monkeypat
     tenant = host.up.broker.tenants[str(container.pk)]
     charged = tenant.used(_gpu(host))
     monkeypatch.setattr(measure, "PERIOD", 3600.0)  # after the next look there would be no other
-    next(iter(tenant.sessions.values())).leases[_gpu(host)].free(32 * MIB)
+    next(iter(tenant.sessions.values())).page[0].release(32 * MIB)
     await eventually(lambda: tenant.used(_gpu(host)) == charged)
 
 

@@ -72,13 +72,15 @@ async def test_handed_back_page_brings_no_headroom_and_no_more_than_the_quota(ho
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     gpu = next(iter(host.up.gpus.cards))
     page = lease_pages.make(os.getpid(), str(container.pk), [lease_pages.Place(gpu, GIB, CONTEXT)])
-    page[0].granted = 3 * GIB
+    page[0].grant(3 * GIB)
+    page[0].accept(3 * GIB)
     page[0].extend(512 * MIB)
     raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
     raw.send(Frame(Type.HELLO, code=WIRE_VERSION), files=(page.fileno(),))
     assert await asyncio.to_thread(raw.read) == Frame(Type.WELCOME)
     assert page[0].headroom == 0
-    assert page[0].granted == GIB
+    (lease,) = next(iter(host.up.broker.sessions.values())).leases.values()
+    assert lease.granted == lease.used == GIB
     raw.need(MIB)
     assert await asyncio.to_thread(raw.read) == Frame(Type.REJECTED, 0, 1, Code.OVER_QUOTA)
     raw.close()

@@ -165,7 +165,7 @@ async def test_wait_that_nobody_asks_for_again_ends_in_a_report_when_it_does_on_
     for session in sessions:
         os.kill(session.pid, signal.SIGKILL)
     await host.start()
-    host.up.broker.stop_expecting()
+    host.up.broker.waits.stop_expecting()
     await host.up.store.flush()
     waiter = await host.get(waiter)
     assert waiter.suspended_since is None

@@ -14,7 +14,7 @@ FIRST, SECOND = bytes(range(16)), b"\1" * 16
 
 def test_what_one_mapping_writes_the_other_reads():
     ours = LeasePage.create([FIRST, SECOND])
-    ours[1].quota, ours[1].granted = 64 * MIB, 32 * MIB
+    ours[1].quota = 64 * MIB
     ours[1].extend(32 * MIB)
     theirs = LeasePage.adopt(os.dup(ours.fileno()))
     assert theirs.uuids == (FIRST, SECOND)
@@ -43,12 +43,54 @@ def test_a_release_reports_pressure():
     page.close()
 
 
-def test_headroom_never_wraps_round():
+def test_what_came_by_message_becomes_headroom_when_it_is_freed():
     page = LeasePage.create([FIRST])
-    page[0].extend(2**64 - 1)
-    page[0].extend(2**63)
-    assert page[0].headroom == 2**64 - 1
-    assert page[0].used == 0
+    page[0].grant(7)
+    assert (page[0].used, page[0].unheard(0)) == (7, 7)
+    page[0].accept(7)
+    page[0].release(5)
+    assert (page[0].used, page[0].headroom, page[0].leased, page[0].unheard(0)) == (2, 5, 7, 0)
+    page.close()
+
+
+def test_peak_between_two_looks_is_told_once():
+    page = LeasePage.create([FIRST])
+    page[0].extend(100)
+    assert page[0].reserve(60)
+    page[0].release(50)
+    assert page[0].take_peak() == 60
+    assert page[0].take_peak() == 0
+    page[0].release(1)
+    assert page[0].take_peak() == 10
+    page.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_page_of_either_version_counts_alike(version):
+    page = LeasePage.create([FIRST], version=version)
+    slot = page[0]
+    slot.grant(5)
+    slot.extend(7)
+    slot.measure(2)
+    assert (slot.leased, slot.headroom, slot.used) == (14, 7, 7)
+    slot.measure(-1)
+    assert (slot.take_back(4), slot.leased, slot.headroom, slot.used) == (4, 9, 3, 6)
+    slot.settle()
+    assert (slot.leased, slot.headroom, slot.used) == (6, 0, 6)
+    again = LeasePage.adopt(os.dup(page.fileno()))
+    assert type(again[0]) is type(slot)
+    again.close()
+    page.close()
+
+
+def test_page_that_another_scheduler_left_while_it_took_back_is_right_again():
+    page = LeasePage.create([FIRST])
+    page[0].extend(10)
+    assert page[0].reserve(8)
+    page[0].wipe()  # as if it had ended after lowering the limit, before looking at what was taken
+    assert not page[0].reserve(1)
+    page[0].settle()
+    assert (page[0].leased, page[0].used, page[0].headroom) == (8, 8, 0)
     page.close()
 
 

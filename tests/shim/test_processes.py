@@ -192,7 +192,7 @@ answer = [rank.wait() for rank in ranks]
 """)
     assert codes == [0] * 8
     assert len({peer.pid for peer in grants.peers}) == 8
-    assert {peer.page[0].granted for peer in grants.peers} == {CONTEXT + 2 * MIB}
+    assert {peer.page[0].leased for peer in grants.peers} == {CONTEXT + 2 * MIB}
 
 
 STORM = """
@@ -236,5 +236,5 @@ def test_processes_killed_at_random_leave_nothing(grants_of, program, card):
     time.sleep(0.05)
     for peer in grants.peers:
         if not peer.closed:
-            assert CONTEXT <= peer.used() <= peer.page[0].granted <= 4096 * MIB
+            assert CONTEXT <= peer.used() <= peer.page[0].leased <= 4096 * MIB
     until(lambda: set(card.gpus()[0]["held"]) == pids)

@@ -4,7 +4,7 @@
     grants.hold()                                       # from now on questions wait in `grants.open`
     grants.answer(grants.next_open())
 
-It counts as the scheduler does: `granted` is its own number for each process, the page's headroom is subtracted.
+It counts as the scheduler does: what the page says is leased, its headroom subtracted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Grants:
         peer, frame = question
         with self._lock:
             if code == Code.OK:
-                peer.page[frame.slot].granted += frame.bytes
+                peer.page[frame.slot].grant(frame.bytes)
                 self._send(peer, Frame(Type.GRANTED, frame.slot, frame.serial, bytes=frame.bytes))
             else:
                 self._send(peer, Frame(Type.REJECTED, frame.slot, frame.serial, code=code))
@@ -119,9 +119,7 @@ class Grants:
 
     def take_back(self, peer: Peer, slot: int = 0) -> int:
         with self._lock:
-            taken = peer.page[slot].take_back(2**64 - 1)
-            peer.page[slot].granted -= taken
-            return taken
+            return peer.page[slot].take_back(2**64 - 1)
 
     def only_peer(self) -> Peer:
         until(lambda: len(self.peers) == 1)
@@ -192,15 +190,14 @@ class Grants:
             self.open.put((peer, frame))
             return
         with self._lock:
-            left = self.quota - sum(other.page[frame.slot].granted for other in self.peers if not other.closed)
+            left = self.quota - sum(other.page[frame.slot].leased for other in self.peers if not other.closed)
             if frame.bytes > left:
-                left += (taken := peer.page[frame.slot].take_back(2**64 - 1))
-                peer.page[frame.slot].granted -= taken
+                left += peer.page[frame.slot].take_back(2**64 - 1)
             if frame.bytes > left:
                 self._send(peer, Frame(Type.REJECTED, frame.slot, frame.serial, code=Code.OVER_QUOTA))
                 return
             extra = min(self.extra, left - frame.bytes)
-            peer.page[frame.slot].granted += frame.bytes + extra
+            peer.page[frame.slot].grant(frame.bytes)
             peer.page[frame.slot].extend(extra)
             self._send(peer, Frame(Type.GRANTED, frame.slot, frame.serial, bytes=frame.bytes))
 

@@ -1,0 +1,141 @@
+"""What the next scheduler finds in a lease page, wherever the last one was killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scheduler.sessions.lease_pages import Lease, LeasePage, slots
+from shim import binding
+
+CALLS = ("set_granted", "set_measured", "lease_extend", "lease_take_back", "lease_settle")
+
+
+class Killed(BaseException):
+    """As if the scheduler had been killed there."""
+
+
+@pytest.fixture
+def page() -> Iterator[LeasePage]:
+    page = LeasePage.create([b"\1" * 16])
+    yield page
+    page.close()
+
+
+def taken_over(page: LeasePage, room: int = 1000) -> Lease:
+    """By the next scheduler, which has nothing but the page."""
+    return Lease.taken_over(LeasePage.adopt(os.dup(page.fileno()))[0], 0, room)
+
+
+def kill_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """The scheduler is killed after it has changed the page so often."""
+    left = iter([False] * steps)
+
+    class Library:
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            call: Callable[..., object] = getattr(real, name)
+            if name in CALLS and next(left, True):
+                raise Killed
+            return call
+
+    real = binding._lib
+    monkeypatch.setattr(binding, "_lib", Library())
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, steps: int, act: Callable[[], object]) -> None:
+    with monkeypatch.context() as patch:
+        kill_after(patch, steps)
+        try:
+            act()
+        except Killed:
+            return
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_grant_that_is_cut_off_is_told_again_or_never_was(
+    page: LeasePage, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    lease = Lease(page[0], 0)
+    killed(monkeypatch, steps, lambda: lease.grant(10, idle=5))
+    after = taken_over(page)
+    assert after.granted == after.used == (10 if steps else 0)  # no headroom, and no byte that nobody holds
+    after.said_hello()
+    assert after.tell_again(10) is bool(steps)  # it repeats its NEED
+    assert not after.tell_again(10)  # not twice
+    assert after.granted == (10 if steps else 0)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_take_back_that_is_cut_off_loses_nothing(page: LeasePage, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    lease = Lease(page[0], 0)
+    lease.grant(0, idle=10)
+    page[0].reserve(4)
+    killed(monkeypatch, steps, lease.take_back)
+    after = taken_over(page)
+    assert (after.granted, after.used, after.headroom) == (4, 4, 0)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_what_was_measured_is_known_to_the_next_scheduler_and_given_back(
+    page: LeasePage, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    lease = Lease(page[0], 0)
+    lease.grant(0, idle=10)
+    page[0].reserve(4)
+    killed(monkeypatch, steps, lambda: lease.charge(3))
+    after = taken_over(page)
+    measured = 3 if steps else 0
+    assert (after.granted, after.used, after.measured) == (4 + measured, 4 + measured, measured)
+    assert after.discharge(3) == measured
+    assert (after.granted, after.used) == (4, 4)
+
+
+def test_grant_that_was_heard_is_not_told_again(page: LeasePage) -> None:
+    Lease(page[0], 0).grant(10)
+    page[0].accept(10)
+    after = taken_over(page)
+    after.said_hello()
+    assert not after.tell_again(10)
+    assert (after.granted, after.used) == (10, 10)
+
+
+def test_grant_that_nobody_asks_for_again_comes_back(page: LeasePage) -> None:
+    Lease(page[0], 0).grant(10)
+    after = taken_over(page)
+    after.said_hello()
+    assert not after.tell_again(11)
+    assert after.give_up_unheard() == 10
+    assert (after.granted, after.used) == (0, 0)
+
+
+def test_page_that_is_clamped_at_take_over_is_not_called_forged_when_its_process_frees(page: LeasePage) -> None:
+    lease = Lease(page[0], 0)
+    lease.grant(0, idle=10)
+    page[0].reserve(10)
+    after = taken_over(page, room=6)  # its quota was lowered, say
+    assert (after.granted, after.used) == (6, 6)
+    for left in (9, 8, 7, 6, 5):
+        page[0].release(1)
+        assert after.used == min(6, left)
+        assert not after.check()
+    assert after.take_back() == 1
+    assert (after.granted, after.used, after.forged) == (5, 5, False)
+
+
+def test_page_in_which_somebody_raised_the_limit_is_forged(page: LeasePage) -> None:
+    lease = Lease(page[0], 0)
+    lease.grant(0, idle=10)
+    page[0].extend(1)
+    assert lease.check()
+    assert (lease.used, lease.headroom, lease.take_back()) == (10, 0, 0)
+    assert not page[0].reserve(1)
+
+
+def test_slots_are_found_by_uuid() -> None:
+    gpus = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in range(4)]
+    page = LeasePage.create([bytes(15) + bytes([n]) for n in (2, 0, 1)])
+    assert slots(page, gpus) == {gpus[0]: 1, gpus[1]: 2, gpus[2]: 0}
+    assert slots(page, gpus[3:]) == {}
+    page.close()

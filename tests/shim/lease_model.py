@@ -1,0 +1,430 @@
+"""Both sides of one lease, instruction by instruction: every interleaving, and every death at every instruction.
+
+One process with two threads shares a card with a neighbour. Each line that touches the page, sends, or hears is a step,
+under the name of the function that takes it (shim/lease.c, shim/client.c; scheduler/sessions: lease_pages.Lease,
+broker.Broker, processes.Sessions); everything between two such lines is seen by nobody else. After any step the
+scheduler may be killed, and another takes over; after any step the process may be killed. What a program, a neighbour
+or the card does of itself may come at any moment, or never.
+
+    explore(World(...)) → how many states; raises Broken with the way to it
+
+`broken` names steps that are left out or done in another order: each must be found out. Sizes are units; the scale of
+`taken` and `limit` begins at 0 here, since these numbers may be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+TAKING_OVER = ("lease_settle", "Lease.taken_over")  # before a socket is open
+RUNS, WAITS = "runs", "waits"  # a thread between its calls; a thread whose NEED is to be answered
+
+
+class Thread(NamedTuple):
+    at: str = RUNS  # the step that comes next
+    wants: int = 0
+    register: int = 0
+    holds: int = 0  # what it may use: the truth, which nobody sees
+    calls: int = 1  # allocations that it may still make
+    asked: bool = False  # on the present connection
+
+
+class World(NamedTuple):
+    capacity: int = 3
+    sizes: tuple[int, ...] = (1, 2)  # what each thread allocates
+    # the lease page
+    taken: int = 0
+    limit: int = 0
+    bound: int = 0
+    granted: int = 0
+    accepted: int = 0
+    measured: int = 0
+    pressure: bool = False
+    # the process
+    threads: tuple[Thread, ...] = (Thread(), Thread())
+    lives: bool = True
+    deaths: int = 1  # of the process, that may still come
+    connected: bool = True
+    heard: tuple[tuple[int, int], ...] = ()  # GRANTED frames on their way: (thread, bytes)
+    said: tuple[tuple[int, int], ...] = ()  # NEED: (thread, bytes); RELEASED: (-1, 0)
+    # the card and the neighbour
+    more: int = 0  # what the card holds for the process beyond what it has charged itself
+    neighbour: int = 0
+    asks: int = 0  # what the neighbour asks for, and waits
+    # the scheduler: its memory, which a kill empties
+    at: str = "rest"
+    then: str = ""
+    call: tuple[int, int] = (-1, 0)  # what it has just read
+    before: int = 0
+    lowered: int = 0
+    leased: int = 0  # Lease.granted
+    unheard: int = 0
+    queue: tuple[tuple[int, int], ...] = ()  # calls that wait: (thread, bytes); the neighbour's: (-1, bytes)
+    kills: int = 1  # of schedulers, that may still come
+    mores: int = 1  # times that the card may still show more
+    frees: int = 1  # times that the neighbour may still ask, or free
+    broken: str = ""
+
+
+class Broken(AssertionError):
+    """A state that must not be."""
+
+
+# ---- the process: shim/lease.c, shim/client.c -----------------------------------------------------------------------
+
+
+def _set(world: World, index: int, **fields: object) -> World:
+    threads = list(world.threads)
+    threads[index] = threads[index]._replace(**fields)  # type: ignore[arg-type]
+    return world._replace(threads=tuple(threads))
+
+
+def thread(world: World, index: int) -> Iterator[World]:
+    me = world.threads[index]
+    match me.at:
+        case "runs":
+            if me.calls:
+                yield _set(world, index, at="lease_reserve: load taken", wants=world.sizes[index], calls=me.calls - 1)
+            if me.holds:
+                free = "lease_release: load pressure" if world.broken == "pressure first" else "lease_release: taken -="
+                yield _set(world, index, at=free, wants=me.holds, holds=0)  # the real free has returned
+        case "lease_reserve: load taken":
+            yield _set(world, index, at="lease_reserve: load limit", register=world.taken)
+        case "lease_reserve: load limit":
+            enough = me.register + me.wants <= world.limit
+            yield _set(world, index, at="lease_reserve: swap taken" if enough else "client_need")
+        case "lease_reserve: swap taken":
+            if world.taken != me.register:
+                yield _set(world, index, at="lease_reserve: load taken")
+            else:
+                after = me.register + me.wants
+                moved = _set(world._replace(taken=after), index, at="lease_reserve: load limit again", register=after)
+                yield moved if world.broken != "one look" else _set(moved, index, at=RUNS, holds=me.holds + me.wants)
+        case "lease_reserve: load limit again":
+            if me.register <= world.limit:
+                yield _set(world, index, at=RUNS, holds=me.holds + me.wants)
+            else:
+                yield _set(world, index, at="undo: taken -=")
+        case "undo: taken -=":
+            yield _set(world._replace(taken=world.taken - me.wants), index, at="lease_reserve: load taken")
+        case "lease_release: taken -=":
+            at = (
+                "client_released"
+                if me.register and world.broken == "pressure first"
+                else "lease_release: load pressure"
+            )
+            if world.broken == "pressure first" and not me.register:
+                at = RUNS
+            yield _set(world._replace(taken=world.taken - me.wants), index, at=at)
+        case "lease_release: load pressure":
+            if world.broken == "pressure first":
+                yield _set(world, index, at="lease_release: taken -=", register=int(world.pressure))
+            else:
+                yield _set(world, index, at="client_released" if world.pressure else RUNS)
+        case "client_released":
+            if not world.connected and world.at.startswith(TAKING_OVER):
+                yield _set(world, index, at=RUNS)  # nobody listens
+            elif world.connected or (world.at == "rest" and not _locked(world)):
+                world = world if world.connected else _connect(world)
+                yield _set(world._replace(said=(*world.said, (-1, 0))), index, at=RUNS)
+        case "client_need":
+            yield _set(world, index, at=WAITS, asked=False)
+        case "waits":
+            if world.connected and not me.asked:
+                yield _set(world._replace(said=(*world.said, (index, me.wants))), index, asked=True)
+        case "answer: lease_accept":
+            yield _set(world._replace(accepted=world.accepted + me.wants), index, at="answer: WIRE_OK")
+        case "answer: WIRE_OK":
+            yield _set(world, index, at=RUNS, holds=me.holds + me.wants)
+
+
+def _locked(world: World) -> bool:
+    """Whether a thread holds the session's lock, with which alone anybody reads or connects."""
+    return any(each.at.startswith("answer") for each in world.threads)
+
+
+def reader(world: World) -> Iterator[World]:
+    """Whichever thread reads for all: what has come first, then the end of the connection, then a new one."""
+    if _locked(world):
+        return
+    if world.heard:
+        (index, size), *rest = world.heard
+        assert world.threads[index].at == WAITS
+        assert world.threads[index].wants == size
+        at = "answer: lease_accept"
+        if world.broken == "answered before accepted":
+            at = "answer: WIRE_OK"
+            world = world._replace(accepted=world.accepted)
+        yield _set(world._replace(heard=tuple(rest)), index, at=at)
+    elif not world.connected and world.at == "rest" and any(each.at == WAITS for each in world.threads):
+        yield _connect(world)
+
+
+def _connect(world: World) -> World:
+    """dial: HELLO, and Lease.said_hello."""
+    unheard = world.granted - world.accepted if world.broken != "told at take-over" else world.unheard
+    if world.broken == "not told again":
+        unheard = 0
+    world = world._replace(connected=True, unheard=unheard, heard=(), said=())
+    for index, each in enumerate(world.threads):
+        if each.at == WAITS:
+            world = _set(world, index, asked=False)  # hang_up
+    return world
+
+
+# ---- the scheduler: lease.c, lease_pages.py, broker.py --------------------------------------------------------------
+
+
+def free(world: World) -> int:
+    return world.capacity - world.leased - world.neighbour
+
+
+def scheduler(world: World) -> Iterator[World]:
+    match world.at:
+        case "rest":
+            yield from _hears(world)
+        case "Broker.need":
+            index, size = world.call
+            if any(asked == index for asked, _ in world.queue) or not world.connected:
+                yield world._replace(at="serve", then="rest")  # asked again after a lost connection; it keeps its place
+            elif 0 < size <= world.unheard:  # Lease.tell_again
+                heard = (*world.heard, (index, size)) if world.connected else world.heard
+                yield world._replace(unheard=world.unheard - size, heard=heard, at="rest")
+            else:  # Lease.give_up_unheard
+                lost = world.unheard
+                world = world._replace(unheard=0, granted=world.granted - lost, leased=world.leased - lost)
+                yield world._replace(queue=(*world.queue, (index, size)), at="serve", then="Broker._press")
+        case "Broker._press":
+            if world.broken == "pressure after":
+                yield world._replace(at="lease_take_back: load limit, taken", then="late")
+            else:
+                yield world._replace(pressure=True, at="lease_take_back: load limit, taken", then="serve")
+        case "late":
+            yield world._replace(pressure=True, at="serve", then="rest")
+        case "lease_take_back: load limit, taken":
+            headroom = max(0, world.limit - world.taken)
+            if not headroom:
+                yield world._replace(at=world.then, then="rest")
+            else:
+                world = world._replace(before=world.bound, lowered=world.bound - headroom)
+                yield world._replace(at="lease_take_back: store limit")
+        case "lease_take_back: store limit":
+            blind = world.broken == "taken back without a look"
+            world = world._replace(limit=world.lowered, at="lease_take_back: load taken")
+            if blind:
+                world = world._replace(at="lease_take_back: store bound")
+            yield world
+        case "lease_take_back: load taken":
+            lowered = min(max(world.taken, world.lowered), world.before)
+            yield world._replace(lowered=lowered, at="lease_take_back: store limit again")
+        case "lease_take_back: store limit again":
+            yield world._replace(limit=world.lowered, at="lease_take_back: store bound")
+        case "lease_take_back: store bound":
+            leased = world.leased - (world.before - world.lowered)
+            yield world._replace(bound=world.lowered, leased=leased, at=world.then, then="rest")
+        case "serve":
+            yield _serve(world)
+        case "Lease.grant: granted +=":
+            index, size = world.queue[0]
+            world = world._replace(leased=world.leased + size, granted=world.granted + size)
+            yield world._replace(at="Lease.grant: lease_extend")
+        case "Lease.grant: lease_extend":
+            # Alone, it gets all there is.
+            idle = free(world) if len(world.queue) == 1 and not world.asks else 0
+            world = world._replace(leased=world.leased + idle, bound=world.bound + idle)
+            if world.broken == "limit before bound":
+                world = world._replace(limit=world.bound, bound=world.bound - idle, lowered=world.bound)
+            yield world._replace(at="lease_extend: store limit")
+        case "lease_extend: store limit":
+            if world.broken == "limit before bound":
+                yield world._replace(bound=world.lowered, at="Broker._granted: send")
+            else:
+                yield world._replace(limit=world.bound, at="Broker._granted: send")
+        case "Broker._granted: send":
+            (index, size), *rest = world.queue
+            heard = (*world.heard, (index, size)) if world.connected and world.threads[index].asked else world.heard
+            if world.broken == "told first":
+                world = world._replace(queue=tuple(rest), heard=heard, at="told: granted +=", before=size)
+            else:
+                world = world._replace(queue=tuple(rest), heard=heard, at="serve", then="rest")
+            yield world
+        case "told: granted +=":
+            size = world.before
+            yield world._replace(leased=world.leased + size, granted=world.granted + size, at="serve", then="rest")
+        case "Lease.charge: measured +=":
+            world = world._replace(measured=world.measured + 1, leased=world.leased + 1)
+            yield world._replace(at="lease_take_back: load limit, taken", then="serve")
+        case "Lease.discharge: measured -=":
+            yield world._replace(measured=world.measured - 1, leased=world.leased - 1, at="serve", then="rest")
+        case "lease_settle: limit = 0":
+            closed = world._replace(limit=-world.capacity) if world.broken != "settled in one step" else world
+            yield closed._replace(at="lease_settle: load taken")
+        case "lease_settle: load taken":
+            lowered = min(world.taken, world.bound) if world.broken != "settled at what is taken" else world.taken
+            yield world._replace(lowered=lowered, at="lease_settle: store limit")
+        case "lease_settle: store limit":
+            yield world._replace(limit=world.lowered, at="lease_settle: store bound")
+        case "lease_settle: store bound":
+            yield world._replace(bound=world.lowered, at="Lease.taken_over")
+        case "Lease.taken_over" if not world.lives:
+            yield world._replace(pressure=False, at="rest")  # there is no page to be found
+        case "Lease.taken_over":
+            leased = world.bound + world.granted + world.measured
+            if world.broken == "what was granted is forgotten":
+                leased = world.bound + world.accepted + world.measured
+            unheard = world.granted - world.accepted if world.broken == "told at take-over" else 0
+            yield world._replace(leased=leased, unheard=unheard, pressure=False, at="serve", then="rest")
+
+
+def _hears(world: World) -> Iterator[World]:
+    if not world.lives and world.leased:  # its pidfd says so, and the card shows it no more: Roster.close
+        mine = tuple(call for call in world.queue if call[0] < 0)
+        yield world._replace(leased=0, unheard=0, queue=mine, at="serve", then="rest")
+        return
+    if world.said:
+        then = "Broker.need" if world.said[0][0] >= 0 else "serve"
+        collects = world.pressure and not (then == "Broker.need" and world.broken == "asked without a look")
+        at = "lease_take_back: load limit, taken" if collects else then if then != "serve" else "rest"  # Broker.collect
+        yield world._replace(call=world.said[0], said=world.said[1:], at=at, then=then if collects else "")
+    if world.asks and (-1, world.asks) not in world.queue:
+        yield world._replace(queue=(*world.queue, (-1, world.asks)), at="serve", then="Broker._press")
+    # Measure: the card shows more, or less again. (More than there is room for is foreign memory's business.)
+    if not world.lives:
+        return
+    if world.more > world.measured and (free(world) or world.limit > world.taken):
+        yield world._replace(at="Lease.charge: measured +=")
+    if world.more < world.measured:
+        yield world._replace(at="Lease.discharge: measured -=")
+
+
+def _serve(world: World) -> World:
+    """The arbiter: the first in the queue that fits; whoever does not fit waits under pressure."""
+    fits = next((call for call in world.queue if call[1] <= free(world)), None)
+    if fits is None:
+        then = world.then if world.queue else "rest"
+        return world._replace(pressure=world.pressure and bool(world.queue), at=then or "rest", then="")
+    rest = tuple(call for call in world.queue if call != fits)
+    if fits[0] < 0:
+        return world._replace(neighbour=world.neighbour + fits[1], asks=0, queue=rest)
+    if not world.connected or not world.threads[fits[0]].asked:
+        return world._replace(queue=rest)  # whoever asked is not there any more
+    send_first = world.broken == "told first"
+    at = "Broker._granted: send" if send_first else "Lease.grant: granted +="
+    return world._replace(queue=(fits, *rest), at=at)
+
+
+# ---- what comes from outside ----------------------------------------------------------------------------------------
+
+
+def outside(world: World) -> Iterator[World]:
+    if world.kills:
+        # Its memory is gone, and what it had not read; what it has sent is still there to be read.
+        dead = world._replace(
+            kills=world.kills - 1,
+            connected=False,
+            said=(),
+            queue=(),
+            leased=0,
+            unheard=0,
+            call=(-1, 0),
+            before=0,
+            lowered=0,
+        )
+        yield dead._replace(at="lease_settle: limit = 0", then="")
+    if world.frees:
+        if not world.asks:
+            yield world._replace(frees=world.frees - 1, asks=2)
+        if world.neighbour and world.at == "rest":
+            yield world._replace(frees=world.frees - 1, neighbour=0, at="serve", then="rest")
+    if world.deaths:
+        gone = tuple(Thread(calls=0) for _ in world.threads)
+        yield world._replace(deaths=0, lives=False, threads=gone, connected=False, heard=(), said=(), more=0)
+    if world.mores and world.lives and not world.more and held(world) + world.neighbour < world.capacity:
+        yield world._replace(mores=world.mores - 1, more=1)
+    if world.more:
+        yield world._replace(more=0)
+
+
+def held(world: World) -> int:
+    return sum(each.holds for each in world.threads)
+
+
+def steps(world: World) -> Iterator[World]:
+    """Every world that may come next."""
+    for index in range(len(world.threads)):
+        yield from thread(world, index)
+    yield from reader(world)
+    yield from scheduler(world)
+    yield from outside(world)
+
+
+# ---- what must hold -------------------------------------------------------------------------------------------------
+
+
+def wrong(world: World) -> str:
+    """What is wrong with this state; nothing, if nothing is."""
+    if held(world) + world.neighbour > world.capacity:
+        return "more is held than there is"
+    if world.accepted > world.granted:
+        return "more was accepted than granted"
+    if world.at != "rest":
+        return ""
+    if not world.lives:
+        idle = world.capacity - world.neighbour
+        stuck = not world.leased and any(size <= idle for _, size in world.queue)
+        return f"the neighbour waits although the process is gone and {idle} are free" if stuck else ""
+    if world.limit != world.bound or world.leased != world.bound + world.granted + world.measured:
+        return "the scheduler and the page disagree"
+    if world.leased - world.measured + world.neighbour > world.capacity:  # what was measured is a fact, not a grant
+        return "more is leased than there is"
+    if any(each.at != RUNS and each.at != WAITS for each in world.threads) or world.heard or world.said:
+        return ""
+    # Nobody is about to do anything: what the page says is what is so.
+    waiting = [index for index, each in enumerate(world.threads) if each.at == WAITS]
+    if not waiting and world.taken + world.granted != held(world):
+        return f"{world.taken + world.granted} are used by the page, and {held(world)} in truth"
+    if waiting and not world.connected:
+        return ""  # it is about to connect
+    if any(not world.threads[index].asked for index in waiting):
+        return ""  # it is about to ask
+    idle = free(world) + max(0, world.limit - world.taken)
+    calls = [world.threads[index].wants for index in waiting] + (
+        [world.asks] if (-1, world.asks) in world.queue else []
+    )
+    if calls and min(calls) <= idle:
+        return f"somebody waits for {min(calls)} although {idle} are idle"
+    return ""
+
+
+def explore(start: World, limit: int = 10**7) -> int:
+    """Every state that can come about. Returns how many; raises Broken with the shortest way to one that must not."""
+    came_from: dict[World, World | None] = {start: None}
+    frontier = [start]
+    while frontier:
+        later = []
+        for world in frontier:
+            for reached in steps(world):
+                if reached in came_from:
+                    continue
+                came_from[reached] = world
+                if fault := wrong(reached):
+                    raise Broken("\n".join([*_way(came_from, reached), fault]))
+                later.append(reached)
+        frontier = later
+        if len(came_from) > limit:
+            raise RuntimeError(f"more than {limit} states")
+    return len(came_from)
+
+
+def _way(came_from: dict[World, World | None], world: World) -> list[str]:
+    lines: list[str] = []
+    at: World | None = world
+    while at is not None:
+        before = came_from[at]
+        changed = {
+            name: value for name, value in at._asdict().items() if before is None or getattr(before, name) != value
+        }
+        lines.append(str(changed))
+        at = before
+    return lines[::-1]
