@@ -8,6 +8,7 @@
 
 #define SHARDS 64
 #define FIRST_ROOM 64
+#define PAGE 4096
 
 /* Open addressing with linear probing; an empty place has kind 0. Its own cache line, so that shards are apart. */
 struct shard {
@@ -36,16 +37,35 @@ static uint32_t find(const struct shard *shard, enum ledger_kind kind, uint64_t 
     return at;
 }
 
+static _Atomic(struct ledger_entry *) first_rooms; /* all shards', never freed */
+
+/* All shards get their first room with the first entry of any, and its pages are touched: otherwise 64 allocations of
+ * the program's would each take some memory of the host and a page fault. NULL: there is no memory. */
+static struct ledger_entry *first_room(const struct shard *shard) {
+    struct ledger_entry *rooms = atomic_load(&first_rooms), *none = NULL;
+    if (!rooms) {
+        rooms = calloc((size_t)SHARDS * FIRST_ROOM, sizeof *rooms);
+        if (!rooms) return NULL;
+        volatile char *bytes = (volatile char *)rooms;
+        for (size_t at = 0; at < SHARDS * FIRST_ROOM * sizeof *rooms; at += PAGE) bytes[at] = 0;
+        if (!atomic_compare_exchange_strong(&first_rooms, &none, rooms)) {
+            free(rooms); /* another thread was faster */
+            rooms = none;
+        }
+    }
+    return rooms + (shard - shards) * FIRST_ROOM;
+}
+
 /* Doubles the room. */
 __attribute__((cold, noinline)) static bool widen(struct shard *shard) {
     struct shard wider = {.room = shard->room ? shard->room * 2 : FIRST_ROOM};
-    wider.places = calloc(wider.room, sizeof *wider.places);
+    wider.places = shard->room ? calloc(wider.room, sizeof *wider.places) : first_room(shard);
     if (!wider.places) return false;
     for (uint32_t at = 0; at < shard->room; at++) {
         struct ledger_entry entry = shard->places[at];
         if (entry.kind) wider.places[find(&wider, entry.kind, entry.key, mix(entry.kind, entry.key))] = entry;
     }
-    free(shard->places);
+    if (shard->room > FIRST_ROOM) free(shard->places);
     shard->places = wider.places;
     shard->room = wider.room;
     return true;
@@ -124,5 +144,6 @@ void ledger_forget(void) {
         /* A thread of the parent may have been in the middle of a change: nothing in there can be trusted. */
         *shard = (struct shard){.places = NULL};
     }
+    atomic_store(&first_rooms, NULL);
 }
 FORGET_IN_CHILD(ledger_forget);
