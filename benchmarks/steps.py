@@ -26,7 +26,7 @@ def count(program: Path, library: Path) -> dict[str, int]:
         grants = Grants(Path(folder), uuids, quota=2 << 30, extra=2 << 30)
         try:
             process = card.popen([str(program)], env={**grants.env(), "LD_PRELOAD": str(library)}, stdout=-1)
-            told, _ = process.communicate(timeout=60)
+            told, _ = process.communicate(timeout=300)
             if process.returncode:
                 raise SystemExit(process.returncode)
         finally:

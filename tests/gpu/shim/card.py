@@ -32,6 +32,12 @@ def about() -> dict[str, str]:
     return {"card": name, "driver": driver, "MiB": total, "nvcc": nvcc.split("release ")[1].split(",")[0]}
 
 
+def free() -> int:
+    """Bytes of the first card that nobody holds."""
+    ((mib,),) = query("memory.free")[:1]
+    return int(mib) * MIB
+
+
 class Nvml:
     """Who holds how much, by NVML: the driver's, or that of the simulated card with this state file."""
 

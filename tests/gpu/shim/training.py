@@ -14,7 +14,7 @@ import time
 
 from tests.gpu.shim import card
 
-# What limits: images and sequences a step, and couples of processes (each of the large ones takes 10 GiB).
+# What limits: images and sequences a step, and couples of processes, fewer where the card has no room for as many.
 SIZES = {"the card limits": (2048, 64, 5), "the processor limits": (128, 16, 40)}
 TURN = 0.1  # seconds for one model
 TOGETHER = 4  # CPUs of a couple: a step has two busy threads
@@ -52,6 +52,11 @@ class Trainer:
         self.process.communicate()
 
 
+def fitting(couples: int, each: int, free: int) -> int:
+    """As many couples as wanted, or as there is room for if each process takes `each` bytes of `free`: at least one."""
+    return max(1, min(couples, int(free * 0.95) // (2 * each)))
+
+
 def pin(index: int, pair: tuple[Trainer, Trainer]) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     at = index * TOGETHER % max(1, len(cpus) - TOGETHER + 1)
@@ -68,11 +73,7 @@ def rounds(
     def start(env: dict[str, str]) -> Trainer:
         return Trainer(images, sequences, env)
 
-    pairs = [(start({}), start(shim)) for _ in range(couples)]
-    for index, pair in enumerate(pairs):
-        pin(index, pair)
-    counted = start(counting)
-    everybody = [counted, *(trainer for pair in pairs for trainer in pair)]
+    everybody: list[Trainer] = []
 
     def end() -> None:
         for trainer in everybody:
@@ -81,8 +82,15 @@ def rounds(
     limit = threading.Timer(seconds + START, end)
     limit.start()
     try:
-        for trainer in everybody:
-            trainer.line()  # ready
+        free = card.free()
+        everybody.append(counted := start(counting))
+        counted.line()  # ready
+        pairs = [(start({}), start(shim)) for _ in range(fitting(couples, free - card.free(), card.free()))]
+        for index, pair in enumerate(pairs):
+            pin(index, pair)
+            everybody.extend(pair)
+        for trainer in everybody[1:]:
+            trainer.line()
         _, counts = counted.turn()
         found: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in pairs] for name in counts}
         turns = 0
