@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark of this folder, one after the other. `python -m benchmarks.NAME` runs one."""
+"""`make bench`: every benchmark here and in shim/, one after the other. `python -m benchmarks.NAME` runs one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELPERS = {"__main__", "lateness", "programs", "live"}  # what the others share
+HELPERS = {"__main__", "lateness", "shim.programs", "live"}  # what the others share
 
 
 def main() -> int:
     failed = []
-    for module in sorted(found.name for found in pkgutil.iter_modules([str(HERE)])):
+    found = pkgutil.walk_packages([str(HERE)], "benchmarks.")
+    for module in sorted(each.name.removeprefix("benchmarks.") for each in found if not each.ispkg):
         if module in HELPERS:
             continue
         print(f"\n==== {module} ".ljust(100, "="), flush=True)

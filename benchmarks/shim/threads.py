@@ -1,6 +1,6 @@
 """Threads of one process that allocate and free: does the shim scale as the driver under it does?
 
-    python -m benchmarks.threads [ROUNDS]
+    python -m benchmarks.shim.threads [ROUNDS]
 
 A native and a shimmed process on the same simulated card take turns of a few milliseconds, and what counts is the
 median of the paired ratios: the machine's own drift is in both. The simulated driver needs a fraction of a microsecond
@@ -17,7 +17,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from benchmarks.programs import build
+from benchmarks.shim.programs import build
 from tests.support.card import MIB, Card
 from tests.support.grants import Grants
 

@@ -1,4 +1,4 @@
-/* What benchmarks/threads.py and benchmarks/startup.py run: driver calls, timed from within.
+/* What benchmarks/shim/threads.py and benchmarks/shim/startup.py run: driver calls, timed from within.
  *
  *   calls pairs          reads "THREADS COUNT BYTES ASYNC" lines; so many threads each allocate and free COUNT times,
  *                        at once, from the stream-ordered pool if ASYNC is 1; answers with the nanoseconds of one

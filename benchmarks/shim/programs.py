@@ -1,4 +1,4 @@
-"""Builds the C programs of the benchmarks."""
+"""Builds the C programs of these benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def build(name: str) -> Path:
-    """Compiles benchmarks/NAME.c with the host's compiler; the program."""
+    """Compiles NAME.c of this folder with the host's compiler; the program."""
     program = BUILD / "benchmarks" / name
     program.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cc", "-O2", "-pthread", "-o", program, HERE / f"{name}.c", "-ldl"], check=True)

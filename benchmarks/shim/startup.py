@@ -1,6 +1,6 @@
 """Many processes that start at once: how long until each has its context and its first memory?
 
-    python -m benchmarks.startup [PROCESSES] [ROUNDS]
+    python -m benchmarks.shim.startup [PROCESSES] [ROUNDS]
 
 A scheduler of its own (process engine, simulated card) runs one container that forks so many processes; each opens its
 session, gets its lease and makes its context. In turns with the same program without the shim. The bar: 300 processes,
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.live import GIB, Live
-from benchmarks.programs import build
+from benchmarks.shim.programs import build
 from tests.support.card import BUILD
 
 Times = list[tuple[float, float]]  # ms to the context, ms to the first allocation

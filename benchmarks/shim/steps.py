@@ -1,6 +1,6 @@
 """How many of the shim's own instructions stand in the way of an allocation that succeeds: counted, not timed.
 
-    python -m benchmarks.steps [LIBRARY …]
+    python -m benchmarks.shim.steps [LIBRARY …]
 
 One column for each build of libgpushare.so (by default this tree's), on the simulated card. Before and after a change
 the two are to be equal, or the change says what the difference is for.
@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from benchmarks.programs import build
+from benchmarks.shim.programs import build
 from tests.support.card import BUILD, Card
 from tests.support.grants import Grants
 
