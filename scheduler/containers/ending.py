@@ -97,3 +97,5 @@ class Ender:
                 log.warning("container %s could not be ended, again in %.0f s: %s", tenant.name, pause, error)
             except Exception:
                 log.exception("container %s could not be ended, again in %.0f s", tenant.name, pause)
+            else:
+                return

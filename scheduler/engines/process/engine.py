@@ -252,7 +252,9 @@ class ProcessEngine:
                 tree.signal_each(left, signal.SIGKILL)
                 return Sighting(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
             reason, at = (CUT_OFF, time.time()) if here else (RESTARTED, None)
-            write_json(self._home / engine_id / "ended.json", {"exit_code": None, "finished_at": at, "reason": reason})
+            said: dict[str, object] = {"exit_code": None, "finished_at": at, "reason": reason}
+            with contextlib.suppress(OSError):  # a full disk: the next look finds the same
+                write_json(self._home / engine_id / "ended.json", said)
             return Sighting(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
 
     def _socket(self, engine_id: str) -> str:
