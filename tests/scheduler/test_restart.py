@@ -186,6 +186,28 @@ async def test_sigterm_leaves_containers_running(separate: tuple[Host, SeparateS
     assert claim.used >= GIB + 60 * MIB
 
 
+async def test_launches_under_a_scheduler_that_is_killed_run_once_each(
+    separate: tuple[Host, SeparateScheduler],
+) -> None:
+    host, scheduler = separate
+    folders = host.home / "processes"
+    launched = []
+    for number in (1, 3, 6):  # folders that are there when it is killed
+        launches = [await host.start_launch("sh", "-c", "echo ran; exec sleep 600") for _ in range(6)]
+        before = len(launched)
+        await eventually(lambda: len(list(folders.iterdir())) >= before + number)  # noqa: B023 - awaited here
+        await scheduler.kill()
+        await scheduler.start()
+        for container, command in launches:
+            assert (await host.answer(command)).outcome == "done"
+            launched.append(container)
+    for container in launched:
+        await host.says(container, "ran")
+        assert (await host.get(container)).state == "running"
+        assert host.log(container) == "ran\n"
+        assert [event.kind for event in await host.events(container, "started", "ended")] == ["started"]
+
+
 async def test_only_one_scheduler_works_in_a_home(separate: tuple[Host, SeparateScheduler], tmp_path: Path) -> None:
     with pytest.raises(AlreadyRunning), only_one(tmp_path):
         pass
