@@ -6,11 +6,12 @@ from typing import Any
 
 from rest_framework import serializers
 
+from web.api.quick import Quick
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.spec.asked import COLUMNS
 
 
-class ClaimAnswer(serializers.ModelSerializer[Claim]):
+class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
     """A container's part of one GPU, all in bytes.
 
     `quota` is the most that it may hold, `used` what it holds, `peak` the most so far, `overhead` what of it CUDA
@@ -26,7 +27,7 @@ class ClaimAnswer(serializers.ModelSerializer[Claim]):
         read_only_fields = fields
 
 
-class ContainerAnswer(serializers.ModelSerializer[Container]):
+class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
     """A container. Sizes are bytes, durations seconds, times UTC; null where nothing is set or has happened yet."""
 
     owner = serializers.CharField(source="owner.username")
@@ -107,7 +108,7 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
         return command.done_at is not None
 
 
-class GpuAnswer(serializers.ModelSerializer[Gpu]):
+class GpuAnswer(Quick, serializers.ModelSerializer[Gpu]):
     """A GPU, sizes in bytes. `charged`: what containers hold by our account; `granted`: with the headroom of their
     leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for."""
 
@@ -139,13 +140,13 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
         return node.is_alive()
 
 
-class WaitingGpuAnswer(serializers.Serializer[Any]):
+class WaitingGpuAnswer(Quick, serializers.Serializer[Any]):
     uuid = serializers.CharField(source="gpu.uuid")
     quota = serializers.IntegerField()
     used = serializers.IntegerField()
 
 
-class WaitingAnswer(serializers.ModelSerializer[Container]):
+class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
     """One suspended container: its place, for how much, since when, and why it waits."""
 
     owner = serializers.CharField(source="owner.username")
