@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.datagrams import UNTAKEN, Datagrams
+from appliance.datagrams import UNTAKEN, Datagrams, Ear
+from tests.support.eventually import eventually
+from web.live import feed as feeds
 
 SAY = """
 import asyncio, sys
@@ -132,3 +134,21 @@ def test_a_loop_that_ended_leaves_no_socket_behind(layer):
     for _ in range(5):
         asyncio.run(layer.send("scheduler", {"type": "wake"}))
     assert len(os.listdir(layer._path)) == 1
+
+
+async def test_a_feed_that_nobody_watches_any_more_has_left_the_group(layer, monkeypatch):
+    monkeypatch.setattr(feeds, "get_channel_layer", lambda: layer)
+    feed = feeds.Feed()
+
+    async def nothing_new() -> dict[str, object]:
+        return {"node": {}, "gpus": {}, "containers": {}}
+
+    monkeypatch.setattr(feed, "read_snapshot", nothing_new)
+    for _ in range(3):
+        async with feed.watching():
+            await eventually(lambda: len(ear_of(layer).groups.get(feeds.GROUP, ())) == 1)
+        await eventually(lambda: not ear_of(layer).groups[feeds.GROUP])
+
+
+def ear_of(layer: Datagrams) -> Ear:
+    return layer._ear()

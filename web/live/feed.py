@@ -128,9 +128,12 @@ class Feed:
                 layer = get_channel_layer()
                 channel = await layer.new_channel()
                 await layer.group_add(GROUP, channel)
-                while True:
-                    await layer.receive(channel)
-                    self.hint.set()
+                try:
+                    while True:
+                        await layer.receive(channel)
+                        self.hint.set()
+                finally:  # or whoever opens and closes the page makes the group longer each time
+                    await layer.group_discard(GROUP, channel)
             except Exception:
                 log.warning("no hints from the channel layer; reading each second instead", exc_info=True)
                 await asyncio.sleep(5 * REREAD)
