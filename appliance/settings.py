@@ -21,7 +21,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = Path(os.environ.get("GPUSHARE_HOME", BASE_DIR / "var")).resolve()
 HOME.mkdir(mode=0o750, parents=True, exist_ok=True)
 if HOME.stat().st_uid == os.geteuid():  # a web service of another user reads it by its group
-    HOME.chmod(HOME.stat().st_mode & 0o770)
+    HOME.chmod(HOME.stat().st_mode & 0o7770)
 
 
 def _secret_key() -> str:

@@ -70,3 +70,12 @@ def test_redis_answers_a_listener_before_its_client_gives_up():
     environ = {**os.environ, "REDIS_URL": "redis://127.0.0.1:1", "DJANGO_SETTINGS_MODULE": "appliance.settings"}
     told = subprocess.run([sys.executable, "-c", layer], cwd=ROOT, env=environ, capture_output=True, check=True)
     assert ast.literal_eval(told.stdout.decode())["socket_timeout"] > RedisChannelLayer.brpop_timeout
+
+
+def test_a_home_that_others_could_read_is_closed_to_them_and_stays_open_to_the_group(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o2755)
+    check = [sys.executable, "manage.py", "diffsettings"]
+    subprocess.run(check, cwd=ROOT, env={**os.environ, "GPUSHARE_HOME": str(home)}, check=True, capture_output=True)
+    assert home.stat().st_mode & 0o7777 == 0o2750

@@ -149,6 +149,29 @@ def test_with_every_hint_lost_commands_are_carried_out_all_the_same(appliance):
     assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
 
 
+def test_a_second_web_process_over_the_same_home_answers_as_the_first_does(appliance):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = str(listener.fileno())
+        second = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "appliance.asgi:application", "--fd", number, "--lifespan", "off"],
+            cwd=ROOT, env={**os.environ, "GPUSHARE_HOME": str(appliance.home)}, pass_fds=[listener.fileno()],
+        )  # fmt: skip
+        first, appliance.url = appliance.url, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            made = appliance.launch(*HOLDS, name="holds", gpu_memory="512MiB")
+            assert made["state"] == "running"
+            for url, deed in ((first, "pause"), (appliance.url, "resume"), (first, "kill")):
+                appliance.url = url
+                state = appliance.api("POST", f"containers/{made['id']}/{deed}/", {})["state"]
+                for each in (first, f"http://127.0.0.1:{listener.getsockname()[1]}"):
+                    appliance.url = each  # what one has answered, both show
+                    assert appliance.containers(name="holds")[0]["state"] == state
+        finally:
+            appliance.url = first
+            second.terminate()
+            second.wait(20)
+
+
 def up(home: Path, **environ: str) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
     given = {"GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x1GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
