@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from tests.support.card import ROOT
 
@@ -60,16 +60,22 @@ class Live:
         return [sys.executable, str(ROOT / "manage.py")]
 
     @contextmanager
-    def scheduler(self, policy: str) -> Iterator[None]:
+    def scheduler(
+        self, policy: str, stderr: TextIO | None = None, **environment: str
+    ) -> Iterator[subprocess.Popen[bytes]]:
         from django.utils import timezone
 
         from web.models import Node
 
         begun = timezone.now()
-        process = subprocess.Popen([*self._manage(), "runscheduler"], env={**os.environ, "GPUSHARE_POLICY": policy})
+        process = subprocess.Popen(
+            [*self._manage(), "runscheduler"],
+            env={**os.environ, "GPUSHARE_POLICY": policy, **environment},
+            stderr=stderr,
+        )
         try:
             until(lambda: Node.objects.filter(seen_at__gte=begun).exists(), 60, "the scheduler's start")
-            yield
+            yield process
         finally:
             process.terminate()
             process.wait()

@@ -15,6 +15,7 @@ import logging
 import os
 import resource
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -121,7 +122,9 @@ class Scheduler:
         stack.push_async_callback(self.engine.close)
         self._put_together()
         stack.callback(self.server.close)
+        begun = time.monotonic()
         await self.take_over.run()
+        log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
         stack.push_async_callback(self.ender.close)

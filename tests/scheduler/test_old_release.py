@@ -58,7 +58,9 @@ async def test_old_shim_works_beside_a_new_one_and_is_taken_over(host: Host, old
 async def test_old_shim_waits_is_granted_and_gives_back(host: Host, old: str) -> None:
     holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
     await host.says(holder, "holding")
-    container = await host.launch("env", old, str(host.workload), "--bytes", "3GiB", gpu_memory=4 * GIB)
+    container = await host.launch(
+        "env", old, str(host.workload), "--bytes", "3GiB", "--check", "1MiB", gpu_memory=4 * GIB
+    )
     await host.until(container, "suspended")
     await host.command("kill", holder)
     assert (await host.until(container, "exited")).exit_code == 0

@@ -118,6 +118,68 @@ async def test_exec_gives_the_new_program_a_lease_of_its_own(host: Host) -> None
     assert 700 * MIB <= claim.peak <= GIB
 
 
+async def test_memory_of_a_program_that_execs_another_without_cuda_comes_back(host: Host) -> None:
+    program = (
+        "import ctypes, os\n"
+        "cuda = ctypes.CDLL('libcuda.so.1'); context = ctypes.c_void_p(); pointer = ctypes.c_uint64()\n"
+        "assert cuda.cuInit(0) == 0\n"
+        "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
+        "assert cuda.cuCtxSetCurrent(context) == 0\n"
+        "assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(3 << 30)) == 0\n"
+        "print('holds', flush=True)\n"
+        "os.execv('/bin/sleep', ['sleep', '600'])\n"
+    )
+    container = await host.launch(sys.executable, "-c", program, gpu_memory=4 * GIB)
+    await host.says(container, "holds")
+    waiter = await host.launch("workload", "--bytes", "3GiB", gpu_memory=4 * GIB)
+    await host.says(waiter, "holding")
+    assert (await host.get(container)).state == "running"
+
+
+async def test_grant_to_a_lost_connection_ends_the_wait_that_was_told(host: Host) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    container, directory = await _socket_dir(host, gpu_memory=4 * GIB)
+    raw = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(raw.hello)
+    raw.need(3 * GIB)
+    await host.until(container, "suspended")
+    raw.close()
+    await host.command("kill", holder)
+    await host.until(container, "running")
+    await host.up.store.flush()
+    told = [event.kind for event in await host.events(container, "suspended", "resumed")]
+    assert told == ["suspended", "resumed"]
+
+
+async def test_grant_that_is_lost_with_its_connection_is_told_again_and_counted_once(host: Host) -> None:
+    container, directory = await _socket_dir(host, gpu_memory=2 * GIB)
+    raw = await asyncio.to_thread(Raw, directory)
+    page = await asyncio.to_thread(raw.hello)
+    raw.need(GIB, serial=5)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gpu = next(iter(tenant.quota))
+    await eventually(lambda: tenant.used(gpu) == GIB)
+    raw.close()  # what was granted is not read
+    await eventually(lambda: not host.up.server.connections(tenant.id))
+    for restart in (False, True):
+        if restart:
+            await host.stop()
+            await host.start()
+        again = await asyncio.to_thread(Raw, directory)
+        await asyncio.to_thread(again.hello, page.fileno())
+        again.need(GIB, serial=5)
+        answer = await asyncio.to_thread(again.read)
+        assert answer is not None
+        assert (answer.serial, answer.bytes) == (5, GIB)
+        tenant = host.up.broker.tenants[str(container.pk)]
+        assert (
+            tenant.used(gpu) == tenant.granted(gpu) - sum(each.headroom for each in tenant.leases(gpu).values()) == GIB
+        )
+        again.close()
+        await eventually(lambda: not host.up.server.connections(str(container.pk)))
+
+
 async def test_300_processes_at_once_all_get_a_lease(host: Host) -> None:
     _, directory = await _socket_dir(host, gpu_memory=4 * GIB)
     script = (

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shim.binding import Frame, Type, pack
+from scheduler.gpus import Gpus, uuid_bytes
+from shim.binding import Code, Frame, Type, pack
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, a_host, query
 from tests.support.raw import Raw
@@ -117,6 +118,44 @@ async def test_release_on_one_gpu_is_seen_though_the_socket_was_full_of_those_on
         assert page[1].release(3 * GIB)  # the shim drops what it cannot send
         await host.until(waiter, "running")
         raw.close()
+
+
+async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_counted(
+    transactional_db: None, settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Gpus.open
+
+    async def without_the_first(*arguments: object) -> Gpus:
+        gpus = await opened(*arguments)  # type: ignore[arg-type]
+        del gpus.cards[next(iter(gpus.cards))]
+        return gpus
+
+    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
+        first, second = await query(lambda: list(Gpu.objects.order_by("index")))
+        container = await host.launch("sleep", "600", gpu_uuids=[second.uuid, first.uuid], gpu_memory=2 * GIB)
+        raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
+        page = await asyncio.to_thread(raw.hello)
+        assert page is not None
+        for slot in (0, 1):
+            raw.need(GIB, serial=slot, slot=slot)
+            assert await asyncio.to_thread(raw.read) is not None
+            page[slot].accept(GIB)
+        raw.close()
+        await host.stop()
+        monkeypatch.setattr(Gpus, "open", without_the_first)
+        await host.start()
+        again = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
+        await asyncio.to_thread(again.hello, page.fileno())
+        (tenant,) = host.up.broker.tenants.values()
+        (left,) = tenant.quota
+        slot = page.uuids.index(uuid_bytes(left))
+        assert slot == 1
+        assert tenant.used(left) == GIB
+        again.need(GIB, serial=7, slot=slot)
+        assert await asyncio.to_thread(again.read) == Frame(Type.GRANTED, slot, 7, bytes=GIB)
+        again.need(GIB, serial=8, slot=1 - slot)
+        assert await asyncio.to_thread(again.read) == Frame(Type.REJECTED, 1 - slot, 8, Code.SHORTAGE)
+        again.close()
 
 
 async def test_container_whose_gpu_is_gone_after_a_restart_can_be_killed_and_its_end_is_seen(

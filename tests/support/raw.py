@@ -48,7 +48,9 @@ class Raw:
         welcome = self.read()
         assert welcome is not None
         assert welcome.type == Type.WELCOME, welcome
-        return None if self.file is None else LeasePage.adopt(self.file)
+        # Kept mapped, as a program does: without its page it would be another program.
+        self.page = None if self.file is None else LeasePage.adopt(self.file)
+        return self.page
 
     def need(self, size: int, serial: int = 1, slot: int = 0) -> None:
         self.send(Frame(Type.NEED, slot, serial, 0, size))

@@ -1,0 +1,143 @@
+"""A container's socket is there at every moment, and a scheduler that is short of descriptors asks for patience."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import shutil
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.sessions import server as server_module
+from scheduler.sessions.server import Connection, Server
+from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Type
+from tests.support.eventually import eventually
+from tests.support.raw import Raw
+
+HELLO = Frame(Type.HELLO, code=WIRE_VERSION)
+
+
+class Welcoming:
+    """A handler that gives everybody what a session takes: some descriptors, and an answer."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Connection, list[int]] = {}
+        self.fail: Exception | None = None
+
+    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
+        if self.fail is not None:
+            raise self.fail
+        self.kept[connection] = [os.dup(connection.peer.pidfd) for _ in range(3)]
+        connection.send(Frame(Type.WELCOME, code=Code.OK))
+
+    def message(self, connection: Connection, frame: Frame) -> None: ...
+
+    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
+        for descriptor in self.kept.pop(connection, []):
+            os.close(descriptor)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    server = Server(tmp_path / "sockets", Welcoming())
+    running = asyncio.create_task(server.run())
+    yield server
+    running.cancel()
+    server.close()
+
+
+async def test_somebody_listens_under_the_name_at_every_moment(server: Server) -> None:
+    path = server.listen("one") / "gpushare.sock"
+    failures: list[OSError] = []
+    stop = threading.Event()
+
+    def connect() -> None:
+        while not stop.is_set():
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+                try:
+                    sock.connect(str(path))
+                except FileNotFoundError as error:
+                    failures.append(error)
+                except (ConnectionRefusedError, BlockingIOError):
+                    pass  # of the socket that was replaced just then: the shim tries again
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    for _ in range(300):
+        server.listen("one")
+        await asyncio.sleep(0.001)
+    stop.set()
+    await asyncio.to_thread(thread.join)
+    assert failures == []
+
+
+@pytest.mark.parametrize("remove", [os.unlink, lambda path: shutil.rmtree(path.parent)], ids=["socket", "folder"])
+async def test_socket_that_somebody_removed_is_made_again(server: Server, remove, monkeypatch) -> None:
+    monkeypatch.setattr(server_module, "LOOK_SECONDS", 0.01)
+    directory = server.listen("one")
+    remove(directory / "gpushare.sock")
+    await eventually((directory / "gpushare.sock").exists, within=5)
+    raw = await asyncio.to_thread(Raw, directory)
+    raw.send(HELLO)
+    answer = await asyncio.to_thread(raw.read)
+    assert answer is not None
+    assert answer.type == Type.WELCOME
+    raw.close()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """The limit: so many more may be open than are now."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len(os.listdir("/proc/self/fd")) + 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_out_of_descriptors_programs_wait_and_are_served_later(
+    server: Server, few_descriptors: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = server.listen("one")
+    early: list[Raw] = []
+    with caplog.at_level(logging.WARNING):
+        while not any("cannot accept" in record.message for record in caplog.records):
+            early.append(await asyncio.to_thread(Raw, directory))
+            early[-1].send(HELLO)
+            await asyncio.sleep(0.01)
+            assert len(early) < 80
+        late = await asyncio.to_thread(Raw, directory)
+        late.send(HELLO)
+        spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(30)]  # the reserve, for everything else
+        for descriptor in spare:
+            os.close(descriptor)
+        late.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # neither refused nor hung up on
+            await asyncio.to_thread(late.read)
+        for raw in early:
+            raw.close()
+        late.socket.settimeout(5)
+        answer = await asyncio.to_thread(late.read)
+        assert answer is not None
+        assert answer.type == Type.WELCOME
+        late.close()
+    assert len(caplog.records) < 8
+
+
+async def test_errors_are_logged_more_and_more_rarely(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.handler.fail = RuntimeError("wrong")  # type: ignore[attr-defined]
+    directory = server.listen("one")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            raw = await asyncio.to_thread(Raw, directory)
+            raw.send(HELLO)
+            assert await asyncio.to_thread(raw.read) is None  # no refusal: it may try again
+            raw.close()
+    assert 1 <= len(caplog.records) <= 8
