@@ -131,7 +131,7 @@ async def test_memory_of_a_program_that_execs_another_without_cuda_comes_back(ho
     )
     container = await host.launch(sys.executable, "-c", program, gpu_memory=4 * GIB)
     await host.says(container, "holds")
-    waiter = await host.launch("workload", "--bytes", "3GiB", gpu_memory=4 * GIB)
+    waiter = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
     await host.says(waiter, "holding")
     assert (await host.get(container)).state == "running"
 

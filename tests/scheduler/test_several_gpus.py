@@ -127,7 +127,8 @@ async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_co
 
     async def without_the_first(*arguments: object) -> Gpus:
         gpus = await opened(*arguments)  # type: ignore[arg-type]
-        del gpus.cards[next(iter(gpus.cards))]
+        first = next(iter(gpus.cards))
+        del gpus.cards[first], gpus._handles[first]
         return gpus
 
     async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
