@@ -71,3 +71,24 @@ async def test_wait_from_before_a_restart_runs_out_once(host: Host) -> None:
         answers.append(answer.type)
     raw.close()
     assert answers == [Type.REJECTED, Type.GRANTED]
+
+
+async def test_clock_that_steps_does_not_end_a_wait_that_goes_on_under_another_scheduler(host: Host) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    fields = {"gpu_memory": 4 * GIB, "max_wait_seconds": 3600}
+    waiter = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", **fields)
+    waiter = await host.until(waiter, "suspended")
+    before = len(await host.events(waiter, "suspended"))
+    await host.stop()
+    # As the wall's clock tells it once it has stepped forward by two hours.
+    stepped = waiter.suspended_since - timedelta(hours=2)
+    await query(Container.objects.filter(pk=waiter.pk).update, suspended_since=stepped)
+    await host.start()
+    for _ in range(500):
+        if len(await host.events(waiter, "suspended")) > before:
+            break
+        await asyncio.sleep(0.02)
+    assert await host.events(waiter, "rejected") == []
+    await host.command("kill", holder)
+    await host.says(waiter, "holding")

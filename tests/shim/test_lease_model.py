@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shim.lease_model import Broken, Thread, World, explore
+from tests.shim.lease_explorer import Broken, explore
+from tests.shim.lease_model import Thread, World
 
 TWICE = (Thread(calls=2), Thread())
 
