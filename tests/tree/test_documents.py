@@ -1,0 +1,72 @@
+"""What the documents name is there: every path in code and every link, so that nobody follows one into nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ["CONTRIBUTING.md", "README.md", "shim/README.md", "shim/sim/README.md",
+             *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]  # fmt: skip
+PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?")
+NVIDIAS = {"cuda.h"}
+SOURCE = re.compile(r"[\w-]+\.(py|c|h|cu|js|css|html|md|toml|mk|txt)")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return listed.stdout.splitlines()
+
+
+def test_every_path_that_a_document_names_exists(tracked):
+    tops = {PurePosixPath(name).parts[0] for name in tracked}
+    names = {PurePosixPath(name).name for name in tracked}
+    missing = [
+        f"{document}:{line}: {path}"
+        for document in DOCUMENTS
+        for line, path in paths_in(document)
+        if (path.split("/")[0] in tops and not there(path, document))
+        or (SOURCE.fullmatch(path) and path not in names | NVIDIAS)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_every_link_within_the_documents_leads_somewhere():
+    missing = []
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / document).read_text()):
+            page, _, anchor = target.partition("#")
+            if ":" in page:
+                continue
+            goal = (ROOT / document).parent / page if page else ROOT / document
+            if not goal.exists() or (anchor and anchor not in anchors(goal)):
+                missing.append(f"{document}: {target}")
+    assert not missing, "\n".join(missing)
+
+
+def paths_in(document: str) -> Iterator[tuple[int, str]]:
+    """The words in code that look like paths, with their lines; what is shown in a block is another test's."""
+    text = re.sub(
+        r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), (ROOT / document).read_text(), flags=re.M | re.S
+    )
+    for number, line in enumerate(text.splitlines(), 1):
+        for code in re.findall(r"`([^`]+)`", line):
+            yield from ((number, word) for word in code.split() if PATH.fullmatch(word))
+
+
+def there(path: str, document: str) -> bool:
+    """From the root, or from where the document is; `*` stands for any name."""
+    return any(any(place.glob(path.rstrip("/"))) for place in (ROOT, (ROOT / document).parent))
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in a link."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
