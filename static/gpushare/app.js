@@ -1,8 +1,8 @@
 // On every page: the connection, the banners, ages, answers to actions.
-import { duration, now, stamp, t } from "./format.js";
-import { live } from "./live.js";
-import "./actions.js";
-import "./table.js";
+import { duration, now, stamp, t } from "./parts/format.js";
+import { live } from "./parts/live.js";
+import "./parts/actions.js";
+import "./parts/table.js";
 
 const byId = (id) => document.getElementById(id);
 

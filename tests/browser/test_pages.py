@@ -77,7 +77,7 @@ def test_what_stands_above_a_page(site, open_as, shot):
     expect(page.locator(".card .simulated")).to_be_visible()
     page.evaluate("""async () => {
       const app = document.querySelector('script[src*="app.js"]').src;
-      const { toast } = await import(app.replace("app.js", "actions.js"));
+      const { toast } = await import(app.replace("app.js", "parts/actions.js"));
       toast("good", "train-7: It is paused."); toast("bad", "The engine is away: " + "no such file ".repeat(9));
       toast("warn", "The scheduler has not answered yet. It will do this as soon as it can.");
     }""")

@@ -11,7 +11,7 @@ from django.contrib.staticfiles import finders
 
 from appliance.asgi import application
 
-STYLE = settings.BASE_DIR / "static" / "gpushare" / "style.css"
+STYLE = settings.BASE_DIR / "static" / "gpushare" / "style" / "base.css"
 
 
 async def fetch(path: str, method: str = "GET", encoding: str = "gzip") -> httpx.Response:
@@ -21,7 +21,7 @@ async def fetch(path: str, method: str = "GET", encoding: str = "gzip") -> httpx
 
 
 async def test_a_file_is_sent_compressed_and_may_be_kept_for_good():
-    answer = await fetch("gpushare/style.css")
+    answer = await fetch("gpushare/style/base.css")
     assert answer.status_code == 200
     assert answer.content == STYLE.read_bytes()
     assert answer.headers["content-encoding"] == "gzip"
@@ -32,13 +32,13 @@ async def test_a_file_is_sent_compressed_and_may_be_kept_for_good():
 
 
 async def test_who_takes_no_compression_gets_the_file_as_it_is():
-    answer = await fetch("gpushare/style.css", encoding="identity")
+    answer = await fetch("gpushare/style/base.css", encoding="identity")
     assert "content-encoding" not in answer.headers
     assert int(answer.headers["content-length"]) == len(STYLE.read_bytes())
 
 
 async def test_a_head_request_has_the_headers_alone():
-    answer = await fetch("gpushare/style.css", "HEAD", encoding="identity")
+    answer = await fetch("gpushare/style/base.css", "HEAD", encoding="identity")
     assert answer.content == b""
     assert int(answer.headers["content-length"]) == len(STYLE.read_bytes())
 
@@ -57,7 +57,7 @@ async def test_nothing_else_is_there(path):
 
 
 async def test_files_are_only_read():
-    answer = await fetch("gpushare/style.css", "POST")
+    answer = await fetch("gpushare/style/base.css", "POST")
     assert answer.status_code == 405
     assert answer.headers["allow"] == "GET, HEAD"
 

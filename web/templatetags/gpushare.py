@@ -14,7 +14,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 @register.filter
 def size(count: int | None) -> str:
-    """1610612736 → "1.5 GiB": the same rounding as static/gpushare/format.js, so that a live row does not flicker."""
+    """1610612736 → "1.5 GiB": the same rounding as static/gpushare/parts/format.js, so that a live row does not flicker."""
     if not count:
         return "0"
     value, unit = float(count), 0
@@ -32,7 +32,7 @@ def get(values: Mapping[str, Any], name: str) -> Any:
 
 @register.filter
 def duration(seconds: float | None) -> str:
-    """75 → "1 min 15 s", as static/gpushare/format.js has it."""
+    """75 → "1 min 15 s", as static/gpushare/parts/format.js has it."""
     whole = max(0, int(seconds or 0))
     if whole < 60:
         return f"{whole} s"

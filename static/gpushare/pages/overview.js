@@ -1,9 +1,9 @@
 // The overview: a bar for each GPU, totals, and the queue, drawn from the live feed.
-import { make, mark, size, t } from "./format.js";
-import { keyed, put } from "./keyed.js";
-import { lastHour } from "./lasthour.js";
-import { live } from "./live.js";
-import { pageOf, showWaiting, waiting } from "./waiting.js";
+import { make, mark, size, t } from "../parts/format.js";
+import { keyed, put } from "../parts/keyed.js";
+import { lastHour } from "../parts/lasthour.js";
+import { live } from "../parts/live.js";
+import { pageOf, showWaiting, waiting } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;

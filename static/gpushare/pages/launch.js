@@ -1,6 +1,6 @@
 // The launch form: where it would stand on each GPU now, a quota from measured peaks, and the same launch as a command.
-import { make, mark, size, t } from "./format.js";
-import { live } from "./live.js";
+import { make, mark, size, t } from "../parts/format.js";
+import { live } from "../parts/live.js";
 
 const form = document.getElementById("launch");
 const value = (name) => form.elements[name]?.value.trim() ?? "";

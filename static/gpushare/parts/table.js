@@ -96,7 +96,7 @@ if (rows) {
 
   // ---- selection ----
   const bulk = document.getElementById("bulk");
-  const ENDED = ["exited", "failed", "killed"]; // nothing can be done to them: style.css hides their boxes
+  const ENDED = ["exited", "failed", "killed"]; // nothing can be done to them: style/table.css hides their boxes
   const boxesOfTheLiving = () =>
     [...rows.querySelectorAll('input[name="id"]')].filter((box) => !ENDED.includes(box.closest("tr").dataset.state));
   function showPicked() {

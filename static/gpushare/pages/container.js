@@ -1,7 +1,7 @@
 // The page of one container: figures as they change, the chart of what it holds, its output as it comes.
-import { chart, colour, sizeAxis, timeAxis } from "./charts.js";
-import { duration, mark, now, size, stamp, t } from "./format.js";
-import { live } from "./live.js";
+import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
+import { duration, mark, now, size, stamp, t } from "../parts/format.js";
+import { live } from "../parts/live.js";
 
 const article = document.getElementById("container");
 const id = article.dataset.id;

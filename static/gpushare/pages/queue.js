@@ -1,7 +1,7 @@
 // The queue's own page: another order is tried out first, told in words, and only then asked for.
-import { make, t } from "./format.js";
-import { live } from "./live.js";
-import { showWaiting, waiting } from "./waiting.js";
+import { make, t } from "../parts/format.js";
+import { live } from "../parts/live.js";
+import { showWaiting, waiting } from "../parts/waiting.js";
 
 const list = document.getElementById("queue");
 const sortable = "sortable" in list.dataset;

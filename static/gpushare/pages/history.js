@@ -1,10 +1,10 @@
 // The replay: a day of one GPU, stacked by container, and a slider through it.
-import { chart, colour, sizeAxis, stacked, timeAxis } from "./charts.js";
-import { make, mark, size, t } from "./format.js";
-import { keyed, put } from "./keyed.js";
-import { pageOf } from "./waiting.js";
+import { chart, colour, sizeAxis, stacked, timeAxis } from "../parts/charts.js";
+import { make, mark, size, t } from "../parts/format.js";
+import { keyed, put } from "../parts/keyed.js";
+import { pageOf } from "../parts/waiting.js";
 
-const THUMB = 16; // pixels; style.css gives the slider's thumb this width
+const THUMB = 16; // pixels; style/page.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
 document.getElementById("gpu")?.addEventListener("change", (event) => event.target.form.submit());
 
