@@ -53,7 +53,7 @@ from scheduler.rounds.idle import Idle
 from scheduler.rounds.measure import Measure
 from scheduler.rounds.samples import History
 from scheduler.rounds.showing import Report
-from scheduler.rounds.time_limits import Limits
+from scheduler.rounds.time_limits import TimeLimits
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.processes import Sessions
 from scheduler.sessions.reaper import Reaper
@@ -189,7 +189,7 @@ class Scheduler:
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
         )
         self.housekeeping = Housekeeping(self.store)
-        self.limits = Limits(self.ender, self.broker, self.store)
+        self.time_limits = TimeLimits(self.ender, self.broker, self.store)
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.intents, self.broker, self.store)
         self.bypass = Bypass(self.ender, self.broker, self.store)
@@ -210,7 +210,7 @@ class Scheduler:
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
-            self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.limits.run,
+            self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.time_limits.run,
             self.leftovers.run, self.contexts.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
             self.housekeeping.run,

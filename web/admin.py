@@ -15,7 +15,7 @@ from django.http import HttpRequest
 
 from web import audit
 from web.models import AllocationEvent, Allowance, AuditEntry, Claim, Command, Container, Gpu, Node, Token
-from web.people.allowances import Limits
+from web.people.allowances import Allowed
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -24,7 +24,7 @@ else:
     ModelAdmin = admin.ModelAdmin
     TabularInline = admin.TabularInline
 
-_LIMITS = [field.name for field in fields(Limits)]
+_LIMITS = [field.name for field in fields(Allowed)]
 admin.site.site_header = admin.site.site_title = "gpushare"
 
 

@@ -1,7 +1,8 @@
 """`gpushare`: the command line. It talks REST (DESIGN.md, part 8) and knows nothing else of the appliance.
 
 main.py starts it and turns every error into one line; login.py finds the address and the token; client.py speaks
-HTTP; run.py, attach.py, commands.py, views.py and top.py are the commands; rows.py and text.py put figures into words.
+HTTP; launch.py, attach.py, actions.py, views.py, reports.py and top.py are the commands; rows.py and text.py put
+figures into words.
 
 What only some commands need (httpx, rich) is imported where it is used: `gpushare --help` and every key press of
 shell completion wait for the imports.

@@ -31,7 +31,7 @@ WINDOW = 256 << 10  # bytes
 LEAVE = b"\x10\x11"  # Ctrl-P Ctrl-Q, docker's keys to leave a terminal
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     INPUT = 0
     OUTPUT = 1
     ERRORS = 2
@@ -98,7 +98,7 @@ class Console:
         if self._tty and self._socket:
             with suppress(OSError, ConnectionClosed):
                 size = os.get_terminal_size(1 if os.isatty(1) else 0)
-                self._socket.send(struct.pack("!BHH", Kind.RESIZE, size.lines, size.columns))
+                self._socket.send(struct.pack("!BHH", FrameKind.RESIZE, size.lines, size.columns))
 
     def _show(self, socket: ClientConnection) -> bool:
         from websockets.exceptions import ConnectionClosed
@@ -109,15 +109,15 @@ class Console:
                 refusal = json.loads(message)
                 raise from_answer(refusal["status"], refusal)
             kind, data = message[0], message[1:]
-            if kind in (Kind.OUTPUT, Kind.ERRORS):
+            if kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
                 output.write(data, kind)  # they are numbered as descriptors are
                 with suppress(ConnectionClosed):  # closed behind an END that we have not read yet
-                    socket.send(struct.pack("!BI", Kind.TAKEN, len(data)))
-            elif kind == Kind.TAKEN:
+                    socket.send(struct.pack("!BI", FrameKind.TAKEN, len(data)))
+            elif kind == FrameKind.TAKEN:
                 with self._room:
                     self._untaken -= struct.unpack("!I", data)[0]
                     self._room.notify()
-            elif kind == Kind.END:
+            elif kind == FrameKind.END:
                 return True
 
     def _type(self, socket: ClientConnection) -> None:
@@ -133,12 +133,12 @@ class Console:
                     with self._room:
                         self._room.wait_for(lambda: self._untaken < WINDOW - CHUNK)
                         self._untaken += len(data)
-                    socket.send(bytes([Kind.INPUT]) + data)
+                    socket.send(bytes([FrameKind.INPUT]) + data)
                 if keys and keys.left:
                     self._left = True
                     socket.close()
                     return
-            socket.send(bytes([Kind.END]))
+            socket.send(bytes([FrameKind.END]))
 
 
 class Keys:

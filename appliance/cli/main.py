@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from appliance.cli import commands, launch, output, reports, views
+from appliance.cli import actions, launch, output, reports, views
 from appliance.cli.errors import REFUSED, Problem
 
 app = typer.Typer(
@@ -25,16 +25,16 @@ VERBATIM = {"allow_interspersed_args": False}
 
 app.command("run", context_settings=VERBATIM)(launch.run)
 for command in (
-    commands.login,
-    commands.logout,
+    actions.login,
+    actions.logout,
     views.ps,
-    commands.logs,
+    actions.logs,
     launch.attach,
-    commands.pause,
-    commands.resume,
-    commands.kill,
-    commands.rm,
-    commands.change,
+    actions.pause,
+    actions.resume,
+    actions.kill,
+    actions.rm,
+    actions.change,
     views.queue,
     views.gpus,
     views.top,

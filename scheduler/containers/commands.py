@@ -32,7 +32,7 @@ from web.models import Command, Container
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0  # seconds
-Kind = Command.Kind
+CommandKind = Command.Kind
 
 
 class Commands:
@@ -94,11 +94,11 @@ class Commands:
     def _start(self, command: Command) -> None:
         container = str(command.container_id or "")
         before = self._last.get(container)
-        if command.kind == Kind.KILL:
+        if command.kind == CommandKind.KILL:
             if launching := self._launching.pop(container, None):
                 launching.cancel()
                 self._calling_off.add(command.pk)
-            elif before is not None and before.get_name() == Kind.KILL:
+            elif before is not None and before.get_name() == CommandKind.KILL:
                 before = None  # who asks again does not want to wait out the grace of the first
         task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
         self._taken[command.pk] = self._last[container] = task
@@ -124,7 +124,7 @@ class Commands:
             self._done(command, Command.Outcome.DONE, message=message[:1000])
 
     def _refuse(self, command: Command, problem: Problem) -> None:
-        if command.kind == Kind.LAUNCH:
+        if command.kind == CommandKind.LAUNCH:
             now = timezone.now()
             self._store.container(
                 str(command.container_id), finished_at=now, removed_at=now, reason=problem.message[:500]
@@ -145,14 +145,14 @@ class Commands:
         """Does it; a sentence about what happened. Raises Problem or EngineError."""
         arguments = command.arguments
         match command.kind:
-            case Kind.POLICY:
+            case CommandKind.POLICY:
                 self._decided(self._broker.ask(PolicyChanged(self._broker.now(), arguments["policy"])))
                 self._store.node(policy=self._broker.state.policy)
                 return f"The policy is {self._broker.state.policy}."
-            case Kind.REORDER:
+            case CommandKind.REORDER:
                 self._decided(self._broker.reorder(tuple(arguments["containers"])))
                 return "The queue is reordered."
-            case Kind.FORECAST:
+            case CommandKind.FORECAST:
                 result, message = foresee(self._broker, arguments)
                 self._store.command(command.pk, result=result)
                 return message
@@ -160,15 +160,15 @@ class Commands:
         if row is None:
             raise Problem("unknown_container", "There is no such container.", 404)
         match command.kind:
-            case Kind.LAUNCH:
+            case CommandKind.LAUNCH:
                 return await self._launch(row, command)
-            case Kind.REMOVE:
+            case CommandKind.REMOVE:
                 await self._removal.remove(row)
                 return "It was removed."
-            case Kind.KILL if command.pk in self._calling_off:
+            case CommandKind.KILL if command.pk in self._calling_off:
                 self._calling_off.discard(command.pk)
                 return "It was killed before it had started."
-            case Kind.KILL if self._find(row) is None and was_begun(command, row):
+            case CommandKind.KILL if self._find(row) is None and was_begun(command, row):
                 return "It has ended."
         return await self._steer(row, self._living(row), command)
 
@@ -197,18 +197,18 @@ class Commands:
     async def _steer(self, row: Container, tenant: Tenant, command: Command) -> str:
         arguments = command.arguments
         match command.kind:
-            case Kind.PAUSE:
+            case CommandKind.PAUSE:
                 await self._steering.pause(tenant)
                 return "It is paused."
-            case Kind.RESUME:
+            case CommandKind.RESUME:
                 await self._steering.resume(tenant)
                 return "It goes on."
-            case Kind.KILL:
+            case CommandKind.KILL:
                 by = command.issued_by.get_username() if command.issued_by else "the appliance"
                 reason = f"Killed by {by}" + (f": {command.note}" if command.note else ".")
                 await self._ender.end(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
                 return "It has ended."
-            case Kind.CHANGE:
+            case CommandKind.CHANGE:
                 await self._steering.change(row, tenant, arguments)
                 return "It was changed."
         raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from scheduler.engines.base import Attached, Engine, EngineError, Output
 from scheduler.sessions.broker import Broker
-from web.console.frames import PAYLOAD_LIMIT, WINDOW, BadFrame, Kind, Line, refusal, socket_path
+from web.console.frames import PAYLOAD_LIMIT, WINDOW, BadFrame, FrameKind, Line, refusal, socket_path
 from web.errors import Problem
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ FIRST = 10.0  # seconds in which whoever launched it comes to look; until then t
 KEPT = 64 << 10  # bytes of output that nobody has seen yet
 SAYS_WITHIN = 10.0  # seconds until a connection has said whose console it wants
 TAKEN_OVER = Problem("console_taken", "Somebody opened this console elsewhere.", 409)
-KINDS = {Output.OUT: Kind.OUTPUT, Output.ERR: Kind.ERRORS}
+KINDS = {Output.OUT: FrameKind.OUTPUT, Output.ERR: FrameKind.ERRORS}
 
 
 class Viewer:
@@ -42,7 +42,7 @@ class Viewer:
         self._news = asyncio.Event()
         self._gone = False
 
-    async def show(self, kind: Kind, data: bytes) -> bool:
+    async def show(self, kind: FrameKind, data: bytes) -> bool:
         """Waits until the person has seen enough of what came before. False if they have gone."""
         while self._unseen >= WINDOW and not self._gone:
             self._news.clear()
@@ -54,7 +54,7 @@ class Viewer:
         return True
 
     async def dismiss(self) -> None:
-        await self.line.send(Kind.REFUSED, refusal(TAKEN_OVER).encode())
+        await self.line.send(FrameKind.REFUSED, refusal(TAKEN_OVER).encode())
         await self.line.close()
 
     def leave(self) -> None:
@@ -70,19 +70,19 @@ class Viewer:
         finally:
             typing.cancel()
 
-    async def _hear(self, kind: Kind, payload: bytes, attached: Attached) -> None:
-        if kind is Kind.INPUT and payload:
+    async def _hear(self, kind: FrameKind, payload: bytes, attached: Attached) -> None:
+        if kind is FrameKind.INPUT and payload:
             self._untyped += len(payload)
             if self._untyped > WINDOW:
                 raise BadFrame("more input than was to be sent")
             self._keys.put_nowait(payload)
-        elif kind is Kind.END and not self._said_all:
+        elif kind is FrameKind.END and not self._said_all:
             self._said_all = True
             self._keys.put_nowait(b"")
-        elif kind is Kind.TAKEN:
+        elif kind is FrameKind.TAKEN:
             self._unseen = max(0, self._unseen - struct.unpack("!I", payload)[0])
             self._news.set()
-        elif kind is Kind.RESIZE:
+        elif kind is FrameKind.RESIZE:
             with contextlib.suppress(EngineError):  # it has ended, or Docker is away: a later one may do
                 await attached.resize(*struct.unpack("!HH", payload))
 
@@ -91,7 +91,7 @@ class Viewer:
         while keys := await self._keys.get():
             await attached.write(keys)
             self._untyped -= len(keys)
-            await self.line.send(Kind.TAKEN, struct.pack("!I", len(keys)))
+            await self.line.send(FrameKind.TAKEN, struct.pack("!I", len(keys)))
         attached.end_input()
 
 
@@ -102,7 +102,7 @@ class Console:
         self.attached = attached
         self._viewer: Viewer | None = None
         self._came = asyncio.Event()
-        self._unseen: deque[tuple[Kind, bytes]] = deque()
+        self._unseen: deque[tuple[FrameKind, bytes]] = deque()
         self._kept = 0  # bytes in there
         self._ended = False
         self._in_order = asyncio.Lock()
@@ -144,7 +144,7 @@ class Console:
                 if await viewer.show(*self._unseen[0]):
                     self._drop()
             if self._ended and self._viewer:
-                await self._viewer.line.send(Kind.END)
+                await self._viewer.line.send(FrameKind.END)
         while not self._viewer and self._kept > KEPT:
             self._drop()
 
@@ -202,14 +202,14 @@ class Consoles:
         try:
             async with asyncio.timeout(SAYS_WITHIN):
                 frame = await line.read()
-            if frame is None or frame[0] is not Kind.OPEN:
+            if frame is None or frame[0] is not FrameKind.OPEN:
                 raise BadFrame("OPEN is to be said first")
             async with self._finding:
                 console = await self._find(frame[1].decode())
-            await line.send(Kind.OPEN)
+            await line.send(FrameKind.OPEN)
             await console.look(Viewer(line))
         except Problem as problem:
-            await line.send(Kind.REFUSED, refusal(problem).encode())
+            await line.send(FrameKind.REFUSED, refusal(problem).encode())
         except (ValueError, TimeoutError) as error:
             log.warning("a connection to a console was closed: %s", error or "it said nothing")
         finally:

@@ -17,7 +17,7 @@ GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 LOOK_EVERY = 0.5
 
 
-class Limits:
+class TimeLimits:
     def __init__(self, ender: Ender, broker: Broker, store: Store) -> None:
         self._ender = ender
         self._broker = broker

@@ -14,7 +14,7 @@ from web import audit
 from web.models import AllocationEvent, Container, Gpu, UsageSample
 
 GIB = rows.GIB
-Kind = AllocationEvent.Kind
+EventKind = AllocationEvent.Kind
 
 
 def a_busy_card() -> tuple[Gpu, dict[str, Container]]:
@@ -51,15 +51,15 @@ def a_life(container: Container, card: Gpu) -> None:
     """Started, granted, suspended, resumed, rejected once, paused, goes on: and its samples."""
     Container.objects.filter(pk=container.pk).update(created_at=rows.ago(905), started_at=rows.ago(900))
     story = [
-        (900, Kind.STARTED, 0, None, 0, ""),
-        (895, Kind.ACCEPTED, 0.6, 0.6, 0, ""),
-        (700, Kind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free."),
-        (520, Kind.RESUMED, 1.4, 2.0, 180, ""),
-        (400, Kind.REJECTED, 1.0, 2.0, 0, "would pass the quota of 2 GiB"),
-        (300, Kind.PAUSED, 0, None, 0, "by admin: lunch"),
-        (200, Kind.UNPAUSED, 0, None, 0, ""),
-        (150, Kind.FREED, 1.4, 0.6, 0, ""),
-        (75, Kind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free. Next when train-7 ends."),
+        (900, EventKind.STARTED, 0, None, 0, ""),
+        (895, EventKind.ACCEPTED, 0.6, 0.6, 0, ""),
+        (700, EventKind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free."),
+        (520, EventKind.RESUMED, 1.4, 2.0, 180, ""),
+        (400, EventKind.REJECTED, 1.0, 2.0, 0, "would pass the quota of 2 GiB"),
+        (300, EventKind.PAUSED, 0, None, 0, "by admin: lunch"),
+        (200, EventKind.UNPAUSED, 0, None, 0, ""),
+        (150, EventKind.FREED, 1.4, 0.6, 0, ""),
+        (75, EventKind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free. Next when train-7 ends."),
     ]
     audit.append(
         events=[

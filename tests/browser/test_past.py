@@ -18,7 +18,7 @@ from tests.support.site import person
 from web import audit
 from web.models import AllocationEvent, Allowance, Container, UsageSample
 
-Kind = AllocationEvent.Kind
+EventKind = AllocationEvent.Kind
 
 
 @pytest.fixture
@@ -29,10 +29,10 @@ def used(site):
         made = rows.container(f"of-{name}", person(name), card, image=f"image-of-{name}", finished_at=timezone.now(),
                               exit_code=0)  # fmt: skip
         story = [
-            (hours * 3600, Kind.ACCEPTED, size, size, 0),
-            (120, Kind.SUSPENDED, 1, size, 0),
-            (60, Kind.RESUMED, 0, size, 60),
-            (0, Kind.FREED, size, 0, 0),
+            (hours * 3600, EventKind.ACCEPTED, size, size, 0),
+            (120, EventKind.SUSPENDED, 1, size, 0),
+            (60, EventKind.RESUMED, 0, size, 60),
+            (0, EventKind.FREED, size, 0, 0),
         ]
         audit.append(
             events=[

@@ -18,7 +18,7 @@ from scheduler.containers.consoles import Consoles
 from scheduler.engines.base import Launch
 from scheduler.engines.docker.engine import DockerEngine
 from tests.support.eventually import eventually
-from web.console.frames import PAYLOAD_LIMIT, WINDOW, Kind, Line, dial
+from web.console.frames import PAYLOAD_LIMIT, WINDOW, FrameKind, Line, dial
 from web.errors import Problem
 
 pytestmark = pytest.mark.docker
@@ -46,26 +46,26 @@ def launched(docker_engine: DockerEngine, consoles: Consoles, a_launch: Launcher
 async def shown(line: Line, wanted: int, *, taken: bool = True) -> bytes:
     """At least so many bytes of output, or what came before its end."""
     seen = b""
-    while len(seen) < wanted and (frame := await line.read()) and frame[0] is not Kind.END:
-        if frame[0] in (Kind.OUTPUT, Kind.ERRORS):
+    while len(seen) < wanted and (frame := await line.read()) and frame[0] is not FrameKind.END:
+        if frame[0] in (FrameKind.OUTPUT, FrameKind.ERRORS):
             seen += frame[1]
             if taken:
-                await line.send(Kind.TAKEN, struct.pack("!I", len(frame[1])))
+                await line.send(FrameKind.TAKEN, struct.pack("!I", len(frame[1])))
     return seen
 
 
 async def test_a_newer_viewer_takes_over(consoles: Consoles, launched: Any, tmp_path: Path) -> None:
     container = await launched("cat")
     older = await dial(tmp_path, container)
-    await older.send(Kind.INPUT, b"one")
+    await older.send(FrameKind.INPUT, b"one")
     assert await shown(older, 3) == b"one"
     newer = await dial(tmp_path, container)
     while frame := await older.read():
         last = frame
-    assert (last[0], json.loads(last[1])["error"]["code"]) == (Kind.REFUSED, "console_taken")
-    await newer.send(Kind.INPUT, b"two")
+    assert (last[0], json.loads(last[1])["error"]["code"]) == (FrameKind.REFUSED, "console_taken")
+    await newer.send(FrameKind.INPUT, b"two")
     assert await shown(newer, 3) == b"two"
-    await newer.send(Kind.END)
+    await newer.send(FrameKind.END)
     assert await shown(newer, 1) == b""  # its end
     for line in (older, newer):
         await line.close()
@@ -80,8 +80,8 @@ async def test_what_nobody_saw_is_shown_to_the_next_who_looks(
     await eventually(lambda: console._unseen and console._unseen[-1][1].endswith(b"30000\n"))
     assert sum(len(data) for _, data in console._unseen) <= module.KEPT
     line = await dial(tmp_path, container)
-    await line.send(Kind.INPUT, b"more")
-    await line.send(Kind.END)
+    await line.send(FrameKind.INPUT, b"more")
+    await line.send(FrameKind.END)
     seen = await shown(line, 1 << 30)
     assert seen.endswith(b"\n30000\nmore")
     await line.close()
@@ -95,7 +95,7 @@ async def test_a_viewer_that_takes_nothing_is_sent_no_more_than_the_window(
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(line.read(), 0.5)
     assert len(first) < WINDOW + PAYLOAD_LIMIT
-    await line.send(Kind.TAKEN, struct.pack("!I", len(first)))
+    await line.send(FrameKind.TAKEN, struct.pack("!I", len(first)))
     assert len(first) + len(await shown(line, 1 << 30)) == 3_000_000
     await line.close()
 
@@ -106,7 +106,7 @@ async def test_a_viewer_that_sends_more_than_the_window_is_cut_off_and_no_other(
     container = await launched("/bin/sh", "-c", "read line; echo $line; exec sleep 600")
     line = await dial(tmp_path, container)
     for _ in range(100):
-        await line.send(Kind.INPUT, bytes(PAYLOAD_LIMIT))
+        await line.send(FrameKind.INPUT, bytes(PAYLOAD_LIMIT))
     while await line.read():
         pass
     await line.close()

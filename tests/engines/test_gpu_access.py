@@ -11,7 +11,7 @@ import pytest
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker import gpu_access
 from scheduler.engines.docker.gpu_access import Access, Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
-from scheduler.engines.docker.options import Given, Limits, create_body
+from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Simulation
 
 FIRST, SECOND = "GPU-1a2b3c4d-0000-0000-0000-000000000001", "GPU-1a2b3c4d-0000-0000-0000-000000000002"
@@ -53,7 +53,7 @@ def test_raw_way_gives_the_assigned_cards_nodes_and_the_drivers_libraries(host: 
     assert added.libraries == ("/run/gpushare-lib/driver",)
 
 
-NO_LIMITS = Limits(memory=None, cpus=None, pids=None, swap=False)
+NO_LIMITS = DefaultLimits(memory=None, cpus=None, pids=None, swap=False)
 
 
 def told_to_docker(access: Access, launch: Launch, folder: Path) -> dict[str, Any]:

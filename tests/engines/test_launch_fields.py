@@ -11,7 +11,7 @@ import pytest
 from scheduler.containers.launch import ASKED
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions
-from scheduler.engines.docker.options import Given, Limits, create_body
+from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import TAKES, ProcessEngine
 from tests.support.launches import GIVEN
@@ -23,7 +23,7 @@ SCHEDULERS = {
     "remove_when_done",
 }  # fmt: skip
 ENGINES = {**{field: field for field in ASKED}, "env": "environment"}  # what an engine calls it
-LIMITS = Limits(memory=1 << 36, cpus=16, pids=100, swap=True)
+LIMITS = DefaultLimits(memory=1 << 36, cpus=16, pids=100, swap=True)
 
 
 def test_somebody_sees_to_every_field() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from web import audit
 from web.models import AllocationEvent, Container, Gpu
 
-Kind = AllocationEvent.Kind
+EventKind = AllocationEvent.Kind
 
 
 def append(container: Container, at: datetime, kind: str, gpu: Gpu | None = None, **fields: Any) -> AllocationEvent:
@@ -27,8 +27,8 @@ def recomputed(start: datetime, end: datetime) -> dict[str, int]:
     totals = {"byte_microseconds": 0, "suspended_microseconds": 0, "rejects": 0}
     for container in Container.objects.all():
         events = list(AllocationEvent.objects.filter(container=container, at__lt=end).order_by("at", "id"))
-        totals["rejects"] += sum(1 for event in events if event.kind == Kind.REJECTED and event.at >= start)
-        closed = any(event.kind == Kind.ENDED for event in events)
+        totals["rejects"] += sum(1 for event in events if event.kind == EventKind.REJECTED and event.at >= start)
+        closed = any(event.kind == EventKind.ENDED for event in events)
         last = end if closed else min(container.finished_at or end, end)
         moments = sorted({event.at for event in events} | {start, last})
         for moment, following in itertools.pairwise(moments):
@@ -44,7 +44,7 @@ def recomputed(start: datetime, end: datetime) -> dict[str, int]:
 def _used(past: list[AllocationEvent]) -> dict[int, int]:
     used: dict[int, int] = {}
     for event in past:
-        if event.kind == Kind.ENDED:
+        if event.kind == EventKind.ENDED:
             used = {}
         elif event.gpu_id is not None and event.used_after is not None:
             used[event.gpu_id] = event.used_after
@@ -54,10 +54,10 @@ def _used(past: list[AllocationEvent]) -> dict[int, int]:
 def _waiting(past: list[AllocationEvent]) -> int:
     waiting = 0
     for event in past:
-        if event.kind == Kind.SUSPENDED:
+        if event.kind == EventKind.SUSPENDED:
             waiting = 1 if event.waited > 0 else waiting + 1
-        elif event.kind == Kind.RESUMED or (event.kind == Kind.REJECTED and event.waited > 0):
+        elif event.kind == EventKind.RESUMED or (event.kind == EventKind.REJECTED and event.waited > 0):
             waiting = 0 if event.gpu_id is None else max(0, waiting - 1)
-        elif event.kind == Kind.ENDED:
+        elif event.kind == EventKind.ENDED:
             waiting = 0
     return waiting

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.support.events import Kind
+from tests.support.events import EventKind
 from web import audit
 from web.models import AllocationEvent, Container, Gpu, State, UsageSample
 
@@ -55,46 +55,46 @@ class Tale:
     def begin(self) -> None:
         self.started = self.seconds
         for gpu in self.gpus:
-            self._tell(Kind.STARTED, gpu)
+            self._tell(EventKind.STARTED, gpu)
 
     def granted(self, gpu: int, size: int) -> None:
         """A call that need not wait."""
         self._expect_no_more()
-        self._use(Kind.ACCEPTED, gpu, self.used.get(gpu, 0) + size)
+        self._use(EventKind.ACCEPTED, gpu, self.used.get(gpu, 0) + size)
 
     def freed(self, gpu: int, size: int) -> None:
-        self._use(Kind.FREED, gpu, max(0, self.used.get(gpu, 0) - size))
+        self._use(EventKind.FREED, gpu, max(0, self.used.get(gpu, 0) - size))
 
     def suspended(self, gpu: int, size: int) -> None:
         waited = 0.0 if self.expected is None else max(1e-3, self.seconds - self.expected)
         since, self.expected = self.expected, None
         self.calls.append(self.seconds if since is None else since)
-        self._tell(Kind.SUSPENDED, self.gpus[gpu], used_after=self.used.get(gpu, 0), waited=waited)
+        self._tell(EventKind.SUSPENDED, self.gpus[gpu], used_after=self.used.get(gpu, 0), waited=waited)
 
     def resumed(self, gpu: int, size: int) -> None:
         if self.calls:
             self._expect_no_more()
             waited = self._answered()
-            self._use(Kind.RESUMED, gpu, self.used.get(gpu, 0) + size, waited=waited)
+            self._use(EventKind.RESUMED, gpu, self.used.get(gpu, 0) + size, waited=waited)
 
     def rejected(self, gpu: int, size: int) -> None:
         """At once: nobody waits less for it."""
-        self._tell(Kind.REJECTED, self.gpus[gpu], used_after=self.used.get(gpu, 0))
+        self._tell(EventKind.REJECTED, self.gpus[gpu], used_after=self.used.get(gpu, 0))
 
     def waited_too_long(self, gpu: int, size: int) -> None:
         if self.calls:
             waited = self._answered()
-            self._tell(Kind.REJECTED, self.gpus[gpu], used_after=self.used.get(gpu, 0), waited=waited)
+            self._tell(EventKind.REJECTED, self.gpus[gpu], used_after=self.used.get(gpu, 0), waited=waited)
 
     def pause(self, gpu: int, size: int) -> None:
         if not self.paused:
             self.paused = True
-            self._tell(Kind.PAUSED)
+            self._tell(EventKind.PAUSED)
 
     def unpause(self, gpu: int, size: int) -> None:
         if self.paused:
             self.paused = False
-            self._tell(Kind.UNPAUSED)
+            self._tell(EventKind.UNPAUSED)
 
     def restart(self, gpu: int, size: int) -> None:
         """Of the scheduler: whoever waits has to ask again, and until then is taken to wait on."""
@@ -106,24 +106,24 @@ class Tale:
 
     def nothing_much(self, gpu: int, size: int) -> None:
         """Events that are about something else."""
-        for kind in (Kind.WARNED, Kind.IDLE, Kind.QUOTA, Kind.BYPASS):
+        for kind in (EventKind.WARNED, EventKind.IDLE, EventKind.QUOTA, EventKind.BYPASS):
             self._tell(kind)
-        self._tell(Kind.CARD_FULL, self.gpus[gpu], used_after=self.used.get(gpu, 0))
+        self._tell(EventKind.CARD_FULL, self.gpus[gpu], used_after=self.used.get(gpu, 0))
 
     def end(self, *, killed: bool, seen_after: int) -> None:
         """`seen_after` seconds there is no scheduler yet to see it; its calls are told to have been rejected then."""
         self.ended, self.killed = self.seconds, killed
         if killed:
-            self._tell(Kind.KILLED)
+            self._tell(EventKind.KILLED)
         calls, self.calls = self.calls, []
         for since in calls:
             waited = max(1e-3, self.seconds + seen_after - since)
-            self._tell(Kind.REJECTED, self.gpus[0], used_after=self.used.get(0, 0), waited=waited, late=seen_after)
-        self._tell(Kind.ENDED)
+            self._tell(EventKind.REJECTED, self.gpus[0], used_after=self.used.get(0, 0), waited=waited, late=seen_after)
+        self._tell(EventKind.ENDED)
         self.expected = None
         for gpu, used in self.used.items():
             if used:
-                self._tell(Kind.FREED, self.gpus[gpu], used_after=0, late=seen_after)
+                self._tell(EventKind.FREED, self.gpus[gpu], used_after=0, late=seen_after)
         self.used = {}
 
     # ---- what is known of it ----
@@ -175,7 +175,7 @@ class Tale:
 
     def _expect_no_more(self) -> None:
         if self.expected is not None:
-            self._tell(Kind.RESUMED, waited=float(self.seconds - self.expected))
+            self._tell(EventKind.RESUMED, waited=float(self.seconds - self.expected))
             self.expected = None
 
     def _use(self, kind: str, gpu: int, used: int, **fields: Any) -> None:

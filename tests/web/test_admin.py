@@ -7,7 +7,7 @@ from django.contrib.admin import site
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from tests.support.events import Kind, append
+from tests.support.events import EventKind, append
 from tests.support.machine import make_container
 from tests.support.people import make_user
 from web import audit
@@ -28,7 +28,7 @@ def browser():
 @pytest.mark.parametrize("model", [model for model in site._registry if model._meta.app_label == "web"])
 def test_every_list_and_record_is_shown(browser, ada, gpu, model):
     container = make_container(ada, "a", gpu)
-    append(container, container.created_at, Kind.STARTED, gpu)
+    append(container, container.created_at, EventKind.STARTED, gpu)
     container.commands.create(kind="pause", issued_by=ada)
     tokens.make(ada)
     Allowance.objects.create(user=ada, containers=1)

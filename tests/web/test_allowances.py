@@ -9,12 +9,12 @@ from django.contrib.auth.models import Group, User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tests.support.events import Kind, append
+from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import client_for, make_user
 from web.errors import Problem
 from web.models import Allowance, Container
-from web.people.allowances import Limits, limits_of
+from web.people.allowances import Allowed, limits_of
 from web.people.roles import Role
 from web.services import steering
 
@@ -32,7 +32,7 @@ def refused(user, **spec) -> tuple[int, str, str]:
 
 
 def test_without_an_allowance_there_is_no_limit(ada, gpu):
-    assert limits_of(ada) == Limits()
+    assert limits_of(ada) == Allowed()
     for _ in range(5):
         steering.launch(ada, {"image": "local", "gpu_memory": "5g", "priority": 100})
 
@@ -108,10 +108,10 @@ def test_vram_hours_a_week(ada, gpu):
     long_ago, now = timezone.now() - timedelta(days=20), timezone.now()
     Container.objects.update(created_at=long_ago)
     allow(ada, gib_hours=2)
-    append(container, long_ago, Kind.ACCEPTED, gpu, used_after=GIB)
-    append(container, long_ago + timedelta(days=5), Kind.FREED, gpu, used_after=0)
+    append(container, long_ago, EventKind.ACCEPTED, gpu, used_after=GIB)
+    append(container, long_ago + timedelta(days=5), EventKind.FREED, gpu, used_after=0)
     steering.launch(ada, {"image": "local"})  # long ago does not count
-    append(container, now - timedelta(hours=3), Kind.ACCEPTED, gpu, used_after=GIB)
+    append(container, now - timedelta(hours=3), EventKind.ACCEPTED, gpu, used_after=GIB)
     assert refused(ada) == (403, "over_allowance", "")
 
 
@@ -120,7 +120,7 @@ def test_nobody_raises_a_quota_whose_owner_has_used_up_the_week(ada, gpu):
     container = make_container(ada, "a", gpu)
     Container.objects.update(created_at=timezone.now() - timedelta(days=2))
     allow(ada, gib_hours=2)
-    append(container, timezone.now() - timedelta(hours=3), Kind.ACCEPTED, gpu, used_after=GIB)
+    append(container, timezone.now() - timedelta(hours=3), EventKind.ACCEPTED, gpu, used_after=GIB)
     for user in (ada, operator):
         with pytest.raises(Problem) as caught:
             steering.change(user, container, gpu_memory=2 * GIB)
@@ -133,7 +133,7 @@ def test_ones_own_allowance_goes_before_the_groups_and_the_most_generous_group_c
     ada.groups.add(small, large)
     allow(small, gpu_memory=GIB, containers=1, priority_lowest=-1, images=["a"])
     allow(large, gpu_memory=4 * GIB, containers=3, priority_lowest=-9, images=["b"], gib_hours=5)
-    assert limits_of(ada) == Limits(
+    assert limits_of(ada) == Allowed(
         gpu_memory=4 * GIB, containers=3, priority_lowest=-9, images=("a", "b"), gib_hours=None
     )
     allow(ada, containers=2)
@@ -168,7 +168,7 @@ def test_the_allowance_of_a_role_binds_those_who_have_the_role_by_default(client
     eve = User.objects.create_user("eve")
     vision = Group.objects.create(name="vision")
     eve.groups.add(vision)  # a group that is no role takes nobody's role away
-    assert limits_of(eve) == Limits(images=("lab/*",), containers=1)
+    assert limits_of(eve) == Allowed(images=("lab/*",), containers=1)
     assert refused(eve) == (403, "over_allowance", "image")
     assert client_for(eve).get("/api/v1/me/").json()["limits"]["images"] == ["lab/*"]
     allow(vision, images=["local"])
@@ -181,7 +181,7 @@ def test_the_allowance_of_the_admins_binds_a_superuser_and_that_of_the_default_r
     allow(Group.objects.get_or_create(name="admin")[0], containers=7)
     allow(Group.objects.get_or_create(name="user")[0], containers=1)
     assert limits_of(User.objects.create_superuser("root")).containers == 7
-    assert limits_of(make_user("olga", Role.OPERATOR)) == Limits()
+    assert limits_of(make_user("olga", Role.OPERATOR)) == Allowed()
     assert limits_of(make_user("boss", Role.ADMIN)).containers == 7
 
 

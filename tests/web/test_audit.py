@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from tests.support.events import Kind, append
+from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
 from web import audit
@@ -27,9 +27,11 @@ def history(ada, gpu):
     container = make_container(ada, "a", gpu)
     audit.record("ada", "launch", container.pk, gpu_memory=GIB, note="naïve ☃", ratio=0.1)
     audit.record("bob", "launch-refused", "b", code="over_capacity")
-    append(container, timezone.now(), Kind.STARTED)
+    append(container, timezone.now(), EventKind.STARTED)
     batch = [
-        AllocationEvent(container=container, gpu=gpu, at=timezone.now(), kind=Kind.ACCEPTED, bytes=index, waited=index)
+        AllocationEvent(
+            container=container, gpu=gpu, at=timezone.now(), kind=EventKind.ACCEPTED, bytes=index, waited=index
+        )
         for index in range(10)
     ]
     audit.append(events=batch)

@@ -18,7 +18,7 @@ from appliance.asgi import application
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web.console.frames import PAYLOAD_LIMIT, Kind, Line, refusal, socket_path
+from web.console.frames import PAYLOAD_LIMIT, FrameKind, Line, refusal, socket_path
 from web.errors import Problem
 from web.models import AuditEntry, Container, Scope, Token
 from web.people import tokens, visitor
@@ -44,12 +44,14 @@ class Scheduler:
         self.lines.append(line)
         self.asked.append(await line.read())
         if self.refuses:
-            await line.send(Kind.REFUSED, refusal(self.refuses).encode())
+            await line.send(FrameKind.REFUSED, refusal(self.refuses).encode())
         else:
-            await line.send(Kind.OPEN)
+            await line.send(FrameKind.OPEN)
         while frame := await line.read():
             kind, data = frame
-            await line.send({Kind.INPUT: Kind.OUTPUT, Kind.RESIZE: Kind.ERRORS}.get(kind, kind), data)
+            await line.send(
+                {FrameKind.INPUT: FrameKind.OUTPUT, FrameKind.RESIZE: FrameKind.ERRORS}.get(kind, kind), data
+            )
         await line.close()
 
     async def close(self) -> None:
@@ -132,7 +134,7 @@ async def test_frames_are_passed_on_and_opening_and_closing_is_audited(shell: Co
     assert await socket.receive() == b"\4"
     assert await socket.receive() == 1000
     await socket.close()
-    assert scheduler.asked == [(Kind.OPEN, str(shell.pk).encode())]
+    assert scheduler.asked == [(FrameKind.OPEN, str(shell.pk).encode())]
     entries = [entry async for entry in AuditEntry.objects.filter(action__startswith="console").order_by("id")]
     assert [(entry.action, entry.actor, entry.subject) for entry in entries] == [
         ("console-opened", "owner", str(shell.pk)),

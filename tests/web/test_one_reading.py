@@ -12,7 +12,7 @@ from django.db.models import Sum
 from django.test import Client
 from hypothesis import HealthCheck, given, settings
 
-from tests.support.events import Kind, append
+from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
 from tests.support.tale import STEPS, Tale, stretches_of
@@ -39,49 +39,54 @@ def life(container: Container) -> list[tuple[str, float]]:
 
 
 def test_a_wait_that_ends_with_a_rejection_has_ended(container, gpu):
-    append(container, T0 + 10 * SECOND, Kind.SUSPENDED, gpu, bytes=GIB)
-    append(container, T0 + 40 * SECOND, Kind.REJECTED, gpu, bytes=GIB, waited=30)
+    append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu, bytes=GIB)
+    append(container, T0 + 40 * SECOND, EventKind.REJECTED, gpu, bytes=GIB, waited=30)
     assert life(container) == [("running", 10), ("suspended", 30), ("running", 60)]
 
 
 def test_a_rejection_at_once_ends_nobodys_wait(container, gpu):
-    append(container, T0 + 10 * SECOND, Kind.SUSPENDED, gpu, bytes=GIB)
-    append(container, T0 + 20 * SECOND, Kind.REJECTED, gpu, bytes=9 * GIB)
+    append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu, bytes=GIB)
+    append(container, T0 + 20 * SECOND, EventKind.REJECTED, gpu, bytes=9 * GIB)
     assert life(container) == [("running", 10), ("suspended", 90)]
 
 
 def test_with_two_calls_waiting_it_is_suspended_until_the_last_resumes(container, gpu):
-    for second, kind in ((10, Kind.SUSPENDED), (20, Kind.SUSPENDED), (30, Kind.RESUMED), (60, Kind.RESUMED)):
-        append(container, T0 + second * SECOND, kind, gpu, waited=1 if kind == Kind.RESUMED else 0)
+    for second, kind in (
+        (10, EventKind.SUSPENDED),
+        (20, EventKind.SUSPENDED),
+        (30, EventKind.RESUMED),
+        (60, EventKind.RESUMED),
+    ):
+        append(container, T0 + second * SECOND, kind, gpu, waited=1 if kind == EventKind.RESUMED else 0)
     assert life(container) == [("running", 10), ("suspended", 50), ("running", 40)]
 
 
 def test_a_wait_that_nobody_asked_for_again_after_a_restart_has_ended(container, gpu):
     for _ in range(2):
-        append(container, T0 + 10 * SECOND, Kind.SUSPENDED, gpu)
-    append(container, T0 + 60 * SECOND, Kind.RESUMED, waited=50)
+        append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu)
+    append(container, T0 + 60 * SECOND, EventKind.RESUMED, waited=50)
     assert life(container) == [("running", 10), ("suspended", 50), ("running", 40)]
 
 
 def test_a_pause_within_a_wait_is_told_as_a_pause(container, gpu):
-    append(container, T0 + 10 * SECOND, Kind.SUSPENDED, gpu)
-    append(container, T0 + 20 * SECOND, Kind.PAUSED)
-    append(container, T0 + 30 * SECOND, Kind.UNPAUSED)
-    append(container, T0 + 40 * SECOND, Kind.RESUMED, gpu, waited=30)
+    append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu)
+    append(container, T0 + 20 * SECOND, EventKind.PAUSED)
+    append(container, T0 + 30 * SECOND, EventKind.UNPAUSED)
+    append(container, T0 + 40 * SECOND, EventKind.RESUMED, gpu, waited=30)
     told = [("running", 10), ("suspended", 10), ("paused", 10), ("suspended", 10), ("running", 60)]
     assert life(container) == told
     assert report(T0, T0 + 100 * SECOND).total.as_dict()["suspended_seconds"] == 30
 
 
 def test_a_report_does_not_name_a_container_that_was_only_paused(container):
-    append(container, T0 + 20 * SECOND, Kind.PAUSED)
-    append(container, T0 + 30 * SECOND, Kind.UNPAUSED)
+    append(container, T0 + 20 * SECOND, EventKind.PAUSED)
+    append(container, T0 + 30 * SECOND, EventKind.UNPAUSED)
     assert report(T0, T0 + 100 * SECOND).rows == []
 
 
 def test_the_page_shows_the_stretches(container, gpu, ada):
-    append(container, T0 + 10 * SECOND, Kind.SUSPENDED, gpu)
-    append(container, T0 + 40 * SECOND, Kind.REJECTED, gpu, waited=30)
+    append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu)
+    append(container, T0 + 40 * SECOND, EventKind.REJECTED, gpu, waited=30)
     browser = Client()
     browser.force_login(ada)
     page = browser.get(f"/containers/{container.pk}/")

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from tests.support.events import Kind, append
+from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
 from web.history.peaks import best, peaks, suggest
@@ -59,7 +59,7 @@ def test_a_run_that_was_cut_off_has_not_shown_what_it_needs(ada, gpu, fields):
     assert best(ada, "torch", TRAIN) is None
 
 
-@pytest.mark.parametrize("kind", [Kind.REJECTED, Kind.CARD_FULL])
+@pytest.mark.parametrize("kind", [EventKind.REJECTED, EventKind.CARD_FULL])
 def test_a_run_that_was_refused_memory_is_counted_apart(ada, gpu, kind):
     for name in "ab":
         refused = run(ada, gpu, name, GIB)
@@ -76,7 +76,7 @@ def test_a_run_that_was_refused_memory_is_counted_apart(ada, gpu, kind):
 
 def test_what_went_past_the_shim_was_not_measured(ada, gpu):
     for name in "abc":
-        append(run(ada, gpu, name, GIB), NOW, Kind.BYPASS, pid=7)
+        append(run(ada, gpu, name, GIB), NOW, EventKind.BYPASS, pid=7)
     assert peaks(ada, "torch") == []
 
 
@@ -130,7 +130,7 @@ def browser_of(user) -> Client:
 def test_the_report_by_image_says_how_much_to_ask_for_and_from_how_many_runs(ada, gpu):
     started = timezone.now() - timedelta(hours=1)
     for name, peak in (("a", 3 * GIB), ("b", 2 * GIB)):
-        append(run(ada, gpu, name, peak), started, Kind.ACCEPTED, gpu, bytes=peak, used_after=peak)
+        append(run(ada, gpu, name, peak), started, EventKind.ACCEPTED, gpu, bytes=peak, used_after=peak)
     browser = browser_of(ada)
     page = re.sub(r"\s+", " ", browser.get("/reports/", {"group_by": "image"}).content.decode())
     (row,) = re.findall(r"<td class=\"wrap\"><code>python train.py</code>.*?</tr>", page)
@@ -145,7 +145,7 @@ def test_the_form_says_what_a_suggestion_is_from(ada, gpu):
     assert ask("python train.py") == {}
     for number in range(3):
         run(ada, gpu, str(number), 2 * GIB)
-    append(run(ada, gpu, "hungry", 2 * GIB), NOW, Kind.REJECTED, gpu)
+    append(run(ada, gpu, "hungry", 2 * GIB), NOW, EventKind.REJECTED, gpu)
     told = ask("python 'train.py'")
     assert told["size"] == "2.12GiB"
     assert told["text"] == (

@@ -15,7 +15,7 @@ from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from tests.support.events import Kind, append
+from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
 from web.models import Command, Container, Scope
@@ -128,7 +128,7 @@ def test_the_table_has_every_endpoint_and_method():
 def test_a_page_and_rest_report_on_the_same_people(things, gpu, role):
     """Everything but other people's output, command lines and environments is everybody's to see (docs/people.md)."""
     at = timezone.now() - timedelta(minutes=5)
-    append(Container.objects.get(pk=things["live"]), at, Kind.ACCEPTED, gpu, used_after=GIB)
+    append(Container.objects.get(pk=things["live"]), at, EventKind.ACCEPTED, gpu, used_after=GIB)
     Container.objects.update(created_at=at)
     reader = make_user("reader-of-reports", role)
     browser = Client()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.auth.models import Group
 
-from tests.support.events import Kind, append, recomputed
+from tests.support.events import EventKind, append, recomputed
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
 from web.history import reports
@@ -34,14 +34,14 @@ def trace(ada, gpu):
     """ada holds 2 GiB for an hour, then 1 GiB for two; waits twice for 10 minutes, and is refused once."""
     container = made(make_container(ada, "a", gpu, image="torch"))
     minute = HOUR / 60
-    append(container, T0, Kind.STARTED)
-    append(container, T0, Kind.ACCEPTED, gpu, bytes=2 * GIB, used_after=2 * GIB)
-    append(container, T0 + 5 * minute, Kind.SUSPENDED, gpu, bytes=GIB, used_after=2 * GIB)
-    append(container, T0 + 15 * minute, Kind.RESUMED, gpu, bytes=0, used_after=2 * GIB, waited=600)
-    append(container, T0 + 20 * minute, Kind.SUSPENDED, gpu, bytes=GIB, used_after=2 * GIB)
-    append(container, T0 + 30 * minute, Kind.REJECTED, gpu, bytes=GIB, used_after=2 * GIB, waited=600)
-    append(container, T0 + HOUR, Kind.FREED, gpu, bytes=GIB, used_after=GIB)
-    append(container, T0 + 3 * HOUR, Kind.ENDED)
+    append(container, T0, EventKind.STARTED)
+    append(container, T0, EventKind.ACCEPTED, gpu, bytes=2 * GIB, used_after=2 * GIB)
+    append(container, T0 + 5 * minute, EventKind.SUSPENDED, gpu, bytes=GIB, used_after=2 * GIB)
+    append(container, T0 + 15 * minute, EventKind.RESUMED, gpu, bytes=0, used_after=2 * GIB, waited=600)
+    append(container, T0 + 20 * minute, EventKind.SUSPENDED, gpu, bytes=GIB, used_after=2 * GIB)
+    append(container, T0 + 30 * minute, EventKind.REJECTED, gpu, bytes=GIB, used_after=2 * GIB, waited=600)
+    append(container, T0 + HOUR, EventKind.FREED, gpu, bytes=GIB, used_after=GIB)
+    append(container, T0 + 3 * HOUR, EventKind.ENDED)
     Container.objects.filter(pk=container.pk).update(finished_at=T0 + 3 * HOUR)
     return container
 
@@ -78,12 +78,12 @@ def test_waits_of_before_a_restart_end_with_those_that_were_asked_again(ada, gpu
     container = made(make_container(ada, "a", gpu))
     minute = HOUR / 60
     for _ in range(2):
-        append(container, T0, Kind.SUSPENDED, gpu, bytes=GIB, used_after=0)
+        append(container, T0, EventKind.SUSPENDED, gpu, bytes=GIB, used_after=0)
     if asked_again:
-        append(container, T0 + 5 * minute, Kind.SUSPENDED, gpu, bytes=GIB, used_after=0, waited=300)
-        append(container, T0 + 10 * minute, Kind.RESUMED, gpu, bytes=GIB, used_after=GIB, waited=600)
+        append(container, T0 + 5 * minute, EventKind.SUSPENDED, gpu, bytes=GIB, used_after=0, waited=300)
+        append(container, T0 + 10 * minute, EventKind.RESUMED, gpu, bytes=GIB, used_after=GIB, waited=600)
     else:
-        append(container, T0 + 10 * minute, Kind.RESUMED, waited=600)
+        append(container, T0 + 10 * minute, EventKind.RESUMED, waited=600)
     total = report(T0, T0 + HOUR).total
     assert total.as_dict()["suspended_seconds"] == 600
     assert total.suspended_microseconds == recomputed(T0, T0 + HOUR)["suspended_microseconds"]
@@ -101,8 +101,8 @@ def test_parts_of_a_time_add_up_to_it(trace):
 def test_days_are_cut_at_midnight(ada, gpu):
     evening = datetime(2026, 11, 20, 22, tzinfo=UTC)
     container = made(make_container(ada, "night", gpu), evening)
-    append(container, evening, Kind.ACCEPTED, gpu, used_after=GIB)
-    append(container, evening + 5 * HOUR, Kind.ENDED)
+    append(container, evening, EventKind.ACCEPTED, gpu, used_after=GIB)
+    append(container, evening + 5 * HOUR, EventKind.ENDED)
     Container.objects.update(finished_at=evening + 5 * HOUR)
     rows = report(evening - HOUR, evening + 24 * HOUR, "day").rows
     assert [(row.group, row.as_dict()["vram_gib_hours"]) for row in rows] == [("2026-11-20", 2.0), ("2026-11-21", 3.0)]
@@ -110,8 +110,8 @@ def test_days_are_cut_at_midnight(ada, gpu):
 
 def test_what_still_runs_counts_until_the_end_of_the_report(ada, gpu):
     container = made(make_container(ada, "a", gpu))
-    append(container, T0, Kind.ACCEPTED, gpu, used_after=GIB)
-    append(container, T0 + HOUR, Kind.SUSPENDED, gpu, used_after=GIB)
+    append(container, T0, EventKind.ACCEPTED, gpu, used_after=GIB)
+    append(container, T0 + HOUR, EventKind.SUSPENDED, gpu, used_after=GIB)
     total = report(T0, T0 + 3 * HOUR).total.as_dict()
     assert (total["vram_gib_hours"], total["suspended_seconds"]) == (3.0, 7200.0)
 
@@ -144,7 +144,7 @@ def test_the_sums_are_those_recomputed_from_the_raw_events(db, node, seed):
             )  # fmt: skip
         if rng.random() < 0.7:
             at += timedelta(seconds=1)
-            append(container, at, Kind.ENDED)
+            append(container, at, EventKind.ENDED)
             Container.objects.filter(pk=container.pk).update(finished_at=at)
     for _ in range(4):
         begin = T0 + timedelta(seconds=rng.uniform(-1000, 150_000))
@@ -186,7 +186,7 @@ async def _text_of(answer) -> str:
 def test_a_name_that_looks_like_a_formula_is_only_text_in_a_spreadsheet(gpu):
     eve = make_user("+SUM(1)")
     container = made(make_container(eve, "a", gpu))
-    append(container, T0, Kind.ACCEPTED, gpu, used_after=GIB)
+    append(container, T0, EventKind.ACCEPTED, gpu, used_after=GIB)
     lines = list(reports.csv_lines(report(T0, T0 + HOUR)))
     assert lines[1].startswith("'+SUM(1),")
 

@@ -20,7 +20,7 @@ from web.people import allowances
 from web.people.roles import Role, role_of
 
 
-class LimitsAnswer(serializers.Serializer[Any]):
+class AllowedAnswer(serializers.Serializer[Any]):
     """null sets no limit."""
 
     gpu_memory = serializers.IntegerField(allow_null=True, help_text="Bytes of quota at once.")
@@ -41,7 +41,7 @@ class UsageAnswer(serializers.Serializer[Any]):
 class MeAnswer(serializers.Serializer[Any]):
     username = serializers.CharField()
     role = serializers.ChoiceField([role.group for role in Role])
-    limits = LimitsAnswer()
+    limits = AllowedAnswer()
     usage = UsageAnswer()
 
 

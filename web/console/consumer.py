@@ -17,7 +17,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[im
 from django.conf import settings
 
 from web import audit
-from web.console.frames import BadFrame, Kind, Line, dial, frame_of, problem_of, refusal
+from web.console.frames import BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
 from web.errors import Problem, conflict, not_found
 from web.models import Container
 from web.people import visitor
@@ -80,8 +80,8 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await self.close()
 
     async def _show(self, line: Line) -> None:
-        kind: Kind | None = None
-        while kind is not Kind.END:
+        kind: FrameKind | None = None
+        while kind is not FrameKind.END:
             try:
                 frame = await line.read()
             except BadFrame:
@@ -89,7 +89,7 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if frame is None:
                 raise AWAY
             kind, payload = frame
-            if kind is Kind.REFUSED:
+            if kind is FrameKind.REFUSED:
                 raise problem_of(payload)
             await self.send(bytes_data=bytes([kind]) + payload)
 

@@ -33,7 +33,7 @@ CLOSES_WITHIN = 1.0
 _HEAD = struct.Struct("!BI")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     INPUT = 0
     OUTPUT = 1
     ERRORS = 2
@@ -44,10 +44,10 @@ class Kind(IntEnum):
     REFUSED = 7  # {"status", "error"} as REST would answer
 
 
-FROM_PEOPLE = frozenset({Kind.INPUT, Kind.RESIZE, Kind.END, Kind.TAKEN})
-_LENGTHS: dict[int, int] = {Kind.RESIZE: 4, Kind.END: 0, Kind.TAKEN: 4}
+FROM_PEOPLE = frozenset({FrameKind.INPUT, FrameKind.RESIZE, FrameKind.END, FrameKind.TAKEN})
+_LENGTHS: dict[int, int] = {FrameKind.RESIZE: 4, FrameKind.END: 0, FrameKind.TAKEN: 4}
 
-Frame = tuple[Kind, bytes]
+Frame = tuple[FrameKind, bytes]
 
 
 class BadFrame(ValueError):
@@ -64,7 +64,7 @@ def frame_of(message: bytes) -> Frame:
 def _checked(kind: int, payload: bytes) -> Frame:
     if len(payload) > PAYLOAD_LIMIT or _LENGTHS.get(kind, len(payload)) != len(payload):
         raise BadFrame("of a wrong length")
-    return Kind(kind), payload
+    return FrameKind(kind), payload
 
 
 def refusal(problem: Problem) -> str:
@@ -89,7 +89,7 @@ class Line:
         except ValueError as error:
             raise BadFrame(str(error)) from None
 
-    async def send(self, kind: Kind, payload: bytes = b"") -> None:
+    async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         """What cannot be sent any more is dropped: reading tells."""
         with contextlib.suppress(ConnectionError):
             self._writer.write(_HEAD.pack(kind, len(payload)) + payload)
@@ -124,11 +124,11 @@ async def dial(home: Path, container: UUID) -> Line:
         raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
-            await line.send(Kind.OPEN, str(container).encode())
+            await line.send(FrameKind.OPEN, str(container).encode())
             answer = await line.read()
         if answer is None:
             raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
-        if answer[0] is Kind.REFUSED:
+        if answer[0] is FrameKind.REFUSED:
             raise problem_of(answer[1])
     except TimeoutError:
         await line.close()

@@ -33,7 +33,7 @@ ENOUGH_OF_A_COMMAND = 2
 # n + 1 cases (it is as likely as any other to be the largest); three make that one in four at the most.
 ENOUGH_OF_A_PERSON = 3
 
-_Kind = AllocationEvent.Kind
+EventKind = AllocationEvent.Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def suggest(peak: int) -> int:
 def _runs() -> QuerySet[Container]:
     """Those that ended by themselves and had memory, with whether they were refused any."""
     events = AllocationEvent.objects.filter(container=OuterRef("pk"))
-    refused = Exists(events.filter(kind__in=(_Kind.REJECTED, _Kind.CARD_FULL)))
-    past_the_shim = Exists(events.filter(kind=_Kind.BYPASS))
+    refused = Exists(events.filter(kind__in=(EventKind.REJECTED, EventKind.CARD_FULL)))
+    past_the_shim = Exists(events.filter(kind=EventKind.BYPASS))
     ended = Container.objects.in_state(State.EXITED).filter(claims__peak__gt=0)
     return ended.filter(~past_the_shim).annotate(refused=refused).order_by()
 

@@ -17,7 +17,7 @@ from django.db.models import Q
 
 from web.models import AllocationEvent, Container
 
-Kind = AllocationEvent.Kind
+EventKind = AllocationEvent.Kind
 _LINGERING = timedelta(hours=1)
 
 
@@ -55,7 +55,14 @@ class Rejected:
 Span = Held | Waited | Paused | Rejected
 
 # All events that say when it was suspended or paused. There are few: what it held changes each second.
-STANDING = (Kind.SUSPENDED, Kind.RESUMED, Kind.REJECTED, Kind.PAUSED, Kind.UNPAUSED, Kind.ENDED)
+STANDING = (
+    EventKind.SUSPENDED,
+    EventKind.RESUMED,
+    EventKind.REJECTED,
+    EventKind.PAUSED,
+    EventKind.UNPAUSED,
+    EventKind.ENDED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +109,25 @@ class _Ledger:
     paused_since: datetime | None = None
 
     def take(self, event: Event) -> Iterator[Span]:
-        if event.kind == Kind.ENDED:
+        if event.kind == EventKind.ENDED:
             yield from self.close(event.at)
             return
         if event.gpu is not None and event.used_after is not None:
             yield from self._hold(event.gpu, event.at, event.used_after)
-        if event.kind == Kind.SUSPENDED:
+        if event.kind == EventKind.SUSPENDED:
             # One that has waited already was asked again of a restarted scheduler: it stands for all before it.
             self.waiting = 1 if event.waited > 0 else self.waiting + 1
             self.waiting_since = self.waiting_since or event.at
-        elif event.kind == Kind.RESUMED or (event.kind == Kind.REJECTED and event.waited > 0):
+        elif event.kind == EventKind.RESUMED or (event.kind == EventKind.REJECTED and event.waited > 0):
             # Without a GPU it is not said of one call: none of the container's waits any more.
             self.waiting = 0 if event.gpu is None else max(0, self.waiting - 1)
             if self.waiting == 0:
                 yield from self._stop_waiting(event.at)
-        elif event.kind == Kind.PAUSED:
+        elif event.kind == EventKind.PAUSED:
             self.paused_since = self.paused_since or event.at
-        elif event.kind == Kind.UNPAUSED:
+        elif event.kind == EventKind.UNPAUSED:
             yield from self._stop_pausing(event.at)
-        if event.kind == Kind.REJECTED:
+        if event.kind == EventKind.REJECTED:
             yield Rejected(event.at)
 
     def close(self, at: datetime) -> Iterator[Span]:

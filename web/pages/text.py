@@ -14,23 +14,23 @@ STATES: dict[str, str] = {
     State.KILLED: "Killed",
 }
 
-_KIND = AllocationEvent.Kind
+EventKind = AllocationEvent.Kind
 EVENTS: dict[str, str] = {
-    _KIND.ACCEPTED: "accepted",
-    _KIND.SUSPENDED: "suspended",
-    _KIND.RESUMED: "resumed",
-    _KIND.REJECTED: "rejected",
-    _KIND.FREED: "freed",
-    _KIND.STARTED: "started",
-    _KIND.ENDED: "ended",
-    _KIND.PAUSED: "paused",
-    _KIND.UNPAUSED: "unpaused",
-    _KIND.KILLED: "killed",
-    _KIND.QUOTA: "quota changed",
-    _KIND.WARNED: "time nearly over",
-    _KIND.IDLE: "idle",
-    _KIND.BYPASS: "past the shim",
-    _KIND.CARD_FULL: "card full",
+    EventKind.ACCEPTED: "accepted",
+    EventKind.SUSPENDED: "suspended",
+    EventKind.RESUMED: "resumed",
+    EventKind.REJECTED: "rejected",
+    EventKind.FREED: "freed",
+    EventKind.STARTED: "started",
+    EventKind.ENDED: "ended",
+    EventKind.PAUSED: "paused",
+    EventKind.UNPAUSED: "unpaused",
+    EventKind.KILLED: "killed",
+    EventKind.QUOTA: "quota changed",
+    EventKind.WARNED: "time nearly over",
+    EventKind.IDLE: "idle",
+    EventKind.BYPASS: "past the shim",
+    EventKind.CARD_FULL: "card full",
 }
 
 _CATALOGUE: dict[str, str] = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Allowed:
     """An `Allowance` in effect. None sets no limit."""
 
     gpu_memory: int | None = None
@@ -33,12 +33,12 @@ class Limits:
     gpus: tuple[str, ...] | None = None
 
 
-def limits_of(user: User) -> Limits:
+def limits_of(user: User) -> Allowed:
     """The user's own allowance; where that is silent, the most generous of the groups', that of their role included."""
     rows = list(Allowance.objects.filter(Q(user=user) | Q(group__in=groups_of(user))))
     own = [row for row in rows if row.user_id is not None]
     groups = [row for row in rows if row.user_id is None]
-    return Limits(**{field.name: _effective(field.name, own, groups) for field in fields(Limits)})
+    return Allowed(**{field.name: _effective(field.name, own, groups) for field in fields(Allowed)})
 
 
 def _effective(name: str, own: list[Allowance], groups: list[Allowance]) -> Any:
@@ -72,12 +72,12 @@ def quota_held(user: User, besides: Container | None = None) -> int:
     return promised + sum(quotas.asked(size) * count for size, count in asked)
 
 
-def require_image(limits: Limits, image: str) -> None:
+def require_image(limits: Allowed, image: str) -> None:
     if limits.images is not None and not any(fnmatchcase(image, pattern) for pattern in limits.images):
         raise _over("image", f"You may not launch {image}: only {', '.join(limits.images) or 'nothing'}.")
 
 
-def require_launch(user: User, limits: Limits, priority: int, quota: int, gpus: Iterable[str]) -> None:
+def require_launch(user: User, limits: Allowed, priority: int, quota: int, gpus: Iterable[str]) -> None:
     """Refuses a launch beyond the limits. `quota` is the sum over its GPUs, `gpus` those asked for by UUID."""
     if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
         raise _over("gpus", f"You may not use GPU {refused[0]}.")
@@ -88,7 +88,7 @@ def require_launch(user: User, limits: Limits, priority: int, quota: int, gpus: 
     require_quota(user, limits, quota)
 
 
-def require_priority(limits: Limits, priority: int) -> None:
+def require_priority(limits: Allowed, priority: int) -> None:
     lowest, highest = limits.priority_lowest, limits.priority_highest
     if (lowest is not None and priority < lowest) or (highest is not None and priority > highest):
         words = " and ".join(
@@ -97,7 +97,7 @@ def require_priority(limits: Limits, priority: int) -> None:
         raise _over("priority", f"Your priority may be {words}.")
 
 
-def require_quota(user: User, limits: Limits, quota: int, besides: Container | None = None) -> None:
+def require_quota(user: User, limits: Allowed, quota: int, besides: Container | None = None) -> None:
     if limits.gpu_memory is None:
         return
     held = quota_held(user, besides)

@@ -107,7 +107,7 @@ def _make_name(image: str) -> str:
 
 
 def choose_gpus(
-    user: User, limits: allowances.Limits, gpus: int | list[str], gpu_memory: int | None, priority: int
+    user: User, limits: allowances.Allowed, gpus: int | list[str], gpu_memory: int | None, priority: int
 ) -> list[str]:
     """The GPUs by UUID, or nothing if the scheduler may choose. Refuses what can never be, or is not allowed.
 

@@ -14,7 +14,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 @register.filter
 def size(count: int | None) -> str:
-    """1610612736 → "1.5 GiB": the same rounding as static/gpushare/parts/format.js, so that a live row does not flicker."""
+    """1610612736 → "1.5 GiB": rounded as static/gpushare/parts/format.js does, so that a live row does not flicker."""
     if not count:
         return "0"
     value, unit = float(count), 0

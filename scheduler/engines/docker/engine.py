@@ -267,7 +267,7 @@ class DockerEngine:
             raise EngineAway(self._why_not_started)
 
 
-def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Limits:
+def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.DefaultLimits:
     """What this host's control groups can enforce; says what they cannot."""
     missing = [
         what
@@ -278,7 +278,7 @@ def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Limi
         log.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
     if not any("name=seccomp" in option and "unconfined" not in option for option in info.get("SecurityOptions", [])):
         log.warning("This Docker engine runs containers without a seccomp profile.")
-    return options.Limits(
+    return options.DefaultLimits(
         memory=(settings.memory or int(info["MemTotal"] * SHARE_OF_MEMORY)) if info.get("MemoryLimit") else None,
         cpus=(settings.cpus or float(info["NCPU"])) if info.get("CpuCfsQuota") else None,
         pids=settings.pids if info.get("PidsLimit") else None,

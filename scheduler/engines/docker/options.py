@@ -34,7 +34,7 @@ SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it c
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DefaultLimits:
     """What a container gets that asks for nothing. None where the host has no such controller."""
 
     memory: int | None
@@ -58,7 +58,7 @@ class Given:
 
 
 def create_body(
-    launch: Launch, *, given: Given, limits: Limits, additions: Additions, image_environment: Iterable[str]
+    launch: Launch, *, given: Given, limits: DefaultLimits, additions: Additions, image_environment: Iterable[str]
 ) -> dict[str, Any]:
     """The body of POST /containers/create. Raises EngineError."""
     bindings = _port_bindings(launch.ports)
@@ -124,7 +124,7 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str]) 
     return [*(f"{name}={value}" for name, value in ours.items()), *away]
 
 
-def _limits(launch: Launch, limits: Limits) -> dict[str, Any]:
+def _limits(launch: Launch, limits: DefaultLimits) -> dict[str, Any]:
     memory = None if limits.memory is None else launch.memory or limits.memory
     cpus = None if limits.cpus is None else launch.cpus or limits.cpus
     return {
@@ -135,7 +135,7 @@ def _limits(launch: Launch, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _shared_memory(launch: Launch, limits: Limits) -> int:
+def _shared_memory(launch: Launch, limits: DefaultLimits) -> int:
     """Bytes. It is made of the container's own memory: more than that would be promised and never be there."""
     memory = launch.memory or limits.memory
     if launch.shm_size and memory and launch.shm_size > memory:
