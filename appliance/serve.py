@@ -80,7 +80,7 @@ class Appliance:
         connections.close_all()
         get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start
         self._listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused
-        gc.freeze()  # 100,000 objects that stay: looking through them would hold a decision up for 50 ms and more
+        gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms
         self.parts.__enter__()
         try:
             self.parts.wait_for_start()

@@ -20,5 +20,5 @@ class Hints(AsyncConsumer):  # type: ignore[misc]
         self.heard()
 
     async def dispatch(self, message: dict[str, Any]) -> None:
-        if message.get("type") == "wake":  # whatever else somebody sent is no reason to end
+        if message.get("type") == "wake":  # any other message is ignored
             await self.wake(message)

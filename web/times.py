@@ -6,5 +6,5 @@ from datetime import datetime
 
 
 def seconds(at: datetime | None) -> float | None:
-    """None stays None: it has not happened."""
+    """None stays None."""
     return None if at is None else at.timestamp()

@@ -155,7 +155,7 @@ class Attachment:
         return None
 
     def _interrupted(self) -> int | None:
-        """First: end it gently. Second: at once. Third: leave it alone with the appliance, and go."""
+        """First Ctrl-C: SIGTERM. Second: kill it. Third: leave without waiting; the appliance ends it."""
         self.interrupts += 1
         if self.interrupts == 1:
             self._tell("stopping", f"stopping {self.name}; Ctrl-C again kills it at once")
@@ -200,7 +200,7 @@ class Attachment:
         if wait == self.told:
             return
         if state == "suspended" and self.container["queue_position"] is None:
-            return  # it has only just begun: the next look knows the place, too
+            return  # it has only just begun to wait: the next look knows its place in the queue too
         before, self.told = self.told[0], wait
         if state == "suspended":
             self.waited_before = waited
@@ -294,7 +294,7 @@ def suspended_line(container: Json, client: Client) -> str:
 
 
 def exit_code(container: Json) -> int:
-    """The container's; 128 + N for one that signal N ended; ours if it never had one."""
+    """The container's exit code (128 + N if signal N ended it); 125 if it never started."""
     code = container["exit_code"]
     if code is None:
         return 128 + signal.SIGKILL if container["state"] == "killed" else REFUSED

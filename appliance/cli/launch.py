@@ -85,7 +85,7 @@ def run(
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:
-    """Launch a container, show its output, and exit with its exit code. Ctrl-C stops it; with -it it is a key to it."""
+    """Launch a container, show its output, exit with its exit code. Ctrl-C stops it; with -it the program gets it."""
     if interactive and tty and not detach and not os.isatty(0):
         raise NO_TERMINAL
     client = connect()

@@ -87,7 +87,7 @@ def peak(
 
 def peak_table(found: list[Json]) -> str:
     if not found:
-        return "No run of this has ended well and held GPU memory yet."
+        return "No run of this has held GPU memory and ended by itself yet."
     rows = [_peak_row(each) for each in found]
     return table(("IMAGE", "COMMAND", ">RUNS", ">REJECTED", ">PEAK", ">SUGGESTED"), rows)
 

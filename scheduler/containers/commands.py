@@ -75,7 +75,7 @@ class Commands:
                 await asyncio.sleep(LOOK_EVERY)
 
     async def close(self) -> None:
-        """Lets go of what is under way: it is taken up again at the next start."""
+        """Stops what is under way; the next start takes it up again."""
         for task in self._taken.values():
             task.cancel()
         await asyncio.gather(*self._taken.values(), return_exceptions=True)
@@ -99,7 +99,7 @@ class Commands:
                 launching.cancel()
                 self._calling_off.add(command.pk)
             elif before is not None and before.get_name() == CommandKind.KILL:
-                before = None  # who asks again does not want to wait out the grace of the first
+                before = None  # a second kill does not wait for the grace of the first
         task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
         self._taken[command.pk] = self._last[container] = task
         task.add_done_callback(lambda done: self._last.get(container) is done and self._last.pop(container))

@@ -127,7 +127,7 @@ class Console:
         before, self._viewer = self._viewer, viewer
         if before:
             before.leave()
-            self._dismissing = asyncio.create_task(before.dismiss())  # not awaited: it may be half dead
+            self._dismissing = asyncio.create_task(before.dismiss())  # not awaited: its connection may hang
         self._came.set()
         showing = asyncio.create_task(self._show())
         try:

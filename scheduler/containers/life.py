@@ -57,7 +57,7 @@ class Containers:
         return [*self._broker.tenants.values(), *self._strays.values()]
 
     def admit(self, row: Container, tenant: Tenant, *, running: bool = False) -> Refused | None:
-        """Makes it known to those who decide; the refusal if it may not be."""
+        """Tells the broker and the core of it. Returns their refusal, or None."""
         return self._roster.add(
             tenant,
             ContainerAdded(
@@ -151,7 +151,7 @@ class Containers:
         return "It was ended by a SIGKILL that this appliance did not send."
 
     def forget(self, tenant: Tenant) -> None:
-        """It has ended, or its launch came to nothing."""
+        """It has ended, or was never started."""
         self._server.shut(tenant.id)
         self._roster.end(tenant)
         self._strays.pop(tenant.id, None)

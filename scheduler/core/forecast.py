@@ -12,7 +12,7 @@ from scheduler.core.arbiter import handle
 from scheduler.core.events import ContainerEnded, Granted
 from scheduler.core.state import Container, Request, State
 
-TRIED = 4  # containers whose end is thought through for one call: each is a decision's worth of work
+TRIED = 4  # containers whose end is tried out for one call: each trial costs as much as a decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A launch or a change of quota that idle headroom is in the way of: `container` is as it would become.
+    """A launch or a change of quota that waits for idle headroom to be taken back; `container` is as it would become.
 
     It is decided once the headroom of every GPU in `awaiting` has been taken back.
     """

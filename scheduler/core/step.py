@@ -32,7 +32,7 @@ class Step:
         self.effects.append(Refused(reason, explanation, container))
 
     def finish(self) -> None:
-        """Lets every consequence happen: ends of waits, grants, answers, flags."""
+        """Carries out what follows from the change: ends of waits, grants, answers, flags."""
         if self.disturbed or not self.state.calm:
             self.state = replace(self.state, calm=safety.calm(self.state))
         self._expire()
@@ -171,7 +171,7 @@ class Step:
         self.state = replace(self.state, waiting=tuple(waiting), asking=asking)
 
     def _settle(self) -> None:
-        """Headroom is no longer in the way: who was not served now is over quota, or short, or suspended."""
+        """All idle headroom is back: whoever is not served now is over quota, refused for shortage, or suspended."""
         for request in self.state.waiting:
             if (request.session, request.serial) not in self._settled:
                 continue
@@ -211,7 +211,7 @@ class Step:
     # ---- launches and quotas ----
 
     def ask(self, wanted: Container) -> None:
-        """Lets a container be as `wanted`, or not; decided later if idle headroom may be in the way."""
+        """Accepts or refuses a container as `wanted`; later, if idle headroom has to be taken back first."""
         if admission.blocked(self.state, wanted) is None:
             self.admit(wanted)
             return

@@ -1,4 +1,4 @@
-"""What an engine has seen, as a stream in which nothing is said twice in a row.
+"""What an engine has seen, as a stream without repetitions.
 
 Engines look again far more often than things change (events, a regular reconciliation, our own calls), so what they
 see goes through here: a sighting equal to the last one of its container is dropped. That makes duplicate and

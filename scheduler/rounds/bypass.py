@@ -1,4 +1,4 @@
-"""Finds containers with a process that got past the shim; tells of each once, and ends it if configured."""
+"""Finds containers with a process that bypassed the shim; reports each once, and kills it if configured."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ class Idle:
                 self._since.pop(tenant.id, None)
                 self._unmark(tenant)
             elif tenant.paused:
-                self._since.pop(tenant.id, None)  # it could not compute: whoever resumes it gives it its time anew
+                self._since.pop(
+                    tenant.id, None
+                )  # a paused container cannot compute: its time begins anew when it is resumed
             else:
                 since = self._since.setdefault(tenant.id, self._broker.now())
                 seconds = self._broker.now() - since
@@ -50,7 +52,7 @@ class Idle:
                     await self._mark(tenant, seconds)
 
     def _is_working(self, tenant: Tenant, readings: Mapping[str, Reading]) -> bool:
-        """Also true where nobody can tell: only who certainly does nothing is idle."""
+        """Also true where it cannot be known: idle is only who certainly does not compute."""
         if tenant.finished or tenant.suspended_since is not None or not settings.GPUSHARE_IDLE_MINUTES:
             return True
         held = [gpu for gpu in tenant.quota if tenant.used(gpu)]

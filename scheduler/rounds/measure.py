@@ -105,7 +105,7 @@ class Measure:
     async def _look_again(self, gpus: set[str]) -> None:
         for gpu in gpus:
             before = self._used()
-            with contextlib.suppress(pynvml.NVMLError):  # the next whole look says so
+            with contextlib.suppress(pynvml.NVMLError):  # the next full measurement reports it
                 self._compare(gpu, await self._gpus.processes(gpu), before)
 
     def _used(self) -> dict[tuple[int, str], int]:
@@ -149,7 +149,7 @@ class Measure:
                 log.warning("container %s, process %d forged its lease page", session.container, session.pid)
             used = lease.used
             if before.get((session.id, gpu)) != used:
-                continue  # it moved while the card was read
+                continue  # it allocated or freed while the card was read
             difference = self._differences.setdefault((session.id, gpu), Difference())
             if agreed := difference.add(held[session.pid] - used):
                 self._broker.overhead(session, gpu, agreed)

@@ -81,7 +81,7 @@ class Broker:
         return effects
 
     def ask(self, event: Event) -> Refused | None:
-        """Tells an event that may be refused; the refusal if it was."""
+        """Tells the core an event that it may refuse. Returns the refusal, or None."""
         return next((effect for effect in self.tell(event) if isinstance(effect, Refused)), None)
 
     def _decide(self, event: Event, all_effects: list[Effect]) -> None:

@@ -244,7 +244,7 @@ class Server:
         return directory
 
     async def run(self) -> None:
-        """Makes again what somebody has removed, until cancelled."""
+        """Restores the socket's folder when somebody has removed it, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for container in [container for container in self._listeners if not self._is_there(container)]:

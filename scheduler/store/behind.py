@@ -84,7 +84,7 @@ class WriteBehind:
         self._awaited.set()
 
     def forget_row(self, row: Row) -> None:
-        """Nothing about it is going to change any more."""
+        """It has ended."""
         self._written.pop(row, None)
 
     @contextlib.asynccontextmanager

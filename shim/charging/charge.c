@@ -26,8 +26,8 @@ CUresult charge_open(void) {
 
 static struct lease_slot *slot_at(int slot) { return &client_page()->slot[slot]; }
 
-/* Away from the way of those that find headroom, as is all that is marked cold: after a driver call few of our
- * instructions are in the cache, and each line of them costs. */
+/* The slow path, kept out of the code that runs when there is headroom (as everything marked cold is): a driver call
+ * leaves few of our instructions in the cache, and each cache line that has to be fetched again costs time. */
 __attribute__((cold, noinline)) static CUresult ask(int slot, uint64_t bytes, enum wire_purpose purpose) {
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY; /* no card has that; and nobody's counter would hold it */
     void (*look)(int) = atomic_load(&look_first);

@@ -40,7 +40,7 @@ def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, ope
     told = parts.evaluate_all("parts => parts.map(part => [part.className, parseFloat(part.style.width), part.title])")
     assert told == [
         ["used", 25, "train-7 uses 2 GiB"],
-        ["idle", 12.5, "train-7 has 1 GiB in hand, unused"],
+        ["idle", 12.5, "train-7 has 1 GiB of idle headroom"],
         ["unexplained", 6.25, "512 MiB unexplained"],
         ["foreign", 6.25, "1 GiB foreign"],
     ]

@@ -152,5 +152,5 @@ def test_only_allowed_images_are_offered_and_launched(site, open_as):
 def test_a_viewer_is_told_instead_of_shown_a_form(site, open_as):
     rows.gpu()
     page = open_as("me", "/launch/", role="viewer")
-    expect(page.locator("main")).to_contain_text("Your role looks on")
+    expect(page.locator("main")).to_contain_text("Your role may look but not launch")
     expect(page.get_by_role("button", name="Launch")).to_have_count(0)

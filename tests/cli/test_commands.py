@@ -232,7 +232,7 @@ def test_report_and_peak_tell_what_was_held(appliance, shell):
     heads, *rows = shell("peak", "local", WORKLOAD, "--bytes", "300MiB").stdout.splitlines()
     assert heads.split() == ["IMAGE", "COMMAND", "RUNS", "REJECTED", "PEAK", "SUGGESTED"]
     assert [row.split()[-6:] for row in rows] == [["2", "0", "366", "MiB", "448", "MiB"]]  # 300 and a context of 66
-    assert shell("peak", "never-run").stdout == "No run of this has ended well and held GPU memory yet.\n"
+    assert shell("peak", "never-run").stdout == "No run of this has held GPU memory and ended by itself yet.\n"
     span, heads, *rows = shell("report", "--from", "1h").stdout.splitlines()
     assert " to " in span
     assert heads.split() == ["USER", "CONTAINERS", "GIB·HOURS", "PEAK", "SUSPENDED", "REJECTS", "COST"]

@@ -1,4 +1,4 @@
-"""An appliance whose engine is Docker: images that are fetched while a terminal looks on, a quota without a way out."""
+"""The command line with a Docker engine: images that are fetched meanwhile, and a quota that no program escapes."""
 
 from __future__ import annotations
 

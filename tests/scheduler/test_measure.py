@@ -1,4 +1,4 @@
-"""The card's word against ours: overhead, foreign memory, processes that got past the shim, contexts."""
+"""What the card shows against what was charged: overhead, foreign memory, processes past the shim, contexts."""
 
 from __future__ import annotations
 

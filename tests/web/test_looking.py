@@ -175,7 +175,7 @@ def test_people_see_their_own_commands_alone(client, ada, gpu):
 def test_an_address_with_a_nul_character_is_refused_in_words(browser, path):
     answer = browser.get(path)
     assert answer.status_code == 400
-    assert answer.content.decode() == "A NUL character came with this, and none may. Take it out and try again."
+    assert answer.content.decode().startswith("The request contains a NUL character, which is not allowed.")
 
 
 @pytest.mark.parametrize(

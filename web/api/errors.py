@@ -60,17 +60,17 @@ def problem_of(error: Exception) -> Problem:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
             return Problem(code, str(error.detail), error.status_code)
         case Http404():
-            return Problem("not_found", "There is nothing of this kind and name.", 404)
+            return Problem("not_found", "There is no such thing here; it may have been removed.", 404)
         case PermissionDenied():
             return Problem("forbidden", str(error) or "You may not do this.", 403)
         case SuspiciousOperation():
-            return Problem("invalid", "This request is not one that a client would send.", 400)
+            return Problem("invalid", "The request is malformed.", 400)
         case DatabaseError():
             log.error("The database refused", exc_info=error)
             return Problem(
                 "database_away", "The database is busy, full or away. Nothing was done; try again shortly.", 503
             )
-    return Problem("internal_error", "Something went wrong here; it has been logged.", 500)
+    return Problem("internal_error", "The server failed at this; its log tells more.", 500)
 
 
 @csrf_exempt  # or a POST to nowhere would be answered about cookies

@@ -55,7 +55,7 @@ class TimeField(serializers.Field[datetime, Any, str, Any]):
         if found is None:
             raise serializers.ValidationError("This has to be a date, such as 2026-11-20, or a time in ISO form.")
         if not 2000 <= found.year < 3000:
-            raise serializers.ValidationError("This is not a time of this appliance's.")
+            raise serializers.ValidationError("The year has to be from 2000 to 2999.")
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
     def to_representation(self, value: datetime) -> str:

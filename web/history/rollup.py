@@ -21,7 +21,7 @@ _CHUNK = timedelta(hours=6)  # what one transaction takes on, so that writers ne
 
 
 def roll_up(now: datetime) -> int:
-    """Makes the minutes and hours that are complete, and deletes what is past its retention. How many rows it made."""
+    """Sums samples up to complete minutes and hours; deletes what is past its retention. How many rows it made."""
     made = 0
     for fine, coarse, trunc in _STEPS:
         length = timedelta(seconds=int(coarse))

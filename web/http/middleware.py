@@ -32,7 +32,7 @@ def refuse_nul(get_response: Respond) -> Respond:
     def respond(request: HttpRequest) -> HttpResponseBase:
         if not any("\0" in text for text in _texts(request)):
             return get_response(request)
-        problem = invalid("A NUL character came with this, and none may. Take it out and try again.")
+        problem = invalid("The request contains a NUL character, which is not allowed. Take it out and try again.")
         if _is_rest(request):
             return JsonResponse(problem.as_dict(), status=problem.status)
         return HttpResponse(problem.message, "text/plain; charset=utf-8", problem.status)

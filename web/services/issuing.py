@@ -1,4 +1,4 @@
-"""How a wish reaches the scheduler: a row, a hint to look at it, and a wait for the outcome."""
+"""How a command reaches the scheduler: a row, a hint to look at it, and a wait for the outcome."""
 
 from __future__ import annotations
 

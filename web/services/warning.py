@@ -19,7 +19,7 @@ STAYS = timedelta(days=1)
 
 
 def warn(user: User, container: Container) -> None:
-    """Somebody warns the owner. Refuses who may not steer the container."""
+    """Warns the owner. Problem if this user may not steer the container."""
     require_steering(user, container, "warn about")
     tell_owner(user.get_username(), container)
 

@@ -66,7 +66,7 @@ def check_folder(path: str) -> str:
     path = "/" + posixpath.normpath(path).lstrip("/")
     if place := kernels_own(path):
         # A way out of the container for whoever finds a descriptor there that is not the container's (CVE-2024-21626).
-        raise serializers.ValidationError(f"Nothing may begin in {place}.", code="forbidden")
+        raise serializers.ValidationError(f"A command cannot begin in {place}: that is the kernel's.", code="forbidden")
     return path
 
 

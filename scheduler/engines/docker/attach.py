@@ -60,7 +60,7 @@ class Attached:
         self._which, self._left = Output.OUT, 0  # of Docker's frame that is being read
 
     async def open(self) -> Attached:
-        """Before anything else; who never does that discards it."""
+        """To be called first. Without it the output is discarded."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         return self
 

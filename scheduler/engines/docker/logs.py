@@ -96,7 +96,7 @@ class LogCopier:
             release(self._stream)
 
     def _messages_of_terminal(self) -> Iterator[bytes]:
-        # By itself the SDK would read this stream byte by byte. As it comes is as good, and a thousand times cheaper.
+        # The SDK would read this stream byte by byte; reading whole chunks is a thousand times cheaper.
         response = self._stream._response  # type: ignore[union-attr]
         return messages_of_terminal(self._api._stream_raw_result(response, None, False))  # type: ignore[attr-defined]
 

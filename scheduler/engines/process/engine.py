@@ -36,7 +36,7 @@ LOOK_AGAIN = 1.5  # seconds; a container stopped or continued behind our back is
 DEATH_TAKES = 10.0  # seconds; a killed process can be held up by the kernel, not for long
 LOOK_SOON = 0.05  # seconds; while what was killed just now is still there
 HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it."
-CUT_OFF = "It was cut off with its keeper: a kill from outside, or the host's own lack of memory."
+CUT_OFF = "It ended with its keeper process, which somebody killed or the host did for lack of memory."
 RESTARTED = "The host was restarted while it ran, and its keeper with it."
 DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
 # Of a launch. All else is refused, what is to come as well: nothing that was asked for is silently left out.
@@ -306,7 +306,7 @@ class ProcessEngine:
                 log.warning("the containers cannot be looked at: %s", error)
 
     def _forget_cut_launches(self) -> None:
-        """Folders that a scheduler made which was killed before there was a keeper."""
+        """Folders of launches that were cut off: the scheduler was killed before it had started a keeper."""
         for folder in self._home.iterdir():
             if folder.name in self._launching or not folder.is_dir() or (folder / "running.json").exists():
                 continue

@@ -172,7 +172,7 @@ def _say_that_it_ended(path: Path, content: dict[str, object]) -> None:
 
 def main(folder: Path) -> None:
     if os.fork():
-        os._exit(0)  # nobody's child: no parent has to reap the keeper
+        os._exit(0)  # the keeper has no parent that would have to reap it
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)

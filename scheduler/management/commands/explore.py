@@ -18,7 +18,7 @@ from scheduler.experiment.splits import Cards, check
 
 
 class Command(BaseCommand):
-    help = "Explores every state of small hosts: no deadlock, no broken invariant. Ends with 1 at the first that is."
+    help = "Explores every state of small hosts for deadlocks and broken invariants. Exit code 1 if there is one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--containers", type=int, default=3)

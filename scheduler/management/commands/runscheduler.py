@@ -18,7 +18,7 @@ class Command(BaseCommand):
     help = "Runs this host's scheduler in the foreground. Stopping it leaves the containers running."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        gc.freeze()  # 100,000 objects that stay: looking through them would hold a decision up for 50 ms and more
+        gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms
         try:
             with database_in_words():
                 ensure_admin()  # the first start of a new appliance: somebody must be able to sign in

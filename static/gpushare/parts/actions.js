@@ -109,7 +109,9 @@ document.addEventListener("click", (event) => {
 });
 
 for (const failure of ["htmx:sendError", "htmx:timeout"]) {
-  document.addEventListener(failure, () => toast("bad", t("not_sent")));
+  document.addEventListener(failure, ({ detail }) => {
+    if (detail.requestConfig.verb !== "get") toast("bad", t("not_sent")); // a list that renews itself did nothing anyway
+  });
 }
 
 // Good news leaves by itself; bad news stays until it is closed.
