@@ -245,7 +245,7 @@ def test_report_and_peak_tell_what_was_held(appliance, shell):
 
 
 def test_a_report_over_an_empty_range_or_no_time_is_refused(shell):
-    assert shell("report", "--from", "1h", "--to", "2h").stderr.startswith("gpushare: The range is empty")
+    assert shell("report", "--from", "1h", "--to", "2h").stderr.startswith("gpushare: --from: The range is empty")
     done = shell("report", "--from", "yesterday")
     assert (
         done.stderr == "gpushare: --from: 'yesterday' is not a time: write 2026-11-01, 2026-11-01T08:00 or 7d (ago)\n"

@@ -68,7 +68,7 @@ class AllocationReport(APIView):
         end = query.get("to") or timezone.now()
         start = query.get("from") or end - _MONTH
         if start >= end:
-            raise invalid(f"The range is empty: it ends at {end:%Y-%m-%d %H:%M} not after its beginning.", "from")
+            raise invalid(f"The range is empty: it ends at {end:%Y-%m-%d %H:%M}, before it begins.", "from")
         found = reports.report(start, end, query["group_by"], query["owner"])
         if query["format"] == "json":
             return Response(ReportAnswer(found.as_dict()).data)
