@@ -188,13 +188,18 @@ def as_sighting(found: Mapping[str, Any]) -> Sighting:
     state = found["State"]
     condition = CONDITIONS.get(state["Status"], Condition.ENDED)
     ended = condition is Condition.ENDED
+    started_at, finished_at = _seconds(state["StartedAt"]), _seconds(state["FinishedAt"])
+    if started_at is not None and finished_at is not None and ended:
+        finished_at = max(
+            started_at, finished_at
+        )  # two clocks read them: one that lasts a moment ends before it starts
     return Sighting(
         id=found["Config"]["Labels"][options.LABEL],
         engine_id=found["Id"],
         condition=condition,
         exit_code=state["ExitCode"] if ended else None,
-        started_at=_seconds(state["StartedAt"]),
-        finished_at=_seconds(state["FinishedAt"]) if ended else None,
+        started_at=started_at,
+        finished_at=finished_at if ended else None,
         reason=_reason(found) if ended else "",
     )
 
