@@ -7,7 +7,8 @@ import asyncio
 from scheduler.gpus import Gpus
 from scheduler.store import Store
 
-EVERY = 30.0  # seconds
+# Seconds. Where it can never be measured, as in a PID namespace of its own, each attempt takes a context's memory.
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
 
 
 class Contexts:
@@ -16,8 +17,10 @@ class Contexts:
         self._store = store
 
     async def run(self) -> None:
+        pause = FIRST_PAUSE
         while self._gpus.unmeasured:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
             for uuid in await self._gpus.measure_contexts():
                 self._store.gpu(uuid, context=self._gpus.contexts[uuid])
         await asyncio.Event().wait()  # all is known
