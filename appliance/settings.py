@@ -168,16 +168,16 @@ X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "web.api.access.TokenAuthentication",
+        "web.api.protocol.access.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["web.api.access.IsSignedIn", "web.api.access.TokenAllows"],
+    "DEFAULT_PERMISSION_CLASSES": ["web.api.protocol.access.IsSignedIn", "web.api.protocol.access.TokenAllows"],
     "DEFAULT_PARSER_CLASSES": ["web.http.body.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "web.http.body.OnlyJson",
-    "DEFAULT_PAGINATION_CLASS": "web.api.queries.Pages",
+    "DEFAULT_PAGINATION_CLASS": "web.api.protocol.queries.Pages",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "web.api.errors.handle",
+    "EXCEPTION_HANDLER": "web.api.protocol.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
     "NUM_PROXIES": 0,  # else a client could choose its address by X-Forwarded-For; the server decides whom it believes
     "DEFAULT_THROTTLE_CLASSES": ["web.http.throttles.ByUser"],

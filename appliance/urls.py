@@ -2,7 +2,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
-from web.api.errors import unknown_path
+from web.api.protocol.errors import unknown_path
 from web.http import health
 
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from web.api.answers import ContainerAnswer, GpuAnswer, WaitingAnswer
 from web.api.gpus import Gpus
-from web.api.quick import Quick
+from web.api.protocol.quick import Quick
 from web.models import Container
 
 

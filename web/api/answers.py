@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from web.api.quick import Quick
+from web.api.protocol.quick import Quick
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.spec.asked import COLUMNS
 

@@ -11,9 +11,9 @@ from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from web.api.access import IsSignedIn, MayReadAudit, TokenAllows
-from web.api.outcome import ERRORS
-from web.api.queries import PageQuery, SpanQuery
+from web.api.protocol.access import IsSignedIn, MayReadAudit, TokenAllows
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import PageQuery, SpanQuery
 from web.models import AuditEntry
 
 

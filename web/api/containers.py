@@ -17,11 +17,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from web.api.access import body, person
 from web.api.answers import CommandAnswer, ContainerAnswer, PendingAnswer, SteeredAnswer
-from web.api.listed import listed
-from web.api.outcome import ERRORS, finished
-from web.api.queries import ContainerQuery, PageQuery, Query, containers_matching
+from web.api.protocol.access import body, person
+from web.api.protocol.listed import listed
+from web.api.protocol.outcome import ERRORS, finished
+from web.api.protocol.queries import ContainerQuery, PageQuery, Query, containers_matching
 from web.console import output
 from web.errors import invalid
 from web.models import Command, Container

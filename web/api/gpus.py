@@ -10,9 +10,9 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 
 from web.api.answers import GpuAnswer
-from web.api.listed import listed
-from web.api.outcome import ERRORS
-from web.api.queries import PageQuery
+from web.api.protocol.listed import listed
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import PageQuery
 from web.models import Claim, Gpu
 
 

@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from web.api.access import person
-from web.api.outcome import ERRORS
-from web.api.queries import Query
+from web.api.protocol.access import person
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import Query
 from web.history import reports
 from web.models import Container
 from web.people import allowances

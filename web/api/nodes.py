@@ -10,8 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from web.api.answers import NodeAnswer
-from web.api.outcome import ERRORS
-from web.api.queries import PageQuery
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import PageQuery
 from web.models import Node
 
 

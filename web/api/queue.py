@@ -13,11 +13,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from web.api.access import person
 from web.api.answers import CommandAnswer, WaitingAnswer
-from web.api.listed import listed
-from web.api.outcome import ERRORS, decided, finished
-from web.api.queries import PageQuery, Query
+from web.api.protocol.access import person
+from web.api.protocol.listed import listed
+from web.api.protocol.outcome import ERRORS, decided, finished
+from web.api.protocol.queries import PageQuery, Query
 from web.errors import Problem
 from web.models import Container, Node
 from web.services import steering

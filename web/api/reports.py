@@ -17,9 +17,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from web.api.access import person
-from web.api.outcome import ERRORS
-from web.api.queries import PageQuery, SpanQuery
+from web.api.protocol.access import person
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import PageQuery, SpanQuery
 from web.errors import invalid
 from web.history import peaks, reports
 

@@ -19,9 +19,9 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from web import audit
-from web.api.access import person
-from web.api.outcome import ERRORS
-from web.api.queries import PageQuery
+from web.api.protocol.access import person
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import PageQuery
 from web.errors import Problem, forbidden
 from web.http import throttles
 from web.models import Scope, Token

@@ -3,7 +3,8 @@
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from web.api import allocations, audit, containers, errors, gpus, me, nodes, queue, reports, schema, tokens
+from web.api import allocations, audit, containers, gpus, me, nodes, queue, reports, tokens
+from web.api.protocol import errors, schema
 
 router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
