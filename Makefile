@@ -11,7 +11,7 @@ PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 TESTS ?= tests
 WORKERS ?= 2 # processes that share the tests out among them
 
-.PHONY: demo up test check format bench gpu-test setup dev native clean
+.PHONY: demo up test check faults format bench gpu-test setup dev native clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB

@@ -1,0 +1,136 @@
+"""What is asked after each round: is all that should live alive, is every byte and row accounted for?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+from django.core.management import CommandError, call_command
+
+from tests.faults.world import GIB, World, Wrong
+from web.models import AllocationEvent, Claim, Container, Gpu
+
+
+def ask(world: World) -> list[str]:
+    """What is wrong, in sentences; empty if nothing is. Waits for what takes a moment by its nature."""
+    found = []
+    for question in (programs, memory, history, audit, leftovers, nobody_waits):
+        try:
+            question(world)
+        except Wrong as wrong:
+            found.append(f"{question.__name__}: {wrong}")
+    return found
+
+
+def programs(world: World) -> None:
+    """The engine has exactly the containers that the records say are alive."""
+
+    def same() -> bool:
+        return _alive(world) == {str(pk) for pk in Container.objects.live().values_list("pk", flat=True)}
+
+    world.until(same, "the engine and the database have different containers", within=15)
+
+
+def memory(world: World) -> None:
+    """What the records say is what the card shows, and nothing is unexplained or anybody else's."""
+
+    def equal() -> bool:
+        for card in world.card():
+            gpu = Gpu.objects.get(uuid=card["uuid"])
+            claims = Claim.objects.filter(gpu=gpu, container__finished_at=None)
+            used = sum(claim.used for claim in claims)
+            if used != card["used"] or gpu.foreign or any(claim.unexplained for claim in claims):
+                return False
+            if any(not claim.used <= claim.granted <= claim.quota for claim in claims):
+                return False
+        return True
+
+    def figures() -> str:
+        claims = Claim.objects.filter(container__finished_at=None).select_related("container", "gpu")
+        said = [(c.container.name, c.used, c.granted, c.quota, c.unexplained) for c in claims]
+        return f"the card {world.card()}, the records {said}, foreign {list(Gpu.objects.values_list('foreign'))}"
+
+    try:
+        world.until(equal, "", within=15)
+    except Wrong:
+        raise Wrong(figures()) from None
+
+
+def history(world: World) -> None:
+    """Every container has begun once and ended once at most, in this order, and waits that began have ended."""
+    for container in Container.objects.all():
+        kinds = [event.kind for event in world.events(container)]
+        count = Counter(kinds)
+        if max(count["started"], count["ended"], count["killed"]) > 1:
+            raise Wrong(f"{container.name}: {dict(count)}")
+        if container.started_at is not None and not count["started"]:
+            raise Wrong(f"{container.name} runs, and nobody wrote down that it started: {kinds}")
+        if count["ended"] and not count["started"]:
+            raise Wrong(f"{container.name} ended, and nobody wrote down that it started: {kinds}")
+        if container.finished_at is not None and container.started_at is not None and not count["ended"]:
+            raise Wrong(f"{container.name} has ended, and nobody wrote it down: {kinds}")
+        if "ended" in kinds and kinds.index("ended") < kinds.index("started"):
+            raise Wrong(f"{container.name} ended before it started: {kinds}")
+        last = AllocationEvent.objects.filter(container=container, kind="ended").first()
+        if last is not None and last.at != container.finished_at:
+            raise Wrong(f"{container.name} ended at {last.at} by its history and at {container.finished_at} by its row")
+
+
+def audit(world: World) -> None:
+    with open(os.devnull, "w") as nowhere:
+        try:
+            call_command("verify_audit", stdout=nowhere, stderr=nowhere)
+        except (CommandError, SystemExit) as error:
+            raise Wrong(str(error)) from None
+
+
+def leftovers(world: World) -> None:
+    """Nothing of the ended lies about: sockets, folders of processes, processes."""
+
+    def clean() -> bool:
+        live = {str(pk) for pk in Container.objects.live().values_list("pk", flat=True)}
+        listed = {str(pk) for pk in Container.objects.listed().values_list("pk", flat=True)}
+        return _names(world.home / "sockets") <= live and _names(world.home / "processes") <= listed
+
+    world.until(clean, f"left: {_names(world.home / 'sockets')}, {_names(world.home / 'processes')}", within=15)
+
+
+def nobody_waits(world: World) -> None:
+    """What is free can be had: a container that wants all that nobody was promised gets it at once."""
+    gpu = Gpu.objects.get()
+    promised = sum(Claim.objects.filter(container__finished_at=None).values_list("quota", flat=True))
+    free = gpu.capacity - promised
+    name = f"probe-{Container.objects.count()}"
+    script = f"exec {world.workload} --bytes {free - GIB // 4} --check 1MiB"
+    command = world.outcome(world.begin_launch(name, "sh", "-c", script, gpu_memory=free))
+    if command.outcome != "done" or command.container is None:
+        raise Wrong(f"a container of {free} bytes cannot start: {command.message}")
+    ended = world.until_state(command.container, "exited")
+    waits = world.events(ended, "suspended")
+    if waits:
+        raise Wrong(f"it was suspended although {free} bytes are free: {[event.detail for event in waits]}")
+    world.do("remove", ended)
+
+
+def _alive(world: World) -> set[str]:
+    """The containers that the process engine's keepers, or Docker, have running."""
+    if world.docker is not None:
+        found = world.docker.containers(filters={"label": "gpushare.id"})
+        return {container["Labels"]["gpushare.id"] for container in found}
+    return {path.parent.name for path in (world.home / "processes").glob("*/running.json") if _kept(path)}
+
+
+def _kept(path: Path) -> bool:
+    try:
+        running = json.loads(path.read_text())
+        stat = Path(f"/proc/{running['keeper']}/stat").read_text()
+    except (OSError, ValueError):
+        return False
+    state, *_rest = stat.rpartition(")")[2].split()
+    return state != "Z" and not path.with_name("ended.json").exists()
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()

@@ -1,0 +1,245 @@
+"""Ten users do all that users do, for a while, and whatever can die dies at random; then everything is accounted for.
+
+What a user was told is a promise: an answer is asked for again, with the same key, until it is there. So in the end it
+is known of every container what was wanted, and only those that were harmed themselves may have ended otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+from django.contrib.auth.models import Group, User
+
+from tests.faults.questions import ask
+from tests.faults.world import GIB, MIB, PATIENCE, World, Wrong
+from web.models import Container
+from web.people import tokens
+
+USERS = 10
+STILL_THERE = ("created", "running", "suspended", "paused")
+
+
+@dataclass
+class Wish:
+    """A container that somebody was told is there. `harmed`: one of its own processes was killed from outside."""
+
+    name: str
+    pk: str = ""
+    ends_with: int = 0
+    ttl: bool = False
+    killed: bool = False
+    removed: bool = False
+    harmed: bool = False
+
+
+@dataclass
+class Person:
+    """One user, who acts at random on what is theirs."""
+
+    world: World
+    name: str
+    key: str
+    random: random.Random
+    wishes: list[Wish] = field(default_factory=list)
+    did: Counter[str] = field(default_factory=Counter)
+
+    def act(self, until: float) -> None:
+        with httpx.Client(headers={"Authorization": f"Token {self.key}"}, timeout=20) as self._client:
+            while time.monotonic() < until:
+                mine = [wish for wish in self.wishes if wish.pk and not wish.removed]
+                deeds: list[Callable[[], None]] = [self._launch] * (8 if len(mine) < 4 else 2)
+                if mine:
+                    wish = self.random.choice(mine)
+                    for deed, weight in ((self._pause, 2), (self._resume, 4), (self._change, 2), (self._kill, 2),
+                                         (self._remove, 1)):  # fmt: skip
+                        deeds += [partial(deed, wish)] * weight
+                self.random.choice(deeds)()
+                time.sleep(self.random.random() / 2)
+
+    def settle(self) -> None:
+        """Resumes whatever is paused, so that all can come to its end."""
+        with httpx.Client(headers={"Authorization": f"Token {self.key}"}, timeout=20) as self._client:
+            for wish in self.wishes:
+                if wish.pk:
+                    self._resume(wish)
+
+    def _launch(self) -> None:
+        wish = Wish(f"{self.name}-{len(self.wishes)}")
+        size = self.random.choice([64, 128, 512, 1024, 2048, 3072]) * MIB
+        hold = round(self.random.uniform(0, 6), 1)
+        wish.ends_with = self.random.choice([0, 0, 0, 3])
+        wish.ttl = self.random.random() < 0.1
+        script = f"{self.world.workload} --bytes {size} --check 1MiB --hold {hold} && exit {wish.ends_with}"
+        body: dict[str, Any] = {
+            "name": wish.name, "image": self.world.image, "command": ["sh", "-c", f"echo began; {script}"],
+            "gpu_memory": size + self.random.choice([128, 256, 1024]) * MIB,
+            "remove_when_done": self.random.random() < 0.3, "priority": self.random.randint(-5, 5),
+        }  # fmt: skip
+        if wish.ttl:
+            body["ttl_seconds"] = round(self.random.uniform(1, 5), 1)
+        self.wishes.append(wish)
+        status, answer = self._ask("POST", "containers/", body, key=wish.name)
+        if status in (201, 202):
+            wish.pk = answer.get("id") or str(Container.objects.get(name=wish.name).pk)
+        self.did[f"launch {status}"] += 1
+
+    def _pause(self, wish: Wish) -> None:
+        self._steer("pause", wish)
+
+    def _resume(self, wish: Wish) -> None:
+        self._steer("resume", wish)
+
+    def _kill(self, wish: Wish) -> None:
+        wish.killed = True  # also if no answer tells so: it may have come about
+        self._steer("kill", wish, {"grace": self.random.choice([0, 1])})
+
+    def _change(self, wish: Wish) -> None:
+        body = self.random.choice([{"priority": self.random.randint(-5, 5)},
+                                   {"gpu_memory": self.random.choice([1, 2, 3, 4]) * GIB}])  # fmt: skip
+        status, _ = self._ask("PATCH", f"containers/{wish.pk}/", body)
+        self.did[f"change {status}"] += 1
+
+    def _remove(self, wish: Wish) -> None:
+        status, _ = self._ask("DELETE", f"containers/{wish.pk}/")
+        wish.removed = status == 200
+        self.did[f"remove {status}"] += 1
+
+    def _steer(self, deed: str, wish: Wish, body: dict[str, Any] | None = None) -> None:
+        status, _ = self._ask("POST", f"containers/{wish.pk}/{deed}/", body or {})
+        self.did[f"{deed} {status}"] += 1
+
+    def _ask(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, dict[str, Any]]:
+        """Asks until it is answered by somebody who knows. Raises Wrong if nobody does for a minute."""
+        headers = {"Idempotency-Key": key} if key else {}
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            said = ""
+            try:
+                answer = self._client.request(method, f"{self.world.url}/api/v1/{path}", json=body, headers=headers)
+                if answer.status_code not in (429, 502, 503):
+                    if answer.status_code >= 500:
+                        raise Wrong(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+                    return answer.status_code, answer.json() if answer.content else {}
+                said = answer.text[:300]
+            except httpx.TransportError as error:
+                said = repr(error)
+            if time.monotonic() > deadline:
+                raise Wrong(f"{method} {path} is not answered for {PATIENCE:.0f} s: {said}")
+            time.sleep(0.1)
+
+
+class Reaper:
+    """Kills what it is told to, at random, and remembers whose container it harmed."""
+
+    def __init__(self, world: World, victims: list[str], chance: random.Random) -> None:
+        self.world, self.victims, self._random = world, victims, chance
+        self.killed: Counter[str] = Counter()
+        self.harmed: set[str] = set()  # containers' ids
+
+    def rage(self, until: float) -> None:
+        while time.monotonic() < until:
+            time.sleep(self._random.uniform(0.2, 1.5))
+            self.strike(self._random.choice(self.victims))
+
+    def strike(self, kind: str) -> None:
+        if kind in ("program", "keeper"):
+            found = list(self._of_containers(kind))
+            if found:
+                pid, container = self._random.choice(found)
+                self.harmed.add(container)
+                self._kill(pid, kind)
+        else:
+            for pid in self.world.pids(kind):
+                self._kill(pid, kind)
+
+    def _kill(self, pid: int, kind: str) -> None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            self.killed[kind] += 1
+        except ProcessLookupError:
+            pass
+
+    def _of_containers(self, kind: str) -> Iterator[tuple[int, str]]:
+        """Processes and the containers that they belong to."""
+        for container, keeper, programs in self.world.containers_processes():
+            for pid in [keeper] if kind == "keeper" else programs:
+                yield pid, container
+
+
+def run(world: World, victims: list[str], seconds: float, seed: int) -> int:
+    """Returns how many things were wrong; prints each."""
+    chance = random.Random(seed)
+    people = [_person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
+    reaper = Reaper(world, victims, random.Random(chance.random()))
+    found: list[str] = []
+
+    def guarded(part: Callable[..., None], *arguments: Any) -> None:
+        try:
+            part(*arguments)
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+
+    until = time.monotonic() + seconds
+    _together([(guarded, (person.act, until)) for person in people] + [(guarded, (reaper.rage, until))])
+    _together([(guarded, (person.settle,)) for person in people])
+    wishes = [wish for person in people for wish in person.wishes if wish.pk]
+    for wish in wishes:
+        wish.harmed = wish.pk in reaper.harmed
+    try:
+        world.until(lambda: not Container.objects.live().exists(), "containers do not come to their end", within=300)
+    except Wrong as fault:
+        found.append(f"{fault}: {[(c.name, c.state, c.queue_reason) for c in Container.objects.live()]}")
+    found += [said for wish in wishes for said in _judge(world, wish)]
+    found += ask(world)
+    did = sum((person.did for person in people), Counter[str]())
+    print(f"{len(wishes)} containers, killed: {dict(reaper.killed)}, asked: {dict(sorted(did.items()))}")
+    print(f"the longest time without a scheduler: {world.longest_without:.1f} s")
+    print(*found, f"{len(found)} things wrong", sep="\n", flush=True)
+    return len(found)
+
+
+def _judge(world: World, wish: Wish) -> Iterator[str]:
+    """Did this container become what was wanted of it?"""
+    container = Container.objects.get(pk=wish.pk)
+    began = world.log(container).count("began")
+    if began > 1:
+        yield f"{wish.name}: its program was started {began} times"
+    if container.state == "exited" or container.exit_code == wish.ends_with:
+        return
+    if wish.harmed or wish.killed or (wish.ttl and "Its time" in container.reason):
+        return
+    told = "beyond its quota" if "out of memory" in world.log(container) else container.reason
+    if container.exit_code == 2:
+        return  # its quota was lowered below what it then asked for
+    yield f"{wish.name} was to end with {wish.ends_with}; it is {container.state}, {container.exit_code}: {told}"
+
+
+def _person(world: World, name: str, chance: random.Random) -> Person:
+    user, _ = User.objects.get_or_create(username=name)
+    user.groups.add(Group.objects.get_or_create(name="user")[0])
+    return Person(world, name, tokens.make(user)[1], chance)
+
+
+def _together(parts: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+    threads = [threading.Thread(target=part, args=arguments) for part, arguments in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def processes() -> Iterator[tuple[int, Path]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            yield int(entry.name), entry

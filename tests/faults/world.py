@@ -1,0 +1,247 @@
+"""One host to do harm to: a database, an engine, a simulated card, and a scheduler that is started again when it dies.
+
+Everything is asked for by rows, as the web side writes them, and waited for, however often the scheduler ends
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.contrib.auth.models import User
+from django.db import OperationalError
+
+from scheduler.engines.process import tree
+from tests.support.card import _NVML, BUILD, ROOT
+from web.models import AllocationEvent, Claim, Command, Container, Gpu
+from web.services.issuing import hint
+
+T = TypeVar("T")
+# What the command line of a process of each kind has in it.
+KINDS = {
+    "scheduler": ["runscheduler"],
+    "web": ["uvicorn", "runweb"],
+    "parent": ["manage.py\0up"],
+}
+GIB, MIB = 1 << 30, 1 << 20
+PATIENCE = 60.0  # seconds; for what takes one at most, on a machine with other things to do
+
+
+class Wrong(Exception):
+    """A promise was broken; the message says which."""
+
+
+class World:
+    """`home`: GPUSHARE_HOME. `environment`: what the scheduler runs with, beside this process's own."""
+
+    def __init__(self, home: Path, workload: str, docker: Any = None, **environment: str) -> None:
+        self.home, self.workload, self.docker = home, workload, docker
+        self.starts = 0
+        self.longest_without = 0.0  # seconds between a death and the next scheduler's first sign of life
+        self._log = (home / "scheduler.log").open("ab")
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.nursery"],
+            cwd=ROOT, env={**os.environ, **environment}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
+        )  # fmt: skip
+        self._alive: int | None = None
+        self._changed = threading.Condition()
+        self._nvml: subprocess.Popen[str] | None = None
+        self._ending = False
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    # ---- the scheduler ----
+
+    def start(self, traced: str = "") -> None:
+        """Starts it, `traced` if so told (see traced.py); when it dies it is started again, undisturbed."""
+        self.starts += 1
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.write(f"{traced}\n")
+        self._nursery.stdin.flush()
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._alive is not None, PATIENCE)
+
+    def _follow(self) -> None:
+        assert self._nursery.stdout is not None
+        for line in self._nursery.stdout:
+            word, pid, *status = line.split()
+            with self._changed:
+                self._alive = int(pid) if word == "began" else None
+                self._changed.notify_all()
+            if word == "ended" and not self._ending:
+                if status != [str(-signal.SIGKILL)]:
+                    print(f"the scheduler ended by itself with status {status[0]}", file=sys.stderr)
+                threading.Thread(target=self.start).start()
+
+    def kill(self) -> None:
+        """As a power cut would end it; another one follows."""
+        if (pid := self._alive) is not None:
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._ending = True
+        with self._changed:
+            if self._alive is not None:
+                os.kill(self._alive, signal.SIGTERM)
+            assert self._changed.wait_for(lambda: self._alive is None, PATIENCE), "it does not end"
+        self._ending = False
+
+    def close(self) -> None:
+        self.stop()
+        self._nursery.stdin.close()  # type: ignore[union-attr]
+        self._nursery.wait(PATIENCE)
+        self._log.close()
+        if self._nvml is not None:
+            self._nvml.stdin.close()  # type: ignore[union-attr]
+            self._nvml.wait(PATIENCE)
+
+    # ---- whom harm can be done to ----
+
+    def pids(self, kind: str) -> list[int]:
+        """The processes of a kind that belong to this world: of the appliance's own, or of what it stands on."""
+        ours = f"GPUSHARE_HOME={self.home}".encode()
+        return [
+            pid
+            for pid, words, environment in _processes()
+            if ours in environment.split(b"\0") and any(word in words for word in KINDS[kind])
+        ]
+
+    def containers_processes(self) -> Iterator[tuple[str, int, list[int]]]:
+        """Of each living container: its id, its keeper (Docker: its shim), and its own processes."""
+        if self.docker is not None:
+            for found in self.docker.containers(filters={"label": "gpushare.id"}):
+                first = self.docker.inspect_container(found["Id"])["State"]["Pid"]
+                stat = tree.stat(first)
+                if stat is not None:
+                    yield (
+                        found["Labels"]["gpushare.id"],
+                        stat.parent,
+                        [first, *(each.pid for each in tree.descendants(first))],
+                    )
+            return
+        for path in (self.home / "processes").glob("*/running.json"):
+            keeper = json.loads(path.read_text())["keeper"]
+            if not path.with_name("ended.json").exists():
+                yield path.parent.name, keeper, [each.pid for each in tree.descendants(keeper)]
+
+    def left_of(self, container: Container) -> list[int]:
+        """Processes that were started in this container, by the socket that they were given."""
+        socket = f"{self.home}/sockets/{container.pk}/".encode()
+        return [pid for pid, _, environment in _processes() if socket in environment]
+
+    # ---- what people want ----
+
+    def begin(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
+        command = retried(lambda: Command.objects.create(kind=kind, container=container, arguments=arguments))
+        hint()
+        return command
+
+    def begin_launch(self, name: str, *words: str, **fields: Any) -> Command:
+        def write() -> Command:
+            owner, _ = User.objects.get_or_create(username=fields.get("owner", "ada"))
+            settings = {"image": "local", "gpu_memory": GIB, **fields, "owner": owner}
+            container = Container.objects.create(name=name, command=list(words), **settings)
+            return Command.objects.create(kind="launch", container=container, issued_by=owner)
+
+        command = retried(write)
+        hint()
+        return command
+
+    def outcome(self, command: Command) -> Command:
+        """The command once it is done."""
+
+        def done() -> Command | None:
+            found = Command.objects.select_related("container").get(pk=command.pk)
+            return found if found.done_at is not None else None
+
+        return self.until(done, f"{command.kind} {command.container} is never done")
+
+    def do(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
+        return self.outcome(self.begin(kind, container, **arguments))
+
+    # ---- what is so ----
+
+    def until(self, condition: Callable[[], T | None], otherwise: str, within: float = PATIENCE) -> T:
+        """The first true value of `condition`. Raises Wrong."""
+        deadline = time.monotonic() + within
+        while not (value := retried(condition)):
+            if time.monotonic() > deadline:
+                raise Wrong(f"{otherwise} (waited for {within:.0f} s)")
+            time.sleep(0.01)
+        return value
+
+    def get(self, container: Container) -> Container:
+        return Container.objects.get(pk=container.pk)
+
+    def until_state(self, container: Container, state: str) -> Container:
+        def reached() -> Container | None:
+            found = Container.objects.get(pk=container.pk)
+            return found if found.state == state else None
+
+        try:
+            return self.until(reached, "")
+        except Wrong:
+            found = Container.objects.get(pk=container.pk)
+            raise Wrong(
+                f"{found.name} is {found.state} ({found.reason or found.queue_reason}), not {state}: {self.log(found)}"
+            ) from None
+
+    def until_says(self, container: Container, words: str) -> None:
+        self.until(
+            lambda: words in self.log(container), f"{container.name} never says {words!r}: {self.log(container)}"
+        )
+
+    def log(self, container: Container) -> str:
+        path = self.home / "logs" / f"{container.pk}.log"
+        return path.read_text() if path.exists() else ""
+
+    def events(self, container: Container, *kinds: str) -> list[AllocationEvent]:
+        found = list(AllocationEvent.objects.filter(container=container).order_by("id"))
+        return [event for event in found if not kinds or event.kind in kinds]
+
+    def card(self) -> list[dict[str, Any]]:
+        """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}."""
+        if self._nvml is None:
+            (state,) = (path for path in (self.home / "card").iterdir() if path.suffix == "")
+            env = {**os.environ, "GPUSHARE_SIM": str(state), "PYTHONPATH": str(ROOT)}
+            self._nvml = subprocess.Popen(
+                [sys.executable, "-c", _NVML, str(BUILD)], env=env, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        self._nvml.stdin.write("\n")  # type: ignore[union-attr]
+        self._nvml.stdin.flush()  # type: ignore[union-attr]
+        gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())  # type: ignore[union-attr]
+        return gpus
+
+
+def _processes() -> Iterator[tuple[int, str, bytes]]:
+    """Every process that can be looked at: its pid, the words it was started with, its environment."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            yield int(folder.name), (folder / "cmdline").read_text(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+
+
+def retried(query: Callable[[], T]) -> T:
+    """The database may be locked, or away, for a while: that is no fault of what is asked."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return query()
+        except OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+__all__ = ["GIB", "MIB", "Claim", "Gpu", "World", "Wrong", "retried"]
