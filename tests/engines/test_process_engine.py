@@ -373,6 +373,19 @@ async def test_launch_that_was_cut_off_between_its_folder_and_its_first_file_run
     assert launch.log_path.read_text() == "ran\n"
 
 
+async def test_launch_whose_keeper_is_killed_before_the_program_begins_is_refused(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(process.sys, "executable", str(killed))
+    launch = a_launch(tmp_path, "/bin/true")
+    with pytest.raises(EngineError, match="killed before the program began"):
+        await engine.launch(launch)
+    assert not (tmp_path / "processes" / launch.id).exists()
+
+
 async def test_second_keeper_of_one_launch_starts_nothing(
     engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,9 @@ def run(world: World, chosen: list[str]) -> int:
             found = [str(fault)]
         died = world.starts - starts > 1
         deaths += died
+        if place.startswith(IN_KEEPERS):  # what is asked next needs keepers that live
+            world.stop()
+            world.start()
         found = found or ask(world)
         world.stop()
         faults += bool(found)

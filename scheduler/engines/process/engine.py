@@ -362,6 +362,8 @@ async def _keep(folder: Path) -> None:
     if said:
         why = said.decode(errors="replace").strip()
         raise EngineError(f"Cannot start it: {why}.", code="cannot_start", status=400, field="command")
+    if not (folder / "running.json").exists():
+        raise EngineError("Its keeper process was killed before the program began. Launch it again.")
 
 
 async def _ended(running: Running, within: float) -> bool:
