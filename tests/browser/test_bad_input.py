@@ -10,7 +10,7 @@ from tests.browser import scenes
 from tests.support import rows
 from tests.support.answers import answering
 from tests.support.site import person
-from web.models import Container, UsageSample
+from web.models import Container
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 
@@ -121,11 +121,7 @@ def test_an_idle_holder_is_listed_and_its_owner_warned(site, open_as, shot):
     card, made = scenes.a_busy_card()
     scenes.a_life(made["c"], card)
     Container.objects.update(started_at=rows.ago(4000))
-    UsageSample.objects.all().delete()
-    UsageSample.objects.bulk_create(
-        UsageSample(at=rows.ago(age), gpu=card, container=made["b"], used=rows.GIB, peak=rows.GIB, utilisation=0)
-        for age in range(0, 600, 10)
-    )
+    Container.objects.filter(pk=made["b"].pk).update(idle_since=rows.ago(2400))
     page = open_as("admin", "/fairness/")
     idle = page.locator("tr", has=page.get_by_role("link", name="notebook"))
     idle.get_by_role("button", name="Warn").click()

@@ -12,7 +12,7 @@ import pytest
 from tests.support.postgres import BIN, running_postgres
 
 HERE = Path(__file__).parent
-FILES = ["test_admin", "test_admission", "test_allowances", "test_audit", "test_hostile_launches", "test_launching",
+FILES = ["test_admin", "test_allowances", "test_audit", "test_hostile_launches", "test_launching",
          "test_looking", "test_one_reading", "test_peaks", "test_reports", "test_rollup", "test_steering",
          "test_tokens"]  # fmt: skip
 

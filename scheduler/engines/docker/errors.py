@@ -42,7 +42,8 @@ RULES = (
          "{what} does not exist on the host.", "volumes"),
     Rule(r"no space left on device|disk quota exceeded", "disk_full", 503,
          "The host's disk is full: nothing can be started until an admin frees some."),
-    Rule(r"cannot mkdir|chdir to cwd|^(?!.*mounting).*mkdir .*: not a directory", "cannot_begin", 400,
+    Rule(r"cannot mkdir|chdir to cwd|^(?!.*mounting).*(mkdir|lstat) .*: (not a directory|read-only file system)",
+         "cannot_begin", 400,
          "The command cannot begin in its working directory: that is no folder, and none can be made there.",
          "working_dir"),
     Rule(r"executable file not found|exec: .*no such file or directory|exec: .*permission denied"
