@@ -19,7 +19,7 @@ import shutil
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,6 +268,12 @@ class Server:
         self._complaints.pop(container, None)
         self._inodes.pop(container, None)
         shutil.rmtree(self.socket_dir(container), ignore_errors=True)
+
+    def clear(self, living: Collection[str]) -> None:
+        """Removes the directories of all but these: a scheduler that was killed over an end may have left some."""
+        for directory in self.folder.iterdir():
+            if directory.name not in living:
+                self.shut(directory.name)
 
     def close(self) -> None:
         """Closes everything and leaves the directories: the containers live on and will reconnect."""

@@ -17,13 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
-    parser.add_argument("what", choices=["lines", "storm", "soak"])
+    parser.add_argument("what", choices=["lines", "storm"])
     parser.add_argument("--engine", choices=["process", "docker"], default="process")
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--count", type=int, default=0, help="Lines to die before, or kills; 0: all lines.")
+    parser.add_argument("--count", type=int, default=0, help="Lines to die before; 0: all.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="Lines of this file, or this one line (file:line).")
     parser.add_argument("--part", default="1/1", help="K/N: the K-th of N equal parts of the lines.")
+    parser.add_argument("--victims", default="scheduler,web,parent,program,keeper", help="Who is killed in a storm.")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="faults-"))
@@ -59,10 +60,17 @@ def _environment(options: argparse.Namespace, home: Path, stack: ExitStack) -> d
 
 
 def _run(options: argparse.Namespace, home: Path, stack: ExitStack) -> int:
-    from tests.faults import lines
+    from tests.faults import lines, storm
+    from tests.faults.whole import Whole
     from tests.faults.world import World
 
-    world = World(home, str(ROOT / ".build" / "workload"))
+    workload = str(ROOT / ".build" / "workload")
+    if options.what == "storm":
+        whole = Whole(home, workload)
+        whole.start()
+        stack.callback(whole.close)
+        return storm.run(whole, options.victims.split(","), options.seconds, options.seed)
+    world = World(home, workload)
     stack.callback(world.close)
     found = [place for place in lines.places(options.engine) if place.startswith(options.only)]
     there = lines.reached(world, found)

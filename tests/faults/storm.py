@@ -15,19 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
 from django.contrib.auth.models import Group, User
 
 from tests.faults.questions import ask
-from tests.faults.world import GIB, MIB, PATIENCE, World, Wrong
+from tests.faults.whole import Whole
+from tests.faults.world import GIB, MIB, PATIENCE, Wrong
 from web.models import Container
 from web.people import tokens
 
 USERS = 10
-STILL_THERE = ("created", "running", "suspended", "paused")
 
 
 @dataclass
@@ -47,7 +46,7 @@ class Wish:
 class Person:
     """One user, who acts at random on what is theirs."""
 
-    world: World
+    world: Whole
     name: str
     key: str
     random: random.Random
@@ -142,7 +141,7 @@ class Person:
 class Reaper:
     """Kills what it is told to, at random, and remembers whose container it harmed."""
 
-    def __init__(self, world: World, victims: list[str], chance: random.Random) -> None:
+    def __init__(self, world: Whole, victims: list[str], chance: random.Random) -> None:
         self.world, self.victims, self._random = world, victims, chance
         self.killed: Counter[str] = Counter()
         self.harmed: set[str] = set()  # containers' ids
@@ -177,7 +176,7 @@ class Reaper:
                 yield pid, container
 
 
-def run(world: World, victims: list[str], seconds: float, seed: int) -> int:
+def run(world: Whole, victims: list[str], seconds: float, seed: int) -> int:
     """Returns how many things were wrong; prints each."""
     chance = random.Random(seed)
     people = [_person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
@@ -204,12 +203,12 @@ def run(world: World, victims: list[str], seconds: float, seed: int) -> int:
     found += ask(world)
     did = sum((person.did for person in people), Counter[str]())
     print(f"{len(wishes)} containers, killed: {dict(reaper.killed)}, asked: {dict(sorted(did.items()))}")
-    print(f"the longest time without a scheduler: {world.longest_without:.1f} s")
+    print(f"the longest time without a sign of life of a scheduler: {world.longest_silence:.1f} s")
     print(*found, f"{len(found)} things wrong", sep="\n", flush=True)
     return len(found)
 
 
-def _judge(world: World, wish: Wish) -> Iterator[str]:
+def _judge(world: Whole, wish: Wish) -> Iterator[str]:
     """Did this container become what was wanted of it?"""
     container = Container.objects.get(pk=wish.pk)
     began = world.log(container).count("began")
@@ -219,13 +218,15 @@ def _judge(world: World, wish: Wish) -> Iterator[str]:
         return
     if wish.harmed or wish.killed or (wish.ttl and "Its time" in container.reason):
         return
-    told = "beyond its quota" if "out of memory" in world.log(container) else container.reason
     if container.exit_code == 2:
         return  # its quota was lowered below what it then asked for
-    yield f"{wish.name} was to end with {wish.ends_with}; it is {container.state}, {container.exit_code}: {told}"
+    yield (
+        f"{wish.name} was to end with {wish.ends_with}; it is {container.state}, {container.exit_code}: "
+        f"{container.reason} {world.log(container)[-200:]}"
+    )
 
 
-def _person(world: World, name: str, chance: random.Random) -> Person:
+def _person(world: Whole, name: str, chance: random.Random) -> Person:
     user, _ = User.objects.get_or_create(username=name)
     user.groups.add(Group.objects.get_or_create(name="user")[0])
     return Person(world, name, tokens.make(user)[1], chance)
@@ -237,9 +238,3 @@ def _together(parts: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def processes() -> Iterator[tuple[int, Path]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            yield int(entry.name), entry

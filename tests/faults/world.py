@@ -26,12 +26,6 @@ from web.models import AllocationEvent, Claim, Command, Container, Gpu
 from web.services.issuing import hint
 
 T = TypeVar("T")
-# What the command line of a process of each kind has in it.
-KINDS = {
-    "scheduler": ["runscheduler"],
-    "web": ["uvicorn", "runweb"],
-    "parent": ["manage.py\0up"],
-}
 GIB, MIB = 1 << 30, 1 << 20
 PATIENCE = 60.0  # seconds; for what takes one at most, on a machine with other things to do
 
@@ -46,33 +40,34 @@ class World:
     def __init__(self, home: Path, workload: str, docker: Any = None, **environment: str) -> None:
         self.home, self.workload, self.docker = home, workload, docker
         self.starts = 0
-        self.longest_without = 0.0  # seconds between a death and the next scheduler's first sign of life
+        self._environment = {**os.environ, **environment}
         self._log = (home / "scheduler.log").open("ab")
-        self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery"],
-            cwd=ROOT, env={**os.environ, **environment}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
-        )  # fmt: skip
+        self._nursery: subprocess.Popen[str] | None = None
         self._alive: int | None = None
         self._changed = threading.Condition()
         self._nvml: subprocess.Popen[str] | None = None
         self._ending = False
-        threading.Thread(target=self._follow, daemon=True).start()
 
     # ---- the scheduler ----
 
     def start(self, traced: str = "") -> None:
         """Starts it, `traced` if so told (see traced.py); when it dies it is started again, undisturbed."""
         self.starts += 1
+        if self._nursery is None:
+            self._nursery = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.nursery"], cwd=ROOT, env=self._environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
+            )  # fmt: skip
+            threading.Thread(target=self._follow, args=(self._nursery,), daemon=True).start()
         assert self._nursery.stdin is not None
         self._nursery.stdin.write(f"{traced}\n")
         self._nursery.stdin.flush()
         with self._changed:
             assert self._changed.wait_for(lambda: self._alive is not None, PATIENCE)
 
-    def _follow(self) -> None:
-        assert self._nursery.stdout is not None
-        for line in self._nursery.stdout:
+    def _follow(self, nursery: subprocess.Popen[str]) -> None:
+        assert nursery.stdout is not None
+        for line in nursery.stdout:
             word, pid, *status = line.split()
             with self._changed:
                 self._alive = int(pid) if word == "began" else None
@@ -97,23 +92,15 @@ class World:
 
     def close(self) -> None:
         self.stop()
-        self._nursery.stdin.close()  # type: ignore[union-attr]
-        self._nursery.wait(PATIENCE)
+        if self._nursery is not None:
+            self._nursery.stdin.close()  # type: ignore[union-attr]
+            self._nursery.wait(PATIENCE)
         self._log.close()
         if self._nvml is not None:
             self._nvml.stdin.close()  # type: ignore[union-attr]
             self._nvml.wait(PATIENCE)
 
     # ---- whom harm can be done to ----
-
-    def pids(self, kind: str) -> list[int]:
-        """The processes of a kind that belong to this world: of the appliance's own, or of what it stands on."""
-        ours = f"GPUSHARE_HOME={self.home}".encode()
-        return [
-            pid
-            for pid, words, environment in _processes()
-            if ours in environment.split(b"\0") and any(word in words for word in KINDS[kind])
-        ]
 
     def containers_processes(self) -> Iterator[tuple[str, int, list[int]]]:
         """Of each living container: its id, its keeper (Docker: its shim), and its own processes."""

@@ -74,3 +74,13 @@ async def test_figures_of_a_scheduler_that_was_killed_do_not_stay(host: Host) ->
     await host.start()
     claim = await host.claim(container)
     assert (claim.used, claim.granted) == (0, 0)
+
+
+async def test_socket_folder_that_a_killed_scheduler_left_goes_at_the_next_start(host: Host) -> None:
+    living = await host.launch("workload", "--hold", "600", "--bytes", "1MiB")
+    await host.stop()
+    left = host.home / "sockets" / "0f0e2a3c-0000-4000-8000-000000000000"
+    left.mkdir()
+    (left / "gpushare.sock").touch()
+    await host.start()
+    assert [folder.name for folder in (host.home / "sockets").iterdir()] == [str(living.pk)]

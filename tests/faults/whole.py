@@ -1,0 +1,72 @@
+"""The whole appliance as `make up` starts it: a parent, the web and the scheduler. For harm to any of them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from scheduler.engines.process import tree
+from tests.faults.world import PATIENCE, ROOT, World, retried
+from web.models import Node
+
+
+class Whole(World):
+    """When its parent dies it is started again, as a service manager would."""
+
+    def __init__(self, home: Path, workload: str, docker: Any = None, image: str = "local") -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        super().__init__(home, workload, docker, PORT=str(port))
+        self.image, self.url = image, f"http://127.0.0.1:{port}"
+        self.longest_silence = 0.0  # seconds between two signs of life of a scheduler; a second without any harm
+        self._parent: subprocess.Popen[bytes] | None = None
+
+    def start(self, traced: str = "") -> None:
+        self.starts += 1
+        self._parent = subprocess.Popen(
+            [sys.executable, "manage.py", "up"], cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log
+        )
+        threading.Thread(target=self._start_again, args=(self._parent,), daemon=True).start()
+        if self.starts == 1:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _start_again(self, parent: subprocess.Popen[bytes]) -> None:
+        parent.wait()
+        if not self._ending:
+            self.start()
+
+    def _watch(self) -> None:
+        seen = None
+        while not self._ending:
+            now = retried(lambda: Node.objects.values_list("seen_at", flat=True).first())
+            if now is not None and seen is not None:
+                self.longest_silence = max(self.longest_silence, (now - seen).total_seconds())
+            seen = now or seen
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        self._ending = True
+        assert self._parent is not None
+        self._parent.send_signal(signal.SIGTERM)
+        self._parent.wait(PATIENCE)
+
+    def pids(self, kind: str) -> list[int]:
+        """Of "parent", "web" or "scheduler"; none while it is away."""
+        assert self._parent is not None
+        if kind == "parent":
+            return [self._parent.pid]
+        children = [each.pid for each in tree.descendants(self._parent.pid) if each.parent == self._parent.pid]
+        return [pid for pid in children if _name(pid) == kind]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
