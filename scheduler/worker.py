@@ -124,7 +124,6 @@ class Scheduler:
         stack.callback(self.server.close)
         begun = time.monotonic()
         await self.take_over.run()
-        self.server.clear({tenant.id for tenant in self.containers.all()})
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)

@@ -54,8 +54,10 @@ class TakeOver:
             if tenant := self._broker.tenants.get(container):
                 self._process(tenant, pid)
         await self._containers.reconcile()
-        for tenant in list(self._broker.tenants.values()):
-            self._server.listen(tenant.id)
+        living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
+        self._server.clear(living)
+        for id_ in living & self._broker.tenants.keys():
+            self._server.listen(id_)
 
     def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from django.utils import timezone
 
+from scheduler.containers.life import Containers
+from scheduler.engines.base import Condition, Sighting
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Container
@@ -84,3 +87,21 @@ async def test_socket_folder_that_a_killed_scheduler_left_goes_at_the_next_start
     (left / "gpushare.sock").touch()
     await host.start()
     assert [folder.name for folder in (host.home / "sockets").iterdir()] == [str(living.pk)]
+
+
+async def test_container_that_ended_under_no_scheduler_has_no_socket_while_its_memory_comes_back(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container has ended, and the card still shows a process of it."""
+    container = await host.launch("workload", "--bytes", "1GiB", "--hold", "600", gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    await host.stop()
+
+    async def all_have_ended(containers: Containers) -> None:
+        for tenant in containers.all():
+            containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.ENDED, 1))
+
+    monkeypatch.setattr(Containers, "reconcile", all_have_ended)
+    await host.start()
+    assert str(container.pk) in host.up.broker.tenants
+    assert list((host.home / "sockets").iterdir()) == []
