@@ -127,12 +127,12 @@ class ProcessEngine:
             launch.log_path.parent.mkdir(parents=True, exist_ok=True)
             await _keep(folder)
         except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            _forget(folder)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise EngineError(DISK_FULL, code="disk_full", status=503) from error
             raise EngineError(f"Cannot start it: {error}.") from error
         except EngineError:
-            shutil.rmtree(folder, ignore_errors=True)
+            _forget(folder)
             raise
 
     async def attach(self, engine_id: str) -> Attached:
@@ -168,7 +168,11 @@ class ProcessEngine:
         if self._sighting(engine_id).condition not in (Condition.ENDED, Condition.GONE):
             raise EngineError("It still runs: kill it first.", code="still_running")
         self._unwatch(engine_id)
-        shutil.rmtree(self._home / engine_id, ignore_errors=True)
+        try:
+            with self._settling:
+                _forget(self._home / engine_id)
+        except OSError as error:
+            raise EngineError(f"Its folder cannot be removed: {error.strerror}.") from error
         self._changes.gone_from_engine(engine_id)
 
     async def sightings(self) -> list[Sighting]:
@@ -245,10 +249,12 @@ class ProcessEngine:
         They are known by the socket that they were started with: without it they have no GPU memory.
         """
         with self._settling:  # the regular look has a thread of its own
+            if self._running(engine_id) is None:
+                return Sighting(engine_id, engine_id, Condition.GONE)  # it was removed meanwhile
             if ended := self._ended(engine_id, running):
                 return ended
             here = running.boot == boot_id()
-            if here and (left := tree.with_environment(f"GPUSHARE_SOCKET={self._socket(engine_id)}")):
+            if here and (left := self._left(engine_id)):
                 tree.signal_each(left, signal.SIGKILL)
                 return Sighting(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
             reason, at = (CUT_OFF, time.time()) if here else (RESTARTED, None)
@@ -257,9 +263,12 @@ class ProcessEngine:
                 write_json(self._home / engine_id / "ended.json", said)
             return Sighting(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
 
-    def _socket(self, engine_id: str) -> str:
-        launch = json.loads((self._home / engine_id / "launch.json").read_text())
-        return str(launch["environment"]["GPUSHARE_SOCKET"])
+    def _left(self, engine_id: str) -> list[tree.Stat]:
+        try:
+            launch = json.loads((self._home / engine_id / "launch.json").read_text())
+        except FileNotFoundError:  # an earlier release was killed while it removed this
+            return []
+        return tree.with_environment(f"GPUSHARE_SOCKET={launch['environment']['GPUSHARE_SOCKET']}")
 
     async def _settle(self, engine_id: str) -> None:
         """Waits until nothing is left of one whose keeper is gone. Raises EngineError."""
@@ -319,6 +328,12 @@ class ProcessEngine:
                 pass  # its keeper is starting the program
             finally:
                 os.close(lock)
+
+
+def _forget(folder: Path) -> None:
+    """First what says that there is a container: without it the rest is what `_forget_cut_launches` takes away."""
+    (folder / "running.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_image(image: str) -> None:
