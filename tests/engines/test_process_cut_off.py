@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import json
+import os
+import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler.engines.base import Condition, Sighting
+from scheduler.engines.base import Condition, EngineError, Sighting
 from scheduler.engines.outfit import Outfit
+from scheduler.engines.process import engine as process
+from scheduler.engines.process import keeper
 from scheduler.engines.process.engine import ProcessEngine
 from tests.engines.test_process_engine import a_launch, engine, next_change, outfit
 from tests.support.eventually import eventually
@@ -80,3 +88,81 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
     assert await engine.sightings() == []
     assert removing.is_set()
     assert not (tmp_path / "processes" / launch.id).exists()
+
+
+@pytest.fixture
+def a_keeper() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@contextmanager
+def starting(folder: Path, its: int) -> Iterator[None]:
+    """As a keeper leaves the folder between running.json and the exec, which then fails."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    keeper.write_json(folder / "running.json", keeper._identity(its, its))
+    yield
+    (folder / "running.json").unlink()
+    os.close(lock)
+
+
+async def test_program_that_cannot_be_started_is_never_seen_running(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a_keeper: int
+) -> None:
+    """By a look that began before its launch."""
+    look, begun, launched = engine._look, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> list[Sighting]:
+        begun.set()
+        launched.wait(10)
+        return look(*arguments)
+
+    async def failing(folder: Path) -> None:
+        with starting(folder, a_keeper):
+            launched.set()
+            await looking
+        raise EngineError("Cannot start it: there is no such program.", code="cannot_start")
+
+    monkeypatch.setattr(engine, "_look", slow)
+    monkeypatch.setattr(process, "_keep", failing)
+    looking = asyncio.create_task(engine.sightings())
+    await eventually(begun.is_set)
+    with pytest.raises(EngineError, match="no such program"):
+        await engine.launch(a_launch(tmp_path, "/nowhere/program"))
+    assert await looking == []
+    assert engine._changes.known() == []
+
+
+async def test_launch_that_an_earlier_scheduler_has_under_way_is_waited_for(
+    tmp_path: Path, engine: ProcessEngine, a_keeper: int
+) -> None:
+    launch = a_launch(tmp_path, "/nowhere/program")
+    folder = tmp_path / "processes" / launch.id
+    folder.mkdir()
+    with starting(folder, a_keeper):
+        assert await engine.sightings() == []
+        again = asyncio.create_task(engine.launch(launch))
+        await eventually(lambda: again.done() or (folder / "launch.json").exists())
+    with pytest.raises(EngineError, match="No such file"):
+        await again
+    assert await engine.sightings() == []
+    assert not folder.exists()
+
+
+def test_room_that_is_kept_for_an_end_never_lengthens_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two schedulers launch the same: the second keeps room while the container of the first writes its end."""
+    path = tmp_path / "ended.json"
+    keeper.keep_room(path)
+    fallocate = os.posix_fallocate
+
+    def ended_meanwhile(*arguments: int) -> None:
+        keeper.write_json(path, {"exit_code": 0})
+        fallocate(*arguments)
+
+    monkeypatch.setattr(os, "posix_fallocate", ended_meanwhile)
+    keeper.keep_room(path)
+    if not path.exists():
+        keeper.write_json(path, {"exit_code": 0})
+    assert json.loads(path.read_text()) == {"exit_code": 0}

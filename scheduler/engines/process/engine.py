@@ -27,7 +27,7 @@ from scheduler.engines.base import Attached, Condition, EngineError, Launch, Pro
 from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
-from scheduler.engines.process.keeper import boot_id, keep_room, write_json
+from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class ProcessEngine:
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         _check_image(launch.image)
-        if self._running(launch.id) is not None:
+        if self._running(launch.id) is not None and not is_starting(self._home / launch.id):
             return self._sighting(launch.id)  # the same launch again, whatever the host has become since
         _check_fields(launch)
         self._launching.add(launch.id)
@@ -216,7 +216,7 @@ class ProcessEngine:
 
     def _look(self, launching: frozenset[str]) -> list[Sighting]:
         children = tree.look()
-        names = {path.parent.name for path in self._home.glob("*/running.json")}
+        names = {path.parent.name for path in self._home.glob("*/running.json") if not is_starting(path.parent)}
         found = (self._sighting(name, children) for name in names - launching)  # what those are is told at their end
         return [sighting for sighting in found if sighting.condition is not Condition.GONE]
 

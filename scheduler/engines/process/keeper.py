@@ -60,11 +60,29 @@ def write_json(path: Path, content: dict[str, object]) -> None:
 
 def keep_room(path: Path) -> None:
     """For a `write_json` to come. Raises OSError."""
-    file = os.open(path.with_suffix(".partial"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        file = os.open(path.with_suffix(".partial"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return  # by an earlier scheduler, whose container may be writing its end there at this moment
     try:
         os.posix_fallocate(file, 0, ROOM)
     finally:
         os.close(file)
+
+
+def is_starting(folder: Path) -> bool:
+    """Whether a keeper holds it: until then running.json may go again, because its program cannot be started."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _prctl(option: int, value: int) -> None:
