@@ -91,7 +91,8 @@ class Containers:
             return
         if tenant.started_at is None and sighting.condition is not Condition.GONE:
             self._started(tenant, sighting)
-        if sighting.condition is Condition.PAUSED and not tenant.paused:
+        # One that is being ended is not paused, only stopped for it, and perhaps by an earlier scheduler.
+        if sighting.condition is Condition.PAUSED and not tenant.paused and not tenant.killed:
             self._paused(tenant)
         elif sighting.condition is Condition.RUNNING and tenant.paused:
             self._resumed(tenant)

@@ -11,6 +11,7 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
+from web.errors import Problem
 from web.models import Container
 
 
@@ -46,11 +47,19 @@ class Steering:
         if size > min(before.values(), default=size):
             # Looked at when it was asked for, too, but something else may have been given to the owner since.
             await self._store.promises.make(row, wanted, within_allowance=True)
-        if refused := self._roster.change_quota(tenant, wanted):
+        try:
+            self._change_if_it_lives(row, tenant, wanted)
+        except Problem:
             for gpu, quota in before.items():
                 self._store.claim(tenant.id, gpu, quota=quota)
-            raise as_problem(refused, field="gpu_memory")
+            raise
         self._store.container(tenant.id, gpu_memory=size)
         for gpu, quota in before.items():
             self._store.claim(tenant.id, gpu, quota=size)
             self._store.event("quota", tenant.id, gpu=gpu, size=size, detail=f"{quota} to {size} bytes")
+
+    def _change_if_it_lives(self, row: Container, tenant: Tenant, wanted: Mapping[str, int]) -> None:
+        if tenant.finished:
+            raise Problem("container_ended", f'"{row.name}" has ended.', 409)
+        if refused := self._roster.change_quota(tenant, wanted):
+            raise as_problem(refused, field="gpu_memory")

@@ -141,11 +141,13 @@ class ProcessEngine:
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)
         await asyncio.to_thread(tree.freeze, running.keeper)
-        self._tell(engine_id)
+        if self._tell_living(engine_id).condition is not Condition.PAUSED:
+            tree.thaw(running.keeper)
+            raise EngineError("It could not be stopped: the kernel holds a process of it, or it is just ending.")
 
     async def resume(self, engine_id: str) -> None:
         tree.thaw(self._living(engine_id).keeper)
-        self._tell(engine_id)
+        self._tell_living(engine_id)
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         running = self._running(engine_id)
@@ -277,6 +279,13 @@ class ProcessEngine:
             if time.monotonic() > deadline:
                 raise EngineError(HELD)
             await asyncio.sleep(LOOK_SOON)
+
+    def _tell_living(self, engine_id: str) -> Sighting:
+        """Raises EngineError if it has ended meanwhile."""
+        sighting = self._tell(engine_id)
+        if sighting.condition in (Condition.ENDED, Condition.GONE):
+            raise EngineError("It has ended.", code="not_running")
+        return sighting
 
     def _tell(self, engine_id: str) -> Sighting:
         sighting = self._sighting(engine_id)

@@ -1,0 +1,81 @@
+"""Two things at once: a look in the middle of an act, an end in the middle of a change, one act twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from scheduler.engines.process import tree
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host
+
+
+async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: Host, monkeypatch) -> None:
+    """Whom the process engine ends it stops first, so that nothing can fork its way out."""
+    container = await host.launch("sleep", "600")
+    loop, freeze = asyncio.get_running_loop(), tree.freeze
+
+    def and_look(root: int) -> None:
+        freeze(root)
+        asyncio.run_coroutine_threadsafe(host.up.engine.sightings(), loop).result(10)
+
+    monkeypatch.setattr(tree, "freeze", and_look)
+    assert (await host.command("kill", container)).outcome == "done"
+    kinds = [event.kind for event in await host.events(container)]
+    assert kinds == ["started", "killed", "ended"]
+
+
+async def test_container_that_is_cut_off_in_the_middle_of_a_kill_was_never_paused(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600")
+    frozen, freeze = asyncio.Event(), tree.freeze
+
+    async def cut_off(engine_id: str, **_: Any) -> None:
+        freeze(host.up.engine._living(engine_id).keeper)
+        frozen.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(host.up.engine, "kill", cut_off)
+    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.")
+    await asyncio.wait_for(frozen.wait(), 15)
+    await host.stop()
+    await host.start()
+    assert (await host.until(container, "killed")).reason == "Its time was over."
+    kinds = [event.kind for event in await host.events(container)]
+    assert kinds == ["started", "killed", "ended"]
+
+
+async def test_program_that_ends_while_it_is_being_paused_was_not_paused(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600")
+    ended = host.home / "processes" / str(container.pk) / "ended.json"
+    freeze = tree.freeze
+
+    def too_late(root: int) -> None:
+        tree.signal_each(tree.descendants(root), 9)
+        while not ended.exists():
+            time.sleep(0.001)
+        freeze(root)
+
+    monkeypatch.setattr(tree, "freeze", too_late)
+    answer = await host.command("pause", container)
+    assert (answer.outcome, answer.code) == ("refused", "not_running")
+    await host.until(container, "failed")
+    assert [event.kind for event in await host.events(container)] == ["started", "ended"]
+
+
+async def test_container_that_ends_while_its_quota_is_written_is_not_changed(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=GIB)
+    tenant, make = host.up.broker.tenants[str(container.pk)], host.up.store.promises.make
+
+    async def and_ended(*arguments: Any, **options: Any) -> None:
+        await make(*arguments, **options)
+        await host.up.engine.kill(container.engine_id)
+        await eventually(lambda: tenant.finished)
+
+    monkeypatch.setattr(host.up.store.promises, "make", and_ended)
+    answer = await host.command("change", container, gpu_memory=2 * GIB)
+    assert (answer.outcome, answer.code) == ("refused", "container_ended")
+    await host.up.store.flush()
+    assert (await host.claim(container)).quota == GIB
+    kinds = [event.kind for event in await host.events(container)]
+    assert kinds == ["started", "ended"]
