@@ -61,7 +61,8 @@ class TakeOver:
 
     def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]
-        tenant = as_tenant(row, {claim.gpu.uuid: claim.quota for claim in claims})
+        # A larger quota is promised before it is given: what was given is in the row, and its command is still open.
+        tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.paused = row.paused_at is not None

@@ -69,6 +69,8 @@ class Idle:
         except DatabaseError as error:
             log.warning("container %s is idle; what is to follow is tried again: %s", tenant.name, error)
             return
+        if tenant.finished:
+            return  # meanwhile
         tenant.idle = True
         self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
         self._store.event("idle", tenant.id, detail=why)

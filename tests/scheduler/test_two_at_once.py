@@ -6,9 +6,12 @@ import asyncio
 import time
 from typing import Any
 
+from django.conf import settings
+
 from scheduler.engines.process import tree
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, query
+from web.models import Claim, Command
 
 
 async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: Host, monkeypatch) -> None:
@@ -79,3 +82,36 @@ async def test_container_that_ends_while_its_quota_is_written_is_not_changed(hos
     assert (await host.claim(container)).quota == GIB
     kinds = [event.kind for event in await host.events(container)]
     assert kinds == ["started", "ended"]
+
+
+async def test_change_that_was_cut_off_after_its_promise_tells_what_the_quota_was(host: Host) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=GIB)
+    await host.stop()
+    await query(Claim.objects.filter(container=container).update, quota=2 * GIB)
+    change = await query(Command.objects.create, kind="change", container=container, arguments={"gpu_memory": 2 * GIB})
+    await host.start()
+    assert (await host.answer(change)).outcome == "done"
+    (told,) = await host.events(container, "quota")
+    assert told.detail == f"{GIB} to {2 * GIB} bytes"
+    assert list(host.up.broker.tenants[str(container.pk)].quota.values()) == [2 * GIB]
+
+
+async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after_its_end(
+    host: Host, monkeypatch
+) -> None:
+    container = await host.launch("sleep", "600")
+    tenant = host.up.broker.tenants[str(container.pk)]
+    ask = host.up.store.ask
+
+    async def slow(*arguments: Any) -> Any:
+        answer = await ask(*arguments)
+        await host.up.engine.kill(container.engine_id)
+        await eventually(lambda: tenant.finished)
+        return answer
+
+    monkeypatch.setattr(host.up.store, "ask", slow)
+    monkeypatch.setattr(settings, "GPUSHARE_IDLE_ACTION", "notify")
+    await host.up.idle._mark(tenant, 1800.0)
+    await host.up.store.flush()
+    assert [event.kind for event in await host.events(container)] == ["started", "ended"]
+    assert (await host.get(container)).idle_since is None
