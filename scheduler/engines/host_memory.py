@@ -25,7 +25,9 @@ class HostMemory:
 
     def look(self) -> None:
         count = _kills()
-        if count > self._count:
+        if count is None:
+            return
+        if self._count is not None and count > self._count:
             self._risen = self._clock()
         self._count = count
 
@@ -34,10 +36,10 @@ class HostMemory:
         return self._risen is not None and self._clock() - self._risen < LATELY
 
 
-def _kills() -> int:
-    """Since boot; 0 where the kernel does not count them (before 4.13)."""
+def _kills() -> int | None:
+    """Since boot; None where the kernel does not count them (before 4.13), or they cannot be read just now."""
     try:
         found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
     except OSError:
-        return 0
-    return int(found[1]) if found else 0
+        return None
+    return int(found[1]) if found else None

@@ -30,6 +30,17 @@ def test_only_a_rise_that_is_not_long_ago_counts(vmstat: Path) -> None:
     assert not memory.ended_somebody_lately()
 
 
+def test_count_that_cannot_be_read_for_a_moment_has_not_risen_after_it(vmstat: Path) -> None:
+    """As when no descriptor is left."""
+    memory = HostMemory()
+    away = vmstat.rename(vmstat.with_name("away"))
+    memory.look()
+    away.rename(vmstat)
+    assert not memory.ended_somebody_lately()
+    vmstat.write_text("oom_kill 4\n")
+    assert memory.ended_somebody_lately()
+
+
 def test_kernel_that_does_not_count_is_no_reason(vmstat: Path) -> None:
     vmstat.write_text("pgfault 1\n")
     assert not HostMemory().ended_somebody_lately()
