@@ -51,10 +51,16 @@ class Part:
     _said: int = -1  # where its sentence will come out
 
     def start(self) -> None:
+        """Raises OSError if the host has no process or descriptor left for it."""
         self.due = time.monotonic() + AGAIN
         parent = os.getpid()
         self._said, says = os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self._said)
+            os.close(says)
+            raise
         if self.pid == 0:
             os.close(self._said)
             _live(self.name, self.run, says, parent)
@@ -156,7 +162,10 @@ class Parts:
         for part in ended:
             if part.due <= now:
                 log.error("the %s %s; it starts again", part.name, part.how())
-                part.start()
+                try:
+                    part.start()
+                except OSError as error:
+                    log.error("the %s cannot be started just now: %s", part.name, error)
         waiting = [part.due - now for part in ended if part.pid == 0]
         self._next(min(waiting, default=None))
 
