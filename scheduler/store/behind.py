@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import DatabaseError, DataError, IntegrityError, models, transaction
+from django.db import DataError, Error, IntegrityError, models, transaction
 
 from scheduler.store.database import Database
 from web import audit
@@ -29,6 +29,8 @@ PAUSE = 0.05  # seconds between two flushes, unless somebody waits for an answer
 RETRY = 1.0
 BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
+# However often it is tried. Text that cannot be encoded, or a number that is too large, Python refuses by itself.
+NEVER_TAKEN = (IntegrityError, DataError, ValueError, OverflowError)
 Row = tuple[type[models.Model], Any]  # and its key: a claim's are those of its container and its GPU
 _Rows = dict[Row, dict[str, Any]]
 Batch = tuple[_Rows, list[AllocationEvent], list[UsageSample]]
@@ -109,12 +111,12 @@ class WriteBehind:
                 await self.flush()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._awaited.wait(), PAUSE)
-            except DatabaseError as error:
+            except Error as error:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
 
     async def flush(self) -> None:
-        """Writes everything remembered so far. Raises DatabaseError, keeping what was not written."""
+        """Writes everything remembered so far. Raises DatabaseError and the like, keeping what was not written."""
         await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
     async def durable(self) -> None:
@@ -149,13 +151,13 @@ class WriteBehind:
             batch = batches[0]
             try:
                 await self.ask(_write, *batch)
-            except (IntegrityError, DataError):
+            except NEVER_TAKEN:
                 parts = _parts(*batch)
                 if len(parts) == 1:
                     log.exception("the database does not take %s", parts[0])
                     parts = []
                 batches[:1] = parts
-            except DatabaseError:
+            except Exception:  # whatever it is: nothing of it is lost
                 for rest in reversed(batches):
                     self._put_back(*rest)
                 raise
@@ -191,7 +193,7 @@ class WriteBehind:
         try:
             while self.waiting:
                 await self.flush()
-        except DatabaseError as error:
+        except Error as error:
             log.error("not everything could be written: %s", error)
         await self.database.close()
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from scheduler.store import Store, behind
@@ -231,3 +231,31 @@ async def test_row_that_the_database_will_never_take_does_not_hold_up_the_others
     await eventually(lambda: not told_to.waiting)
     assert await query(AllocationEvent.objects.filter(container=container).count) == 1
     assert (await query(Container.objects.get, pk=container.pk)).reason == "told"
+
+
+async def test_text_that_cannot_be_encoded_takes_nothing_else_with_it(alone: Store) -> None:
+    """Half a surrogate pair, as an engine's message may hold: Python refuses it, before the database could."""
+    container = await _bystander()
+    alone.event("accepted", str(container.pk), size=1, detail="\ud800")
+    alone.event("accepted", str(container.pk), size=2)
+    alone.container(str(container.pk), reason="told")
+    await alone.flush()
+    assert await query(_sizes, container) == [2]
+    assert (await query(Container.objects.get, pk=container.pk)).reason == "told"
+
+
+@pytest.mark.parametrize("failure", [InterfaceError("the connection is closed"), MemoryError()])
+async def test_what_fails_by_anything_else_is_kept_too(alone: Store, monkeypatch, failure: Exception) -> None:
+    """Django's InterfaceError is no DatabaseError."""
+    container = await _bystander()
+
+    def failing(*_: Any) -> None:
+        raise failure
+
+    alone.event("accepted", str(container.pk), size=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(behind, "_write", failing)
+        with pytest.raises(type(failure)):
+            await alone.flush()
+    await alone.flush()
+    assert await query(_sizes, container) == [1]
