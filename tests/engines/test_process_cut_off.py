@@ -166,3 +166,24 @@ def test_room_that_is_kept_for_an_end_never_lengthens_one(tmp_path: Path, monkey
     if not path.exists():
         keeper.write_json(path, {"exit_code": 0})
     assert json.loads(path.read_text()) == {"exit_code": 0}
+
+
+@pytest.mark.parametrize("torn", [("running.json",), ("ended.json",), ("running.json", "ended.json", "launch.json")])
+async def test_files_that_a_power_cut_has_emptied_stop_no_start(
+    tmp_path: Path, outfit: Outfit, engine: ProcessEngine, torn: tuple[str, ...]
+) -> None:
+    """A rename may reach the disk before what was written."""
+    launch = a_launch(tmp_path, "true")
+    await engine.launch(launch)
+    await next_change(engine, Condition.ENDED)
+    for name in torn:
+        (tmp_path / "processes" / launch.id / name).write_bytes(b"")
+    after = ProcessEngine(tmp_path / "processes", outfit)
+    await after.start()
+    try:
+        (found,) = await after.sightings()
+        assert found.condition is Condition.ENDED
+        await after.remove(launch.id)
+        assert await after.sightings() == []
+    finally:
+        await after.close()

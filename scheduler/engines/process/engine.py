@@ -205,10 +205,13 @@ class ProcessEngine:
         return {**inherited, **ours}
 
     def _running(self, engine_id: str) -> Running | None:
+        path = self._home / engine_id / "running.json"
         try:
-            return Running(**json.loads((self._home / engine_id / "running.json").read_text()))
+            return Running(**json.loads(path.read_text()))
         except FileNotFoundError:
             return None
+        except ValueError:  # the power was cut before it had reached the disk
+            return Running("", 0, 0, 0, 0, started_at=path.stat().st_mtime)
 
     def _living(self, engine_id: str) -> Running:
         running = self._running(engine_id)
@@ -238,7 +241,7 @@ class ProcessEngine:
     def _ended(self, engine_id: str, running: Running) -> Sighting | None:
         try:
             said = json.loads((self._home / engine_id / "ended.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # or it has not reached the disk
             return None
         return Sighting(
             engine_id, engine_id, Condition.ENDED, said["exit_code"], running.started_at, said["finished_at"],
@@ -268,7 +271,7 @@ class ProcessEngine:
     def _left(self, engine_id: str) -> list[tree.Stat]:
         try:
             launch = json.loads((self._home / engine_id / "launch.json").read_text())
-        except FileNotFoundError:  # an earlier release was killed while it removed this
+        except (FileNotFoundError, ValueError):  # an earlier release was killed while it removed this, or the power cut
             return []
         return tree.with_environment(f"GPUSHARE_SOCKET={launch['environment']['GPUSHARE_SOCKET']}")
 

@@ -40,8 +40,8 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def write_json(path: Path, content: dict[str, object]) -> None:
-    """All or nothing: a reader never sees half a file, a killed writer leaves none.
+def write_json(path: Path, content: dict[str, object], *, synced: bool = False) -> None:
+    """All or nothing: a reader never sees half a file, a killed writer leaves none. `synced`: nor does a power cut.
 
     What `keep_room` took is overwritten and only then given back: this needs no new room on the disk.
     """
@@ -53,6 +53,8 @@ def write_json(path: Path, content: dict[str, object]) -> None:
         if written < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial))
         os.ftruncate(file, written)
+        if synced:
+            os.fsync(file)
     finally:
         os.close(file)
     partial.replace(path)
@@ -181,7 +183,7 @@ def _say_that_it_ended(path: Path, content: dict[str, object]) -> None:
     """Nobody else knows: it is tried for as long as it takes, and while the folder is there."""
     while path.parent.exists():
         try:
-            write_json(path, content)
+            write_json(path, content, synced=True)
         except OSError:
             time.sleep(RETRY)
         else:
