@@ -140,7 +140,7 @@ class Slot:
     @property
     def leased(self) -> int:
         """By the scheduler's words: headroom, what was granted by message, and what was measured. Perhaps nonsense."""
-        return int(_lib.slot_bound(self._raw)) - LEASE_ZERO + self.granted + self.measured
+        return _signed(int(_lib.slot_bound(self._raw)) - LEASE_ZERO + self.granted + self.measured)
 
     def look(self, leased: int) -> int | None:
         """The headroom; None if the page does not say any more that `leased` bytes are leased."""
@@ -269,7 +269,7 @@ class SlotV1(Slot):
 
     @property
     def leased(self) -> int:
-        return int(_lib.slot_limit(self._raw))
+        return _signed(int(_lib.slot_limit(self._raw)))
 
     def look(self, leased: int) -> int | None:
         headroom = int(_lib.lease_v1_look(self._raw, leased))
@@ -411,3 +411,8 @@ class LeasePage:
     @property
     def uuids(self) -> tuple[bytes, ...]:
         return tuple(slot.uuid for slot in self)
+
+
+def _signed(word: int) -> int:
+    """Goes round as 64 bits do, so that no sum of words that a program wrote is too large to be compared with them."""
+    return (word + 2**63 & _WORD) - 2**63

@@ -114,7 +114,7 @@ class Sessions:
         session = Session(next(self._ids), tenant.id, pid, started, pidfd, page, leases)
         self._processes[pid, started] = session
         if taken_over:
-            self._broker.waits.took_over(tenant, max(lease.waiting for lease in leases.values()))
+            self._broker.waits.took_over(tenant, max((lease.waiting for lease in leases.values()), default=0.0))
         self._roster.open(session)
         asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         return session

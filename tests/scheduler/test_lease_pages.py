@@ -133,6 +133,31 @@ def test_page_in_which_somebody_raised_the_limit_is_forged(page: LeasePage) -> N
     assert not page[0].reserve(1)
 
 
+WORDS = ("taken", "limit", "bound", "granted", "accepted", "measured", "overhead", "peak", "waiting")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("words", [WORDS, *[(word,) for word in WORDS], ("bound", "granted", "measured")])
+@pytest.mark.parametrize("value", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_whatever_a_program_wrote_the_page_brings_no_more_than_there_is_room_for(
+    words: tuple[str, ...], value: int, version: int
+) -> None:
+    page = LeasePage.create([b"\1" * 16], version=version)
+    page[0].grant(10)
+    page[0].extend(10)
+    for word in words:
+        getattr(binding._lib, f"set_{word}")(page[0]._raw, value)
+    lease = taken_over(page, room=1000)
+    lease.said_hello()
+    for step in (lease.check, lease.take_peak, lease.take_back, lambda: lease.charge(5), lambda: lease.discharge(5)):
+        step()
+        lease.grant(2**20, idle=2**20)
+        assert 0 <= lease.overhead <= lease.used <= lease.granted <= 1000 + 5 + 5 * 2**21
+        assert lease.headroom >= 0
+        assert lease.waiting >= 0
+    page.close()
+
+
 def test_slots_are_found_by_uuid() -> None:
     gpus = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in range(4)]
     page = LeasePage.create([bytes(15) + bytes([n]) for n in (2, 0, 1)])
