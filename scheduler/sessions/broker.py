@@ -199,7 +199,8 @@ class Broker:
     def show(self, tenant: Tenant, sessions: Iterable[Session] | None = None) -> None:
         """Brings what the container's pages display up to date, or only those of these sessions."""
         places = tenant.places(self.contexts)
-        used = {gpu: tenant.used(gpu) for gpu in tenant.quota}
+        # Each is read once: what a process uses may be more in the next moment, and `elsewhere` is never negative.
+        used = {gpu: {id_: lease.used for id_, lease in tenant.leases(gpu).items()} for gpu in tenant.quota}
         for session in tenant.sessions.values() if sessions is None else sessions:
             for gpu, lease in session.leases.items():
-                lease.show(places[gpu], elsewhere=used[gpu] - lease.used)
+                lease.show(places[gpu], elsewhere=sum(used[gpu].values()) - used[gpu][session.id])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 
+from scheduler.core.state import State
+from scheduler.sessions.broker import Broker
 from scheduler.sessions.lease_pages import Lease, LeasePage, slots
+from scheduler.sessions.tenants import Session, Tenant
 from shim import binding
 
 CALLS = ("set_granted", "set_measured", "lease_extend", "lease_take_back", "lease_settle")
@@ -164,3 +168,20 @@ def test_slots_are_found_by_uuid() -> None:
     assert slots(page, gpus) == {gpus[0]: 1, gpus[1]: 2, gpus[2]: 0}
     assert slots(page, gpus[3:]) == {}
     page.close()
+
+
+def test_process_that_takes_while_its_page_is_brought_up_to_date_stops_nothing(
+    page: LeasePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = Tenant("c", "c", {"GPU-0": 1000})
+    lease = Lease(page[0], 0)
+    lease.grant(0, idle=100)
+    tenant.sessions[1] = session = Session(1, "c", 1, 1, -1, page, {"GPU-0": lease})
+
+    def taking(lease: Lease) -> int:
+        page[0].reserve(1)
+        return lease.granted - lease.headroom
+
+    monkeypatch.setattr(Lease, "used", property(taking))
+    Broker(Mock(), {}, State(), lambda container: None).show(tenant, [session])
+    assert page[0].elsewhere == 0
