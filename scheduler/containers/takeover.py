@@ -80,14 +80,13 @@ class TakeOver:
             self._containers.keep_stray(tenant)
 
     def _process(self, tenant: Tenant, pid: int) -> None:
-        started, fd = start_time(pid), lease_pages.find(pid)
-        if fd is None:
+        started = start_time(pid)
+        # The name of a page says whose it is; the engine knows.
+        if started is None or not self._engine.owns(tenant.engine_id, pid) or (fd := lease_pages.find(pid)) is None:
             return
         try:
-            # The name of a page says whose it is; the engine knows.
-            if started is not None and self._engine.owns(tenant.engine_id, pid):
-                page = lease_pages.take_over(fd, tenant.quota)
-                self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
+            page = lease_pages.take_over(fd, tenant.quota)
+            self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
         except (lease_pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
         finally:

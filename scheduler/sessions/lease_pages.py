@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -231,11 +232,32 @@ def find(pid: int) -> int | None:
     for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
         for link in _links(folder):
             try:
-                if re.fullmatch(_link(pid), os.readlink(link)):
-                    return os.open(link, os.O_RDWR | os.O_CLOEXEC)
+                if re.fullmatch(_link(pid), os.readlink(link)) and (fd := _open(link)) is not None:
+                    return fd
             except OSError as error:
                 _must_be_gone(error)
     return None
+
+
+def _open(link: str) -> int | None:
+    """Only a memory file: a program can give a device of the host, or a FIFO, a page's name, and to open that acts."""
+    named = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if os.fstat(named).st_dev != _memory_files():
+            return None
+        return os.open(f"/proc/self/fd/{named}", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+
+
+@cache
+def _memory_files() -> int:
+    """The device that all memory files of this host are on, and nothing that has a path."""
+    fd = os.memfd_create(PAGE_NAME, os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
 
 
 def is_mapped(pid: int, inode: int) -> bool:

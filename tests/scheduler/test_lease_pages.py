@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from scheduler.core.state import State
+from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.lease_pages import Lease, LeasePage, slots
 from scheduler.sessions.tenants import Session, Tenant
 from shim import binding
+from shim.binding import PAGE_NAME
 
 CALLS = ("set_granted", "set_measured", "lease_extend", "lease_take_back", "lease_settle")
 
@@ -185,3 +189,22 @@ def test_process_that_takes_while_its_page_is_brought_up_to_date_stops_nothing(
     monkeypatch.setattr(Lease, "used", property(taking))
     Broker(Mock(), {}, State(), lambda container: None).show(tenant, [session])
     assert page[0].elsewhere == 0
+
+
+def test_what_only_has_the_name_of_a_page_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's root names a device of the host like that, and holds it by O_PATH, which asks no driver."""
+    name = tmp_path / f"memfd:{PAGE_NAME}-{os.getpid()}-0 (deleted)"
+    os.mkfifo(name)
+    monkeypatch.setattr(lease_pages, "_link", lambda pid: re.escape(str(name)))
+    held = os.open(name, os.O_PATH)
+    assert lease_pages.find(os.getpid()) is None
+    os.close(held)
+
+
+def test_the_page_itself_is_opened() -> None:
+    page = lease_pages.make(os.getpid(), "0", [])
+    found = lease_pages.find(os.getpid())
+    assert found is not None
+    assert os.fstat(found).st_ino == lease_pages.inode(page)
+    os.close(found)
+    page.close()
