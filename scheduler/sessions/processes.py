@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from scheduler.sessions import lease_pages
@@ -37,6 +38,7 @@ class Sessions:
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
         self._ids = itertools.count(1)
+        self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
     def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
         tenant = self._broker.tenants.get(connection.container)
@@ -83,13 +85,16 @@ class Sessions:
             if handed_back is None:
                 page = lease_pages.make(pid, tenant.id, list(tenant.places(self._broker.contexts).values()), version)
             else:
-                page = self._take_over(tenant, handed_back)
+                page = self._take_over(tenant, handed_back, started)
         except BaseException:
             os.close(pidfd)
             raise
         return self.open(tenant, pid, started, pidfd, page, taken_over=handed_back is not None)
 
-    def _take_over(self, tenant: Tenant, handed_back: int) -> LeasePage:
+    def _take_over(self, tenant: Tenant, handed_back: int, started: int) -> LeasePage:
+        if started > self._since:
+            # Else each new process could bring a page that it made itself, and have its whole quota past the queue.
+            raise BadPage("no earlier scheduler can have given it to a process that is younger than this one")
         page = lease_pages.take_over(handed_back, tenant.quota)
         inode = lease_pages.inode(page)
         if any(lease_pages.inode(session.page) == inode for session in self._broker.sessions.values()):

@@ -14,7 +14,7 @@ import pytest
 
 from shim.binding import FRAME_SIZE, PAGE_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host
+from tests.support.host import GIB, MIB, ROOT, Host
 from tests.support.raw import Elsewhere, Raw
 
 HELLO = Frame(Type.HELLO, code=WIRE_VERSION)
@@ -126,6 +126,33 @@ async def test_what_is_no_lease_page_is_not_taken_over(directory: Path, neighbou
     assert answer.type == Type.REFUSED
     os.close(fd)
     raw.close()
+
+
+FORGER = """
+import sys
+from pathlib import Path
+from scheduler.gpus import uuid_bytes
+from shim.binding import WIRE_VERSION, Frame, LeasePage, Type
+from tests.support.raw import Raw
+page = LeasePage.create([uuid_bytes(sys.argv[2])])
+page[0].extend(1 << 30)
+page[0].reserve(1 << 30)
+raw = Raw(Path(sys.argv[1]))
+raw.send(Frame(Type.HELLO, code=WIRE_VERSION), files=(page.fileno(),))
+print(raw.read())
+"""
+
+
+async def test_new_process_brings_no_page_of_its_own_making(host: Host, directory: Path, neighbour: Elsewhere) -> None:
+    """It would have what the page says that it uses without having asked, and past everybody who waits."""
+    tenant = host.up.broker.tenants[directory.name]
+    forger = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FORGER, str(directory), *tenant.quota, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    told, _ = await forger.communicate()
+    assert told.decode().strip() == str(Frame(Type.REFUSED.value, code=Code.BAD_VERSION.value))
+    assert not host.up.broker.state.containers[tenant.id].leased
 
 
 async def test_file_descriptors_outside_hello_close_the_connection_and_leak_nothing(
