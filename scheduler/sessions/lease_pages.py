@@ -148,18 +148,19 @@ class Lease:
 
     def said_hello(self) -> None:
         """The process has a new connection: nothing more can reach it from an earlier one."""
-        self.unheard = min(self._slot.unheard(self._unsent), self.used)
+        self.check()
+        self.unheard = 0 if self.forged else min(self._slot.unheard(self._unsent), self.used)
         self._unsent = 0
 
     def tell_again(self, size: int) -> bool:
         """Whether a call that asks for `size` bytes has been granted them already and was not told."""
-        told = 0 < size <= self.unheard
+        told = 0 < size <= min(self.unheard, self.used)
         self.unheard -= size if told else 0
         return told
 
     def give_up_unheard(self) -> int:
         """Lowers the lease by what was granted and nobody asks for any more; returns how many bytes it was."""
-        size, self.unheard = self.unheard, 0
+        size, self.unheard = min(self.unheard, self.used), 0  # a program may have "freed" it, and it came back
         self._slot.grant(-size)
         return self._lower(size)
 
@@ -262,7 +263,12 @@ def _memory_files() -> int:
 
 def is_mapped(pid: int, inode: int) -> bool:
     """Whether the process still has this page. After an exec it has not: its memory on the card is gone as well."""
-    return any(f" {inode} " in line and PAGE_NAME in line for line in _maps(pid).splitlines())
+    try:
+        with open(f"/proc/{pid}/maps", errors="replace") as lines:  # one after the other: they may be a million
+            return any(f" {inode} " in line and PAGE_NAME in line for line in lines)
+    except OSError as error:
+        _must_be_gone(error)
+        return False
 
 
 def _maps(pid: int) -> str:

@@ -118,6 +118,29 @@ def test_grant_that_nobody_asks_for_again_comes_back(page: LeasePage) -> None:
     assert (after.granted, after.used) == (0, 0)
 
 
+@pytest.mark.parametrize("asks", [7, 11])
+def test_grant_that_was_not_heard_and_is_freed_all_the_same_comes_back_once(page: LeasePage, asks: int) -> None:
+    """No honest program does that. The lease is not to be less than nothing, which no page can say."""
+    lease = Lease(page[0], 0)
+    lease.grant(10)
+    lease.said_hello()
+    page[0].release(10)
+    assert lease.take_back() == 10
+    assert not lease.tell_again(asks)
+    assert lease.give_up_unheard() == 0
+    assert (lease.granted, lease.used, lease.check()) == (0, 0, False)
+
+
+def test_nothing_comes_back_from_a_forged_page_as_not_heard(page: LeasePage) -> None:
+    lease = Lease(page[0], 0)
+    lease.grant(10, idle=5)
+    page[0].extend(1)
+    lease.said_hello()
+    assert not lease.tell_again(10)
+    assert lease.give_up_unheard() == 0
+    assert (lease.granted, lease.used, lease.forged) == (15, 15, True)
+
+
 def test_page_that_is_clamped_at_take_over_is_not_called_forged_when_its_process_frees(page: LeasePage) -> None:
     lease = Lease(page[0], 0)
     lease.grant(0, idle=10)
