@@ -37,6 +37,8 @@ class Sessions:
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
+        self._returning: dict[int, tuple[Connection, Frame, bool]] = {}  # and whether it has its page
+        self._looking: set[asyncio.Task[None]] = set()
         self._ids = itertools.count(1)
         self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
@@ -64,13 +66,54 @@ class Sessions:
                 self._refuse(connection, Code.BAD_VERSION)
                 return
             self._welcome(connection, session, page=page is None)
-        elif session.container == tenant.id and lease_pages.is_mapped(session.pid, lease_pages.inode(session.page)):
-            self._reconnect(session, connection, page)
+        elif session.container == tenant.id:
+            self._meet_again(session, connection, frame, page)
         else:
-            # It has become another program (exec). What the old one held must be back before the new one starts.
             connection.hold()
-            self._heirs.setdefault(session.id, []).append(lambda: self._inherit(connection, frame))
-            self._process_ended(session)
+            self._replace(session, connection, frame)
+
+    def _meet_again(self, session: Session, connection: Connection, hello: Frame, handed_back: int | None) -> None:
+        """The same program on a new connection, or another one (exec): its map tells, and how long that is it chooses.
+
+        So nobody waits for it, and of one process there is one look at a time, for its last connection.
+        """
+        connection.hold()
+        earlier = self._returning.get(session.id)
+        inode = lease_pages.inode(session.page)
+        has_it = handed_back is not None and os.fstat(handed_back).st_ino == inode
+        self._returning[session.id] = connection, hello, has_it
+        if earlier is not None:
+            earlier[0].close()
+        else:
+            task = asyncio.create_task(self._recognise(session, inode))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _recognise(self, session: Session, inode: int) -> None:
+        looked_for, mapped = None, False
+        while looked_for is not self._returning[session.id]:
+            looked_for = self._returning[session.id]
+            try:
+                mapped = await asyncio.to_thread(lease_pages.is_mapped, session.pid, inode)
+            except OSError as error:  # out of descriptors, say: it connects again
+                log.warning("process %d cannot be looked at: %s", session.pid, error)
+                self._returning.pop(session.id)[0].close()
+                return
+        connection, hello, has_it = self._returning.pop(session.id)
+        if not connection.open:
+            return
+        if session.id not in self._broker.sessions:
+            self._inherit(connection, hello)  # it has ended meanwhile, and all of it has come back
+        elif mapped and not session.ended:
+            self._reconnect(session, connection, has_it)
+            connection.go_on()
+        else:
+            self._replace(session, connection, hello)
+
+    def _replace(self, session: Session, connection: Connection, hello: Frame) -> None:
+        """It has become another program (exec). What the old one held must be back before the new one starts."""
+        self._heirs.setdefault(session.id, []).append(lambda: self._inherit(connection, hello))
+        self._process_ended(session)
 
     def _refuse(self, connection: Connection, code: Code) -> None:
         connection.send(Frame(Type.REFUSED, code=code))
@@ -131,11 +174,10 @@ class Sessions:
             lease.said_hello()
         connection.send(Frame(Type.WELCOME), session.page.fileno() if page else None)
 
-    def _reconnect(self, session: Session, connection: Connection, handed_back: int | None) -> None:
+    def _reconnect(self, session: Session, connection: Connection, has_it: bool) -> None:
         """The same program again, on a new connection: because the old one broke, or it closed all its descriptors."""
         if session.connection is not None:
             session.connection.close()
-        has_it = handed_back is not None and os.fstat(handed_back).st_ino == lease_pages.inode(session.page)
         self._welcome(connection, session, page=not has_it)
 
     def _inherit(self, connection: Connection, hello: Frame) -> None:

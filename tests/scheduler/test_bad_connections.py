@@ -7,11 +7,13 @@ import os
 import random
 import struct
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from scheduler.sessions import lease_pages
 from shim.binding import FRAME_SIZE, PAGE_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, ROOT, Host
@@ -153,6 +155,37 @@ async def test_new_process_brings_no_page_of_its_own_making(host: Host, director
     told, _ = await forger.communicate()
     assert told.decode().strip() == str(Frame(Type.REFUSED.value, code=Code.BAD_VERSION.value))
     assert not host.up.broker.state.containers[tenant.id].leased
+
+
+async def test_process_whose_map_takes_long_to_read_holds_up_nobody_else(
+    directory: Path, neighbour: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have as many mappings as it likes, and say HELLO as often."""
+    mapped, read_at_last, looks = lease_pages.is_mapped, threading.Event(), []
+
+    def slowly(pid: int, inode: int) -> bool:
+        looks.append(pid)
+        read_at_last.wait(20)
+        return mapped(pid, inode)
+
+    monkeypatch.setattr(lease_pages, "is_mapped", slowly)
+    raws = [await asyncio.to_thread(Raw, directory) for _ in range(4)]
+    page = await asyncio.to_thread(raws[0].hello)
+    for raw in raws[1:]:
+        raw.send(HELLO)
+        await eventually(lambda: bool(looks))
+        assert (await asyncio.to_thread(neighbour.need, MIB)) == str(Frame(Type.GRANTED.value, 0, 99, 0, MIB))
+    assert len(looks) == 1
+    read_at_last.set()
+    for raw in raws[1:3]:
+        assert await asyncio.to_thread(raw.is_closed)
+    welcome = await asyncio.to_thread(raws[3].read)
+    assert welcome is not None
+    assert welcome.type == Type.WELCOME
+    for raw in raws:
+        raw.close()
+    assert page is not None
+    page.close()
 
 
 async def test_file_descriptors_outside_hello_close_the_connection_and_leak_nothing(
