@@ -13,6 +13,7 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from web.models import Container, ContainerQuerySet, State
+from web.models.states import place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of
 from web.times import seconds
@@ -103,12 +104,8 @@ def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
             found, by = found.annotate(used=Coalesce(Sum("claims__used"), 0)), F("used")
         case "gpu":
             found, by = found.annotate(first_gpu=Sum("claims__gpu__index")), F("first_gpu")
-        case "state":  # as the states follow each other in a life
-            return found.order_by(
-                *(F(field).desc(nulls_last=True) if down else F(field).asc(nulls_first=True)
-                  for field in ("finished_at", "suspended_since", "paused_at", "started_at")),
-                "-created_at",
-            )  # fmt: skip
+        case "state":
+            found, by = found.annotate(place=place_of_state()), F("place")
         case "age" | "suspended":  # an age grows as its time lies further back
             by, down = F(COLUMNS[name][1]), not down
         case _:
