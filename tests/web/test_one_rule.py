@@ -9,7 +9,8 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import make_container
-from web.models import State
+from web.live import snapshot
+from web.models import Container, State
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -24,6 +25,24 @@ def browser(ada):
 
 def ago(seconds: float):
     return NOW - timedelta(seconds=seconds)
+
+
+def test_who_waits_is_the_same_for_rest_screens_and_a_new_order(client, browser, ada, gpu):
+    made = [
+        make_container(ada, "early", gpu, suspended_since=ago(30), queue_position=1),
+        make_container(ada, "frozen", gpu, suspended_since=ago(20), queue_position=2, paused_at=ago(10)),
+        make_container(ada, "late", gpu, suspended_since=ago(10), queue_position=3),
+        make_container(ada, "ended", gpu, suspended_since=ago(10), finished_at=ago(5), exit_code=0),
+    ]
+    waiting = {each.name: each.suspended_since.timestamp() for each in made[:3]}
+    client.force_authenticate(ada)
+    assert [row["name"] for row in client.get("/api/v1/queue/").json()["results"]] == list(waiting)
+    assert [each.name for each in Container.objects.waiting()] == list(waiting)
+    told = snapshot.read()["containers"].values()
+    assert {one["name"]: since for one in told if (since := one["suspended_since"]) is not None} == waiting
+    items = browser.get("/").context["page"].items
+    assert {item["name"]: since for item in items if (since := item["suspended_since"]) is not None} == waiting
+    assert browser.get(f"/containers/{made[1].pk}/").context["since"] == waiting["frozen"]
 
 
 def test_the_table_is_sorted_by_the_state_that_it_shows(browser, ada):

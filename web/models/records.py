@@ -194,8 +194,8 @@ class Container(models.Model):
 
     @property
     def waiting_since(self) -> datetime | None:
-        """Since when it is suspended, if that is its state: one that is paused meanwhile is not told to be waiting."""
-        return self.suspended_since if self.state == State.SUSPENDED else None
+        """Since when a call of it waits: of all those in `waiting`, so also of one that is paused meanwhile."""
+        return self.suspended_since if self.finished_at is None else None
 
 
 class Claim(models.Model):
