@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from tests.support.machine import make_container
+from tests.support.machine import make_container, make_node
 from web.live import snapshot
 from web.models import Container, State
 
@@ -64,3 +64,13 @@ def test_the_table_is_sorted_by_the_state_that_it_shows(browser, ada):
     for sort, expected in (("state", states), ("-state", states[::-1])):
         items = browser.get("/", {"sort": sort, "state": "all"}).context["page"].items
         assert [item["state"] for item in items] == expected
+
+
+def test_a_host_that_got_another_name_is_one_machine_on_every_screen(client, browser, ada):
+    make_node(name="before", policy="fifo", seen_at=ago(3600), policies=[{"name": "fifo"}])
+    make_node(name="now", policy="fair", policies=[{"name": "fair", "explanation": "", "bound": "", "source": ""}])
+    make_node(name="never", policy="", seen_at=None)
+    client.force_authenticate(ada)
+    assert snapshot.read()["node"]["policy"] == "fair"
+    assert client.get("/api/v1/policy/").json()["policy"] == "fair"
+    assert browser.get("/queue/").context["policy"] == "fair"

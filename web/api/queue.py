@@ -72,7 +72,7 @@ class Policy(APIView):
     @extend_schema(responses={200: PolicyAnswer, **ERRORS})
     def get(self, request: Request) -> Response:
         """The policy in force, and all that there are; the default first. Empty before a scheduler has run."""
-        return Response(PolicyAnswer(Node.objects.first() or Node()).data)
+        return Response(PolicyAnswer(Node.here() or Node()).data)
 
     @extend_schema(request=PolicySpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:

@@ -53,7 +53,7 @@ def _changed(old: Record, new: Record) -> Record:
 
 
 def _node() -> Record:
-    node = Node.objects.filter(name=settings.GPUSHARE_NODE).first() or Node.objects.first()
+    node = Node.here()
     if node is None:
         name = settings.GPUSHARE_NODE
         return {"name": name, "policy": "", "engine": "", "simulated": False, "error": "", "alive": False}

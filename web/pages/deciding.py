@@ -13,4 +13,4 @@ from web.pages.frame import show
 @login_required
 @require_GET
 def page(request: HttpRequest) -> HttpResponse:
-    return show(request, "deciding.html", {"node": Node.objects.first()})
+    return show(request, "deciding.html", {"node": Node.here()})

@@ -16,7 +16,7 @@ from web.services import steering
 @login_required
 @require_GET
 def queue(request: HttpRequest) -> HttpResponse:
-    node = Node.objects.first()
+    node = Node.here()
     rights = rights_of(person(request))
     context = {
         "may_order": rights.may(Deed.ORDER_QUEUE),
@@ -43,7 +43,7 @@ def reorder(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def policy(request: HttpRequest) -> HttpResponse:
-    node = Node.objects.first()
+    node = Node.here()
     undo = {"act": "policy", "id": "queue", "fields": {"policy": node.policy}} if node else None
     try:
         return answer(request, steering.set_policy(person(request), request.POST.get("policy", "")), undo=undo)
