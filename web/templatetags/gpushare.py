@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from django import template
@@ -10,6 +11,7 @@ from django import template
 register = template.Library()
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_ONES, _TENTHS = Decimal("1"), Decimal("0.1")
 
 
 @register.filter
@@ -20,8 +22,9 @@ def size(count: int | None) -> str:
     value, unit = float(count), 0
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    digits = 0 if unit < 2 or value >= 100 else 1
-    return f"{value:.{digits}f}".removesuffix(".0") + f" {_UNITS[unit]}"
+    last = _ONES if unit < 2 or value >= 100 else _TENTHS
+    rounded = Decimal(value).quantize(last, ROUND_HALF_UP)  # as toFixed does: 1.25 is 1.3, and not 1.2
+    return str(rounded).removesuffix(".0") + f" {_UNITS[unit]}"
 
 
 @register.filter
