@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.test import Client
@@ -10,10 +12,13 @@ from django.utils import timezone
 
 from tests.support.machine import make_container, make_node
 from web.live import snapshot
-from web.models import Container, State
+from web.models import AllocationEvent, Container, State
+from web.models.records import COLOURS
+from web.models.states import ENDED
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
+STATIC = Path(__file__).parents[2] / "static" / "gpushare"
 
 
 @pytest.fixture
@@ -74,3 +79,21 @@ def test_a_host_that_got_another_name_is_one_machine_on_every_screen(client, bro
     assert snapshot.read()["node"]["policy"] == "fair"
     assert client.get("/api/v1/policy/").json()["policy"] == "fair"
     assert browser.get("/queue/").context["policy"] == "fair"
+
+
+def test_styles_and_scripts_name_the_states_the_events_and_the_colours_that_there_are():
+    styles = "".join(path.read_text() for path in STATIC.rglob("*.css"))
+    scripts = "".join(path.read_text() for path in STATIC.rglob("*.js"))
+    groups = [set(re.findall(r'data-state="(\w+)"', group)) for group in re.findall(r":(?:is|not)\([^()]*\)", styles)]
+    grouped = [group for group in groups if group & ENDED]  # whoever names one that has ended names them all
+    assert len(grouped) >= 4
+    assert all(group >= ENDED for group in grouped)
+    named = set(re.findall(r'(?<!\.connection)\[data-state="(\w+)"', styles)) | set(
+        re.findall(r'\bstate [!=]== "(\w+)"', scripts)
+    )
+    assert named <= set(State.values)
+    events = {name for group in re.findall(r"\.event:is\(([^()]*)\)", styles) for name in re.findall(r"\w+", group)}
+    assert events <= set(AllocationEvent.Kind.values) != set()
+    assert [int(each) for each in re.findall(r'\[data-mark="(\d+)"\] \{', styles)] == list(range(COLOURS))
+    assert f"?? 0) % {COLOURS})" in scripts
+    assert f"[...Array({COLOURS}).keys()]" in scripts

@@ -52,6 +52,7 @@ _ENDED: tuple[Rule, ...] = (
     ("kill_requested_at", GIVEN, State.KILLED),
     ("exit_code", 0, State.EXITED),
 )
+ENDED: Final = frozenset({State.FAILED, *(rule[2] for rule in _ENDED)})
 
 
 def state_of(facts: Facts) -> State:
@@ -65,7 +66,7 @@ def state_of(facts: Facts) -> State:
 
 def in_state(state: State) -> Q:
     """The same as a condition on containers. Written out in positive facts, for which there are indexes."""
-    live = state in {State.RUNNING, *(rule[2] for rule in _LIVE)}
+    live = state not in ENDED
     condition = Q(finished_at__isnull=live)
     for name, wanted, decided in _LIVE if live else _ENDED:
         holds = Q(**{f"{name}__isnull": False}) if wanted is GIVEN else Q(**{name: wanted})

@@ -96,9 +96,9 @@ if (rows) {
 
   // ---- selection ----
   const bulk = document.getElementById("bulk");
-  const ENDED = ["exited", "failed", "killed"]; // nothing can be done to them: style/table.css hides their boxes
+  /** Nothing can be done to who has ended: style/table.css hides their boxes. */
   const boxesOfTheLiving = () =>
-    [...rows.querySelectorAll('input[name="id"]')].filter((box) => !ENDED.includes(box.closest("tr").dataset.state));
+    [...rows.querySelectorAll('input[name="id"]')].filter((box) => box.checkVisibility({ visibilityProperty: true }));
   function showPicked() {
     const boxes = boxesOfTheLiving();
     const checked = boxes.filter((box) => box.checked);
