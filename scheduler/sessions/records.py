@@ -10,7 +10,7 @@ from scheduler.sessions.tenants import Session, Tenant
 
 
 class Journal(Protocol):
-    """What is told; store.py writes it down. No call may block."""
+    """What is told; `scheduler/store/` writes it down. No call may block."""
 
     def event(
         self, kind: str, container: str, *, gpu: str = "", pid: int | None = None, size: int = 0,

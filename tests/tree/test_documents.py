@@ -51,6 +51,26 @@ def test_every_link_within_the_documents_leads_somewhere():
     assert not missing, "\n".join(missing)
 
 
+def test_every_module_that_the_code_speaks_of_exists(tracked):
+    missing = [
+        f"{source}:{number}: {name}"
+        for source in tracked
+        if source.startswith(("appliance/", "scheduler/", "shim/", "static/", "web/"))
+        and source.endswith((".py", ".c", ".h", ".js", ".css"))
+        for number, line in enumerate((ROOT / source).read_text().splitlines(), 1)
+        for name in re.findall(r"(?<![\w.*-])\w[\w/]*\.(?:py|js|css)\b(?!\()", line)
+        if not any(f"/{path}".endswith(f"/{name}") for path in tracked)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_the_shims_map_has_every_file(tracked):
+    text = (ROOT / "shim" / "README.md").read_text()
+    files = [PurePosixPath(path) for path in tracked if re.fullmatch(r"shim/(charging/|hooks/)?\w+\.[ch]", path)]
+    told = [file for file in files if file.name in text or file.with_suffix(".c").name in text]
+    assert [str(file) for file in files if file not in told and not file.name.startswith("hooks_")] == []
+
+
 def paths_in(document: str) -> Iterator[tuple[int, str]]:
     """The words in code that look like paths, with their lines; what is shown in a block is another test's."""
     text = re.sub(

@@ -1,9 +1,9 @@
 """The records: nodes, GPUs, containers, their claims, commands, and what happened.
 
-Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services/steering.py` alone,
-and by `scheduler/containers/intents.py` where the appliance itself wants something;
-observed state (every field below a line "observed") by `scheduler/store/` alone. A container's `state` is never
-stored: it is a function of stored facts (states.py), so the two sides cannot disagree about it.
+Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services/` alone, and by
+`scheduler/containers/intents.py` where the appliance itself wants something; observed state (every field below a line
+"observed") by `scheduler/store/` alone. A container's `state` is never stored: it is a function of stored facts
+(states.py), so the two sides cannot disagree about it.
 
 Sizes are bytes. Times are aware UTC datetimes.
 """
