@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
+from playwright.sync_api import expect
+
 from tests.support import rows
+from web.sizes import parse_size
 from web.templatetags.gpushare import duration, size
 
 UNITS = [1, 2**10, 2**20, 2**30, 2**40]
@@ -25,3 +28,36 @@ def test_a_size_and_a_duration_have_one_text_in_templates_and_scripts(site, open
     assert page.evaluate(WRITTEN, ["size", sizes]) == [size(each) for each in sizes]
     seconds = [draw.choice([1, 60, 3600, 86400]) * draw.random() * 70 for _ in range(300)]
     assert page.evaluate(WRITTEN, ["duration", seconds]) == [duration(each) for each in seconds]
+
+
+def test_the_launch_form_takes_for_a_size_what_the_server_takes_for_one(site, open_as):
+    rows.gpu()
+    page = open_as("ann", "/launch/", role="user")
+    verdict = page.locator(".preview .verdict")
+    for text in (
+        "2",
+        "1.5g",
+        "1 KiB",
+        "10B",
+        "3kb",
+        " 7 MB ",
+        "0.5k",
+        "5iB",
+        "1.1",
+        "1.1k",
+        "2 Gi B",
+        "1PiB",
+        "1e9",
+        "٣",
+    ):
+        page.get_by_label("Quota on each GPU").fill("1GiB")
+        expect(verdict).to_have_text("fits: 5 GiB free")
+        page.get_by_label("Quota on each GPU").fill(text)
+        expect(verdict).to_have_text("fits: 5 GiB free" if is_size(text) else "")
+
+
+def is_size(text: str) -> bool:
+    try:
+        return parse_size(text) > 0
+    except ValueError:
+        return False

@@ -6,11 +6,12 @@ const form = document.getElementById("launch");
 const value = (name) => form.elements[name]?.value.trim() ?? "";
 const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 
-/** "2GiB" → bytes; null if it is no size; the default quota if nothing is there. */
+/** "2GiB" → bytes, as web/sizes.py reads it; null if it is no size; the default quota if nothing is there. */
 function bytesOf(text) {
   if (!text) return Number(form.dataset.quota);
-  const match = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$/i.exec(text);
-  return match && Number(match[1]) * UNITS[match[2].toLowerCase()];
+  const match = /^\s*(\d{1,20}(?:\.\d{1,9})?)\s*(?:([kmgt])(?:i?b)?|b)?\s*$/i.exec(text);
+  const bytes = match && Number(match[1]) * UNITS[(match[2] ?? "").toLowerCase()];
+  return Number.isInteger(bytes) ? bytes : null;
 }
 
 // ---- where it would stand ----
