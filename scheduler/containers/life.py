@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from scheduler.containers.removal import Removal
 from scheduler.core.events import ContainerAdded, ContainerKilled, ContainerPaused, ContainerResumed, Reason, Refused
-from scheduler.engines.base import Condition, Engine, Sighting
+from scheduler.engines.base import SIGKILLED, Condition, Engine, Sighting
 from scheduler.engines.host_memory import HostMemory
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.roster import Roster
@@ -26,7 +26,6 @@ from web.models import Container, Shortage
 
 log = logging.getLogger(__name__)
 
-SIGKILLED = 137  # 128 + 9, as shells and engines tell it
 STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 

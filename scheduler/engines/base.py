@@ -12,6 +12,8 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Protocol
 
+SIGKILLED = 137  # the exit code of what a SIGKILL ended: 128 + 9, as shells and engines tell it
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

@@ -16,7 +16,7 @@ from typing import Any
 
 import docker.errors
 
-from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
+from scheduler.engines.base import SIGKILLED, Condition, EngineAway, EngineError, Sighting
 from scheduler.engines.changes import Changes
 from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
@@ -26,7 +26,6 @@ from scheduler.engines.docker.logs import LogCopier, parse_stamp
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
-SIGKILLED = 137
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
