@@ -60,10 +60,10 @@ HOSTILE = [
     # GPUs
     ({"gpus": 0}, V, "gpus", "1 or more"),
     ({"gpus": -1}, V, "gpus", "1 or more"),
-    ({"gpus": 65}, V, "gpus", "64"),
+    ({"gpus": 17}, V, "gpus", "16"),
     ({"gpus": "all"}, V, "gpus", "list of their UUIDs"),
     ({"gpus": True}, V, "gpus", "list of their UUIDs"),
-    ({"gpus": []}, V, "gpus", "1 to 64"),
+    ({"gpus": []}, V, "gpus", "1 to 16"),
     ({"gpus": [0]}, V, "gpus", "UUIDs"),
     ({"gpus": ["GPU-0", "GPU-0"]}, V, "gpus", "once"),
     ({"gpus": ["GPU-unknown"]}, "unknown_gpu", "gpus", "GPU-unknown"),

@@ -10,11 +10,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
 from web.live import snapshot
 from web.models import AllocationEvent, Container, State
 from web.models.records import COLOURS
 from web.models.states import ENDED
+from web.spec.requests import MOST_GPUS
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -97,3 +99,7 @@ def test_styles_and_scripts_name_the_states_the_events_and_the_colours_that_ther
     assert [int(each) for each in re.findall(r'\[data-mark="(\d+)"\] \{', styles)] == list(range(COLOURS))
     assert f"?? 0) % {COLOURS})" in scripts
     assert f"[...Array({COLOURS}).keys()]" in scripts
+
+
+def test_no_launch_may_have_more_gpus_than_a_lease_page_has_slots():
+    assert MOST_GPUS == PAGE_SLOTS

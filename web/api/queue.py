@@ -22,7 +22,7 @@ from web.errors import Problem
 from web.models import Container, Node
 from web.services import steering
 from web.spec.fields import SizeField
-from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
+from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
 
 
 class Queue(GenericAPIView[Container]):
@@ -85,7 +85,7 @@ class Policy(APIView):
 
 class ForecastQuery(Query):
     gpu_memory = SizeField()
-    gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=64)
+    gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=MOST_GPUS)
     priority = serializers.IntegerField(
         required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
     )

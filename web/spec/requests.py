@@ -18,6 +18,7 @@ from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumbe
 from web.spec.mounts import check_folder, check_port, check_volume
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
+MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
 LONGEST_SECONDS = 366 * 24 * 3600.0
 _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
@@ -48,8 +49,8 @@ class WordsField(serializers.Field[list[str], Any, list[str], Any]):
 @extend_schema_field(
     {
         "oneOf": [
-            {"type": "integer", "minimum": 1, "maximum": 64},
-            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64, "uniqueItems": True},
+            {"type": "integer", "minimum": 1, "maximum": MOST_GPUS},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_GPUS, "uniqueItems": True},
         ]
     }
 )
@@ -58,13 +59,13 @@ class GpusField(serializers.Field[Any, Any, Any, Any]):
 
     def to_internal_value(self, data: Any) -> int | list[str]:
         if isinstance(data, int) and not isinstance(data, bool):
-            if not 1 <= data <= 64:
-                raise serializers.ValidationError("This has to be 1 or more, and not more than 64.")
+            if not 1 <= data <= MOST_GPUS:
+                raise serializers.ValidationError(f"This has to be 1 or more, and not more than {MOST_GPUS}.")
             return data
         if not isinstance(data, list) or not all(isinstance(uuid, str) for uuid in data):
             raise serializers.ValidationError("This has to be a number of GPUs, or a list of their UUIDs.")
-        if not 1 <= len(data) <= 64 or len(set(data)) != len(data):
-            raise serializers.ValidationError("This has to name 1 to 64 GPUs, each once.")
+        if not 1 <= len(data) <= MOST_GPUS or len(set(data)) != len(data):
+            raise serializers.ValidationError(f"This has to name 1 to {MOST_GPUS} GPUs, each once.")
         return data
 
     def to_representation(self, value: Any) -> Any:
