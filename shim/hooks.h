@@ -124,6 +124,8 @@
     X(CUDA, cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))                                \
     X(CUDA, cuCtxCreate_v3, (CUcontext * context, void *affinities, int count, unsigned int flags, CUdevice device))   \
     X(CUDA, cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int flags, CUdevice device))              \
+    X(CUDA, cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))                                 \
+    X(CUDA, cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))                              \
     X(CUDA, cuCtxDestroy, (CUcontext context))                                                                         \
     X(CUDA, cuCtxDestroy_v2, (CUcontext context))                                                                      \
     X(CUDA, cuCtxDetach, (CUcontext context))                                                                          \

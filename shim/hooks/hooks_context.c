@@ -110,6 +110,15 @@ int cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUd
     CREATE(cuCtxCreate_v4, device, parameters, flags, device);
 }
 
+/* A context that shares with OpenGL: cudaGL.h has it, cuda.h does not. */
+int cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(cuGLCtxCreate, device, flags, device);
+}
+
+int cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(cuGLCtxCreate_v2, device, flags, device);
+}
+
 static void gone(CUcontext context, const struct ledger_entry *entry) {
     devices_changed();
     held_context_gone(context, entry->slot);

@@ -206,6 +206,17 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned flags,
     return create(context, flags, device);
 }
 
+/* For OpenGL, which this card does not draw: a context like any other. */
+EXPORT CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    ENTERED();
+    return create(context, flags, device);
+}
+
+EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    ENTERED();
+    return create(context, flags, device);
+}
+
 static CUresult destroy(CUcontext context) {
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;

@@ -12,6 +12,8 @@ CREATE = [
     ("cuCtxCreate_v2", [0, 0], "cuCtxDestroy_v2"),
     ("cuCtxCreate_v3", [None, 0, 0, 0], "cuCtxDestroy_v2"),
     ("cuCtxCreate_v4", [None, 0, 0], "cuCtxDetach"),
+    ("cuGLCtxCreate", [0, 0], "cuCtxDestroy"),
+    ("cuGLCtxCreate_v2", [0, 0], "cuCtxDestroy_v2"),
 ]
 
 
