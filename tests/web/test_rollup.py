@@ -85,3 +85,23 @@ def test_a_pause_of_the_appliance_leaves_a_gap_and_no_harm(samples, gpu):
     UsageSample.objects.create(at=later, gpu=gpu, container=samples, used=1, peak=1)
     roll_up(later + 2 * HOUR)
     assert UsageSample.objects.get(span=3600, at=later).used == 1
+
+
+def test_who_held_for_a_part_of_a_minute_held_that_part_of_it(ada, gpu):
+    """One after the other, each the whole card: together they never held more than it has."""
+    first, second = (make_container(ada, name, gpu) for name in "ab")
+    rows = []
+    for moment in range(3600):
+        who = first if moment < 15 else second if moment < 45 else None
+        for container in {None, who}:
+            held = 1200 if who else 0
+            rows.append(UsageSample(at=T0 + moment * SECOND, gpu=gpu, container=container, used=held, peak=held))
+    UsageSample.objects.bulk_create(rows)
+    roll_up(T0 + HOUR)
+    for span, parts in ((60, 4), (3600, 240)):
+        used = {
+            sample.container: (sample.used, sample.peak)
+            for sample in UsageSample.objects.filter(span=span, at=T0).select_related("container")
+        }
+        whole = 1200 // parts
+        assert used == {first: (whole, 1200), second: (2 * whole, 1200), None: (3 * whole, 1200)}

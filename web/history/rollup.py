@@ -2,15 +2,21 @@
 
 A minute is made once all its seconds are over, and an hour once all its minutes are; only then may what it was made
 of go. Running it twice, or after a long pause, changes nothing.
+
+What somebody held is a mean over all the times in that minute or hour at which anybody looked: who held 4 GiB for 15
+seconds held 1 GiB for that minute. So what all held together is never more than the card has, and `used` × `span` is
+what the fairness page adds up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Avg, Max, Sum
+from django.db.models import Avg, Count, Max, Sum
 from django.db.models.functions import TruncHour, TruncMinute
 
 from web.models import UsageSample
@@ -46,26 +52,39 @@ def _first_missing(fine: Span, coarse: Span) -> datetime | None:
 
 
 def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], start: datetime, stop: datetime) -> int:
-    rows = (
+    rows = list(
         UsageSample.objects.filter(span=fine, at__gte=start, at__lt=stop)
         .order_by()
         .annotate(bucket=trunc("at"))
         .values("bucket", "gpu_id", "container_id")
         .annotate(
-            mean=Avg("used"), most=Max("peak"), lease=Avg("granted"), busy=Avg("utilisation"), waited=Sum("suspended")
+            held=Sum("used"), most=Max("peak"), lease=Sum("granted"), busy=Avg("utilisation"), waited=Sum("suspended"),
+            there=Count("pk"),
         )
-    )
+    )  # fmt: skip
+    looks = _looks(rows)
     made = [
         UsageSample(
             at=row["bucket"], span=coarse, gpu_id=row["gpu_id"], container_id=row["container_id"],
-            used=round(row["mean"]), peak=row["most"], granted=round(row["lease"]), utilisation=row["busy"],
-            suspended=row["waited"],
+            used=round(row["held"] / times), peak=row["most"], granted=round(row["lease"] / times),
+            utilisation=row["busy"], suspended=row["waited"],
         )
-        for row in rows.iterator()
+        for row in rows
+        if (times := looks[row["bucket"], row["gpu_id"]])
     ]  # fmt: skip
     with transaction.atomic():
         UsageSample.objects.bulk_create(made, batch_size=1000)
     return len(made)
+
+
+def _looks(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[datetime, int], int]:
+    """How often each GPU was looked at in each bucket. The card itself has a sample of each look, a container only of
+    those at which it was there."""
+    looks: dict[tuple[datetime, int], int] = {}
+    for row in rows:
+        key = row["bucket"], row["gpu_id"]
+        looks[key] = max(looks.get(key, 0), row["there"])
+    return looks
 
 
 def _forget(fine: Span, now: datetime, rolled_until: datetime) -> None:
