@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.machine import make_container
+from web.history import samples as history
 from web.history.rollup import roll_up
 from web.models import UsageSample
 
@@ -105,3 +106,20 @@ def test_who_held_for_a_part_of_a_minute_held_that_part_of_it(ada, gpu):
         }
         whole = 1200 // parts
         assert used == {first: (whole, 1200), second: (2 * whole, 1200), None: (3 * whole, 1200)}
+
+
+def test_a_point_of_the_replay_is_one_look_at_the_card_also_where_there_are_no_minutes_yet(ada, gpu):
+    """One had ended before the other began: at no point of the last steps do they hold side by side."""
+    first, second = (make_container(ada, name, gpu) for name in "ab")
+    rows = []
+    for moment in range(12 * 60):
+        who = first if moment < 400 else second
+        rows += [
+            UsageSample(at=T0 + moment * SECOND, gpu=gpu, container=container, used=9, peak=9)
+            for container in (None, who)
+        ]
+    UsageSample.objects.bulk_create(rows)
+    roll_up(T0 + 4 * MINUTE)
+    day = history.holders(gpu, T0 - 6 * HOUR, T0 + 12 * MINUTE, points=6 * 12)
+    held = {row["name"]: row["values"][-3:] for row in day["containers"]}
+    assert held == {"a": [9, 9, 0], "b": [0, 0, 9]}

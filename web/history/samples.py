@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Avg, BigIntegerField, CharField, F, Func, Max, Q, QuerySet, Sum
+from django.db.models import Avg, BigIntegerField, CharField, F, Func, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Cast
 from django.utils import timezone
 
@@ -94,19 +94,21 @@ def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict
 
 
 def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int, float]]:
-    """(container, second, bytes) at each of these times; after the last whole minute, means over each step.
+    """(container, second, bytes) at each of these times; after the last whole minute, at the first look of each step.
 
     Ids and times come as the database has them: 60,000 of each are not worth an object.
     """
-    samples = UsageSample.objects.filter(gpu=gpu, container__isnull=False).order_by()
-    samples = samples.annotate(second=Epoch("at"), key=Cast("container_id", CharField()))
+    of_card = UsageSample.objects.filter(gpu=gpu).order_by().annotate(second=Epoch("at"))
+    samples = of_card.filter(container__isnull=False).annotate(key=Cast("container_id", CharField()))
     points = [datetime.fromtimestamp(time, UTC) for time in times]
     minutes = samples.filter(span=Span.MINUTE, at__in=points)
     yield from minutes.values_list("key", "second", "used").iterator(chunk_size=10_000)
-    last = samples.filter(span=Span.MINUTE, at__gte=points[0]).aggregate(last=Max("at"))["last"]
-    newer = samples.filter(span=Span.SECOND, at__gte=last + timedelta(minutes=1) if last else points[0])
-    by_step = newer.annotate(bucket=F("second") / step * step).values_list("key", "bucket")
-    yield from by_step.annotate(held=Avg("used"))
+    last = of_card.filter(span=Span.MINUTE, at__gte=points[0]).aggregate(last=Max("at"))["last"]
+    later = next((point for point in points if last is None or point > last), None)
+    if later is not None:
+        newer = of_card.filter(span=Span.SECOND, at__gte=later).values(bucket=F("second") / step)
+        looks = [row["first"] for row in newer.annotate(first=Min("at"))]
+        yield from samples.filter(span=Span.SECOND, at__in=looks).values_list("key", "second", "used")
 
 
 def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
