@@ -30,8 +30,8 @@ DAY = """
 from datetime import timedelta
 from django.db import connection
 from django.utils import timezone
-from web.models import Gpu, UsageSample
-from web.rollup import roll_up
+from web.history.rollup import roll_up
+from web.models import UsageSample
 now = timezone.now().replace(second=0, microsecond=0)
 with connection.cursor() as cursor:
     for span, start, count in ((60, now - timedelta(days=1), 23 * 60), (1, now - timedelta(hours=1), 3600)):

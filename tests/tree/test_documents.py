@@ -1,4 +1,4 @@
-"""What the documents name is there: every path in code and every link, so that nobody follows one into nothing."""
+"""What texts name is there: every path in code, link and import, so that nobody follows one into nothing."""
 
 from __future__ import annotations
 
@@ -69,6 +69,26 @@ def test_the_shims_map_has_every_file(tracked):
     files = [PurePosixPath(path) for path in tracked if re.fullmatch(r"shim/(charging/|hooks/)?\w+\.[ch]", path)]
     told = [file for file in files if file.name in text or file.with_suffix(".c").name in text]
     assert [str(file) for file in files if file not in told and not file.name.startswith("hooks_")] == []
+
+
+def test_every_module_of_ours_that_a_text_imports_exists(tracked):
+    """Programs in strings and documents are seen by no linter, and move with nobody."""
+    missing = []
+    for name in tracked:
+        if not name.endswith((".py", ".md")):
+            continue
+        for module in re.findall(
+            r"^\s*(?:from|import) ((?:web|scheduler|appliance|shim)(?:\.\w+)*) ", source(name), re.M
+        ):
+            place = ROOT / module.replace(".", "/")
+            if not place.is_dir() and not place.with_suffix(".py").exists():
+                missing.append(f"{name}: {module}")
+    assert not missing, "\n".join(missing)
+
+
+def source(name: str) -> str:
+    path = ROOT / name
+    return path.read_text() if path.is_file() else ""
 
 
 def paths_in(document: str) -> Iterator[tuple[int, str]]:

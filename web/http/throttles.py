@@ -18,7 +18,7 @@ class ByUser(UserRateThrottle):
 
 
 class SignIn(SimpleRateThrottle):
-    """Passwords cost the server time as well; what fails is slowed down further by `web.signin`."""
+    """Passwords cost the server time as well; what fails is slowed down further by `web.people.signin`."""
 
     scope = "sign-in"
 
