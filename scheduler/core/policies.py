@@ -91,25 +91,25 @@ POLICIES: dict[str, Policy] = {
     "fifo": Policy(
         _fifo,
         "The call that has waited longest is served first, and newcomers queue behind it even if they would fit.",
-        "Everybody who came before it.",
+        "Until all who came before it have been served.",
         CONVGPU,
     ),
     "best-fit": Policy(
         _best_fit,
         "The largest call that fits what is free is served first.",
-        "None: a large call waits for as long as smaller ones come that leave too little free for it.",
+        "No limit: a large call waits for as long as smaller ones come that leave too little free for it.",
         CONVGPU,
     ),
     "recent-use": Policy(
         _recent_use,
         "The call that was suspended last is served first.",
-        "None: an early call waits for as long as later ones come.",
+        "No limit: an early call waits for as long as later ones come.",
         CONVGPU,
     ),
     "random": Policy(
         _random,
         "Any call that fits is served, by lot.",
-        "None: it may lose every draw.",
+        "No limit: it may lose every draw.",
         CONVGPU,
     ),
 }
