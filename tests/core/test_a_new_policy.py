@@ -28,7 +28,7 @@ def _smallest_first(state: State, gpu: str, waiting: Sequence[Request]) -> Itera
 def policy(monkeypatch: pytest.MonkeyPatch) -> None:
     words = (
         "The smallest call is served first.",
-        "None: a large call waits for as long as smaller ones come.",
+        "No limit: a large call waits for as long as smaller ones come.",
         "A test.",
     )
     monkeypatch.setitem(POLICIES, NAME, Policy(_smallest_first, *words))
