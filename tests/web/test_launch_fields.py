@@ -107,6 +107,19 @@ def test_the_form_shows_both_commands(ada_in_browser, gpu):
     assert told["body"] == {"image": "local", "command": ["echo", "$HOME"], "gpu_memory": "2GiB", "env": {"A": "b c"}}
 
 
+def test_the_form_says_from_which_launch_it_started(ada, ada_in_browser, gpu):
+    """Else "an empty form" seemed chosen already, and could not be: choosing it changed nothing."""
+    steering.launch(ada, {"image": "local", "command": ["sleep", "1"]})
+    started = steering.launch(ada, {"image": "local", "command": ["sleep", "2"]}).container
+
+    def chosen(address: str) -> list[str]:
+        page = ada_in_browser.get(address).content.decode()
+        return re.findall(r"<option [^>]*selected[^>]*>local (.*?)</option>", page)
+
+    assert chosen(f"/launch/?from={started.pk}") == ["sleep 2"]
+    assert chosen("/launch/") == []
+
+
 @pytest.fixture
 def ada_in_browser(ada):
     browser = Client()

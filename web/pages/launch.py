@@ -59,6 +59,8 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
     limits = allowances.limits_of(user)
     known = Container.objects.order_by("image").values_list("image", flat=True).distinct()[:100]
     field = problem.field.split(".")[0] if problem else ""
+    recent = _recent(request)
+    what = values.get("image"), values.get("command")
     context = {
         "fields": launch_form.fields(),
         "gpu_count": {"name": "gpu_count", "label": "How many, if the scheduler chooses"},
@@ -69,7 +71,8 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "allowed": limits.images,
         "default_quota": quotas.DEFAULT,
         "gpus": Gpu.objects.filter(present=True),
-        "recent": _recent(request),
+        "recent": recent,
+        "started_from": next((one for one in recent if (one.image, shlex.join(one.command)) == what), None),
     }
     return show(request, "launch.html", context, status=problem.status if problem else 200)
 
