@@ -45,6 +45,11 @@ format: dev $(BIOME)
 	cd static && $(BIOME) format --write
 	$(VENV)/bin/djlint --quiet --reformat templates
 
+# Kills the scheduler before each line that acts, then everything at random: hours. Its short part is in `make test`.
+faults: dev
+	$(PY) -m tests.faults lines
+	$(PY) -m tests.faults storm --seconds 600
+
 bench: dev
 	$(PY) -m benchmarks
 

@@ -17,7 +17,7 @@ from tests.faults.world import World, Wrong
 ACTING = (
     "scheduler/store*.py", "scheduler/store/*.py", "scheduler/worker.py", "scheduler/containers/*.py",
     "scheduler/sessions/*.py", "scheduler/rounds/time_limits.py", "scheduler/rounds/measure.py",
-    "scheduler/rounds/ender.py", "web/audit.py",
+    "web/audit.py",
 )  # fmt: skip
 ENGINE = {
     "process": ("scheduler/engines/process/engine.py", "scheduler/engines/changes.py", KEEPER),
