@@ -46,16 +46,18 @@ class TakeOver:
         """Once, after a start. Raises EngineAway or DatabaseError."""
         told = await self._store.records.told()
         present = {sighting.id: sighting.engine_id for sighting in await self._engine.sightings()}
+        launching = set()  # to come still, or under way: its program may look for the socket already
         for row in await self._store.records.living():
-            engine_id = row.engine_id or present.get(str(row.pk), "")
-            if engine_id:  # else its launch is still to come
+            if engine_id := row.engine_id or present.get(str(row.pk), ""):
                 self._container(row, engine_id, told.get(str(row.pk), {}))
+            else:
+                launching.add(str(row.pk))
         for pid, container in await asyncio.to_thread(lease_pages.holders):
             if tenant := self._broker.tenants.get(container):
                 self._process(tenant, pid)
         await self._containers.reconcile()
         living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
-        self._server.clear(living)
+        self._server.clear(living | launching)
         for id_ in living & self._broker.tenants.keys():
             self._server.listen(id_)
 

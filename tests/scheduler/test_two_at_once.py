@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.conf import settings
 from scheduler.engines.process import tree
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
-from web.models import Claim, Command
+from web.models import Claim, Command, Container
 
 
 async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: Host, monkeypatch) -> None:
@@ -115,3 +116,17 @@ async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after
     await host.up.store.flush()
     assert [event.kind for event in await host.events(container)] == ["started", "ended"]
     assert (await host.get(container)).idle_since is None
+
+
+async def test_socket_of_a_launch_that_is_under_way_is_not_taken_away_by_the_next_scheduler(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+    await host.up.engine.kill(container.engine_id)
+    await host.until(container, "failed")
+    await host.stop()
+    as_before = {"finished_at": None, "removed_at": None, "started_at": None, "exit_code": None, "engine_id": ""}
+    await query(Container.objects.filter(pk=container.pk).update, **as_before)
+    shutil.rmtree(host.home / "processes" / str(container.pk))
+    folder = host.home / "sockets" / str(container.pk)
+    folder.mkdir()
+    await host.start()
+    assert folder.exists()
