@@ -13,7 +13,8 @@ from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Outfit
-from scheduler.engines.process.engine import TAKES, ProcessEngine
+from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.process.taken import TAKES
 from tests.support.launches import GIVEN
 from web.spec.asked import FIELDS
 

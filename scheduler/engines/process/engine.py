@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.engines.base import Attached, Condition, EngineError, Launch, Progress, Sighting
@@ -28,10 +28,10 @@ from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
+from scheduler.engines.process.taken import check_fields, check_image
 
 log = logging.getLogger(__name__)
 
-IMAGE = "local"
 LOOK_AGAIN = 1.5  # seconds; a container stopped or continued behind our back is seen by then
 DEATH_TAKES = 10.0  # seconds; a killed process can be held up by the kernel, not for long
 LOOK_SOON = 0.05  # seconds; while what was killed just now is still there
@@ -39,8 +39,6 @@ HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it
 CUT_OFF = "It ended with its keeper process, which somebody killed or the host did for lack of memory."
 RESTARTED = "The host was restarted while it ran, and its keeper with it."
 DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
-# Of a launch. All else is refused, what is to come as well: nothing that was asked for is silently left out.
-TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "working_dir", "owner"}
 ROOT = Path(__file__).resolve().parents[3]
 # The scheduler's own environment holds secrets; these are what a program needs to find its way about.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -93,14 +91,14 @@ class ProcessEngine:
         self._changes.close()
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
-        _check_image(image)
+        check_image(image)
         return {}
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
-        _check_image(launch.image)
+        check_image(launch.image)
         if self._running(launch.id) is not None and not is_starting(self._home / launch.id):
             return self._sighting(launch.id)  # the same launch again, whatever the host has become since
-        _check_fields(launch)
+        check_fields(launch)
         self._launching.add(launch.id)
         try:
             await self._start_keeper(launch)
@@ -346,32 +344,6 @@ def _forget(folder: Path) -> None:
     """First what says that there is a container: without it the rest is what `_forget_cut_launches` takes away."""
     (folder / "running.json").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_image(image: str) -> None:
-    if image != IMAGE:
-        raise EngineError(
-            f"There is no image {image!r} here: without Docker, the only image is {IMAGE!r}, the host itself.",
-            code="unknown_image",
-            status=404,
-            field="image",
-        )
-
-
-def _check_fields(launch: Launch) -> None:
-    if not launch.command:
-        raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
-    if launch.working_dir and not (os.path.isdir(launch.working_dir) and os.access(launch.working_dir, os.X_OK)):
-        message = f"There is no folder {launch.working_dir} on this host that it could begin in."
-        raise EngineError(message, code="no_such_folder", status=400, field="working_dir")
-    for field in (each.name for each in fields(launch)):
-        if field not in TAKES and getattr(launch, field):
-            raise EngineError(
-                f"{field} needs the Docker engine; here containers are local processes.",
-                code="not_supported",
-                status=400,
-                field=field,
-            )
 
 
 async def _keep(folder: Path) -> None:

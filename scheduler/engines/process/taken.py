@@ -1,0 +1,38 @@
+"""What of a launch a local process can have; all else is refused by name, never ignored."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+from scheduler.engines.base import EngineError, Launch
+
+IMAGE = "local"  # the host's own file system
+# Of a launch. All else is refused, what is to come as well: nothing that was asked for is silently left out.
+TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "working_dir", "owner"}
+
+
+def check_image(image: str) -> None:
+    if image != IMAGE:
+        raise EngineError(
+            f"There is no image {image!r} here: without Docker, the only image is {IMAGE!r}, the host itself.",
+            code="unknown_image",
+            status=404,
+            field="image",
+        )
+
+
+def check_fields(launch: Launch) -> None:
+    if not launch.command:
+        raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
+    if launch.working_dir and not (os.path.isdir(launch.working_dir) and os.access(launch.working_dir, os.X_OK)):
+        message = f"There is no folder {launch.working_dir} on this host that it could begin in."
+        raise EngineError(message, code="no_such_folder", status=400, field="working_dir")
+    for field in (each.name for each in fields(launch)):
+        if field not in TAKES and getattr(launch, field):
+            raise EngineError(
+                f"{field} needs the Docker engine; here containers are local processes.",
+                code="not_supported",
+                status=400,
+                field=field,
+            )
