@@ -216,7 +216,7 @@ def test_there_are_at_least_sixty():
         ({"env": {"NVIDIA_REQUIRE_CUDA": "cuda>=12"}}, {"environment": {"NVIDIA_REQUIRE_CUDA": "cuda>=12"}}),
         ({"env": {"CUDA_LAUNCH_BLOCKING": "1"}}, {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}),
         ({"gpu_memory": None, "ttl_seconds": None}, {"gpu_memory": None, "ttl_seconds": None}),
-        ({"working_dir": "/work/../home/"}, {"working_dir": "/home"}),
+        ({"working_dir": "/srv/../home/"}, {"working_dir": "/home"}),
         ({"working_dir": "//"}, {"working_dir": "/"}),
         ({"cpus": 1.5, "memory": "1g"}, {"cpus": 1.5, "memory": 2**30}),
     ],
