@@ -23,8 +23,8 @@ import pytest
 from scheduler.engines.base import Condition, Engine, EngineError, Launch, Sighting
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.outfit import Outfit
-from scheduler.engines.process.engine import IMAGE as LOCAL
 from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.process.taken import IMAGE as LOCAL
 from tests.engines.conftest import leaks_sockets
 from tests.support.dockerd import IMAGE
 from tests.support.eventually import eventually
