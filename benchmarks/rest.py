@@ -4,7 +4,8 @@
 
 The database holds 150 live containers, 50 of which wait, and 50 GPUs; each list is asked for 50 rows. Meanwhile a
 process of a live container asks for more memory fifty times a second. Told are: the median of one client's
-answers, the answers a second that one client and 32 get, how long the scheduler's took, how late its loop was.
+answers, the answers a second that one client and 32 get, what each took of the web process's CPU (which a neighbour
+on the machine does not change as it does the rate), how long the scheduler's took, how late its loop was.
 The bars: 6 ms alone; 32 clients get no fewer than one, and at least 200 a second.
 """
 
@@ -113,16 +114,24 @@ async def one(url: str, path: str, token: str, until_: float, took: list[float])
     writer.close()
 
 
-def measure(appliance: Appliance, path: str, clients: int, seconds: float) -> list[float]:
-    """Seconds that each answer took."""
+def spent(pid: int) -> float:
+    """Seconds of CPU that this process has used."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(appliance: Appliance, path: str, clients: int, seconds: float) -> tuple[list[float], float]:
+    """Seconds that each answer took, and seconds of the web process's CPU to an answer."""
     took: list[float] = []
+    web = appliance.parts()["web"]
+    before = spent(web)
 
     async def run() -> None:
         until_ = time.perf_counter() + seconds
         await asyncio.gather(*(one(appliance.url, path, appliance.token, until_, took) for _ in range(clients)))
 
     asyncio.run(run())
-    return took
+    return took, (spent(web) - before) / len(took)
 
 
 def p99(values: Sequence[float]) -> float:
@@ -159,18 +168,20 @@ def main() -> int:
         began = time.time()
         time.sleep(seconds)
         spans[0].append((began, time.time()))
-        print(f"{'':40}{'median':>10}{'p99':>10}{'a second':>10}{f'{CLIENTS} clients':>12}{'median':>10}   (ms)")
+        print(f"{'':40}{'median':>8}{'p99':>8}{'CPU':>8}{'a second':>10}{f'{CLIENTS} clients':>12}"
+              f"{'median':>8}{'CPU':>8}   (ms)")  # fmt: skip
         for path in LISTS:
-            rates = {}
+            rates, cpu = {}, {}
             for clients in (1, CLIENTS):
                 measure(appliance, path, clients, 0.5)
                 began = time.time()
-                rates[clients] = measure(appliance, path, clients, seconds)
+                rates[clients], cpu[clients] = measure(appliance, path, clients, seconds)
                 spans[clients].append((began, time.time()))
             alone, many = rates[1], rates[CLIENTS]
             middle, rate, together = statistics.median(alone), len(alone) / seconds, len(many) / seconds
-            print(f"{path:40}{middle * 1e3:>10.2f}{p99(alone) * 1e3:>10.2f}{rate:>10.0f}{together:>12.0f}"
-                  f"{statistics.median(many) * 1e3:>10.1f}", flush=True)  # fmt: skip
+            print(f"{path:40}{middle * 1e3:>8.2f}{p99(alone) * 1e3:>8.2f}{cpu[1] * 1e3:>8.2f}{rate:>10.0f}"
+                  f"{together:>12.0f}{statistics.median(many) * 1e3:>8.1f}{cpu[CLIENTS] * 1e3:>8.2f}",
+                  flush=True)  # fmt: skip
             good &= middle <= 0.006 and together >= max(rate, 200)
         answers = [(at, took * 1e3) for at, took in finished()]
         lateness = [(float(at), float(ms)) for at, ms in map(str.split, late.read_text().splitlines()[:-1])]

@@ -14,11 +14,13 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from django.db import connection
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 ENTRIES = 256
 LARGEST = 1 << 17  # bytes of a body that is kept: a hundred containers and more
@@ -102,6 +104,38 @@ class Kept:
             self._values.clear()
             self._version = version
         return int(version)
+
+
+class Recent(Generic[K, V]):
+    """So many values, those that were asked for last. Used by all threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            self._values[key] = value
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+    def of(self, key: K, make: Callable[[], V]) -> V:
+        """The one that there is, or a new one."""
+        found = self.get(key)
+        if found is None:
+            self.put(key, found := make())
+        return found
 
 
 @cache

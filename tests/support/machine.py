@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,3 +63,16 @@ def commands_answered(**outcome: Any) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+def elsewhere(work: Callable[[], Any]) -> None:
+    """In a thread with a connection of its own, as the scheduler and other requests have."""
+
+    def run() -> None:
+        work()
+        connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()

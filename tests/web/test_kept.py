@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -12,7 +10,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tests.support.appliance import until
-from tests.support.machine import make_container, make_gpu, make_node
+from tests.support.machine import elsewhere, make_container, make_gpu, make_node
 from tests.support.people import client_for, make_user
 from web.kept import _kept, kept
 from web.models import Container, Token
@@ -20,19 +18,6 @@ from web.people import tokens
 from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def elsewhere(work: Callable[[], Any]) -> None:
-    """In a thread with a connection of its own, as the scheduler and other requests have."""
-
-    def run() -> None:
-        work()
-        connections.close_all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 def rename(name: str) -> None:

@@ -13,7 +13,7 @@ from tests.support.postgres import BIN, running_postgres
 
 HERE = Path(__file__).parent
 FILES = ["test_admin", "test_allowances", "test_audit", "test_hostile_launches", "test_launching",
-         "test_looking", "test_one_reading", "test_peaks", "test_reports", "test_rollup", "test_steering",
+         "test_looking", "test_one_reading", "test_peaks", "test_reports", "test_rollup", "test_rows", "test_steering",
          "test_tokens"]  # fmt: skip
 
 

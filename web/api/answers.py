@@ -52,6 +52,9 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         shows = self.context.get("shows")
         return shows is None or bool(shows(container))
 
+    def form(self, instance: Container) -> bool:
+        return self._shows(instance)
+
     def get_command(self, container: Container) -> list[str] | None:
         return container.command if self._shows(container) else None
 

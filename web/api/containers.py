@@ -70,7 +70,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
             # The id last, so that pages never overlap where the rest is equal.
             return found.order_by(query.get("ordering", "-created_at"), "pk")
 
-        return listed(self, rows, reader=person(request).pk)
+        return listed(self, rows, claims_with_gpus(), reader=person(request).pk)
 
     @extend_schema(responses={200: ContainerAnswer, **ERRORS})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -20,6 +20,7 @@ from web.api.protocol.outcome import ERRORS, decided, finished
 from web.api.protocol.queries import PageQuery, Query
 from web.errors import Problem
 from web.models import Container, Node
+from web.models.records import claims_with_gpus
 from web.services import steering
 from web.spec.fields import SizeField
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
@@ -42,7 +43,7 @@ class Queue(GenericAPIView[Container]):
             PageQuery.of(request)
             return self.get_queryset()
 
-        return listed(self, rows)
+        return listed(self, rows, claims_with_gpus())
 
     @extend_schema(request=OrderSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:

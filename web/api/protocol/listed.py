@@ -1,26 +1,40 @@
-"""The lists that every screen asks for, each answered from one body that is made once a change of the database."""
+"""The lists that every screen asks for: made once a change of the database, and of them only what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpResponse
 from rest_framework.generics import GenericAPIView
 from rest_framework.renderers import JSONRenderer
 
-from web.kept import kept
+from web.api.protocol.rows import Rows
+from web.kept import Recent, kept
+
+_lists: Recent[Hashable, Rows] = Recent(64)
 
 
-def listed(view: GenericAPIView[Any], rows: Callable[[], QuerySet[Any]], reader: object = None) -> HttpResponse:
-    """A page of these rows. `rows` judges the query as well; `reader` is for whom, if not all are shown the same."""
+def listed(
+    view: GenericAPIView[Any],
+    rows: Callable[[], QuerySet[Any]],
+    parts: Prefetch[str] | None = None,
+    reader: Hashable = None,
+) -> HttpResponse:
+    """A page of these rows, each with its `parts`. `rows` judges the query as well, and depends on nothing else.
+
+    `reader` is for whom, if not all are shown the same: the serializer has a form for each.
+    """
+    request = view.request
+    asked = request.get_full_path()
 
     def make() -> bytes:
-        page = view.paginate_queryset(rows())
-        answer = view.get_paginated_response(view.get_serializer(page, many=True).data)
-        return JSONRenderer().render(answer.data)
+        found = _lists.of(asked, lambda: Rows(type(view), rows(), parts))
+        page: Any = view.paginate_queryset(found)  # type: ignore[arg-type]
+        serializer: Any = view.get_serializer()
+        frame = JSONRenderer().render(view.get_paginated_response([]).data)
+        return frame.removesuffix(b"[]}") + b"[" + b",".join(row.json(serializer) for row in page) + b"]}"
 
-    request = view.request
-    asked = request.scheme, request.get_host(), request.get_full_path()  # the links to other pages name all of it
-    return HttpResponse(kept(("list", reader, *asked), make), "application/json")
+    # The links to other pages name all of these.
+    return HttpResponse(kept(("list", reader, request.scheme, request.get_host(), asked), make), "application/json")

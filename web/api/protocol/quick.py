@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +22,10 @@ class Quick:
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         return {name: value(self, instance) for name, value in _values(type(self))}
+
+    def form(self, instance: Any) -> Hashable:
+        """In which of its forms the reader is shown this row, if not all are shown the same."""
+        return None
 
 
 def _values(kind: type[Any]) -> list[tuple[str, Value]]:
