@@ -7,14 +7,16 @@ longer than many requests have to do.
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import IO, Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
+from django.core.exceptions import RequestAborted
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.signals import request_started
 from django.db import connections
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from django.urls import set_script_prefix
 
 from appliance.static import Application, Receive, Send
 
@@ -22,13 +24,47 @@ KEPT = 16  # wait for the next requests, each with its connection; a burst makes
 
 
 class Handler(ASGIHandler):
-    """Django's, with middleware and view called as under WSGI: one change of threads for all of them."""
+    """Django's, with all that is done for a request but to read and to send it called at one go, as under WSGI."""
 
     def load_middleware(self, is_async: bool = True) -> None:
         super().load_middleware(is_async=False)
 
-    async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
-        return await sync_to_async(self.get_response, thread_sensitive=True)(request)
+    async def handle(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return
+        response = await sync_to_async(self._respond)(scope, body)
+        if response.streaming:
+            await self._stream(response, receive, send)
+        else:
+            await self.send_response(response, send)
+
+    def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> Any:
+        """The answer to a request. It is finished, unless it streams."""
+        set_script_prefix(get_script_prefix(scope))
+        request_started.send(sender=type(self), scope=scope)
+        with body:
+            request, refusal = self.create_request(scope, body)
+            response: Any = self.get_response(request) if request else refusal
+        response._handler_class = type(self)  # whom `close` names as the sender of its signal
+        if not response.streaming:
+            response.close()
+        return response
+
+    async def _stream(self, response: Any, receive: Receive, send: Send) -> None:
+        """Until all is sent, or the client has gone."""
+        sending = asyncio.create_task(self.send_response(response, send))
+        leaving = asyncio.create_task(self.listen_for_disconnect(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            sent, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
+            await sync_to_async(response.close)()
+        if isinstance(sent, Exception):
+            raise sent
 
 
 class Threads:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
+from django.core.signals import request_finished
 from django.db import connection
+from django.http import StreamingHttpResponse
 
 from appliance import threads
 from appliance.threads import Handler, Threads
@@ -75,8 +78,54 @@ async def test_a_request_that_fails_hands_its_thread_on() -> None:
     assert seen[0] is seen[1]
 
 
+@pytest.fixture
+def handler(monkeypatch: pytest.MonkeyPatch) -> Handler:
+    monkeypatch.setattr(threads, "KEPT", 0)
+    return Handler()
+
+
+@pytest.fixture
+def finished() -> Iterator[list[Any]]:
+    """The handlers whose requests have been said to have ended."""
+    senders: list[Any] = []
+
+    def note(sender: Any, **_: Any) -> None:
+        senders.append(sender)
+
+    request_finished.connect(note)
+    yield senders
+    request_finished.disconnect(note)
+
+
+class Client:
+    """Asks once; leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.heard, self.leave = asyncio.Event(), asyncio.Event()
+        self._asked = False
+
+    async def ask(self, app: Handler) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/login/", "headers": [(b"host", b"localhost")]}
+        await Threads(app)(scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._asked:
+            await self.leave.wait()
+            return {"type": "http.disconnect"}
+        self._asked = True
+        return {"type": "http.request"}
+
+    async def _send(self, message: Any) -> None:
+        self.told.append(message)
+        if message.get("body"):
+            self.heard.set()
+
+
 @pytest.mark.django_db(transaction=True)
-async def test_middleware_and_view_are_called_in_the_thread_at_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_that_is_done_for_a_request_is_done_in_the_thread_at_one_go(
+    monkeypatch: pytest.MonkeyPatch, handler: Handler, finished: list[Any]
+) -> None:
     changes: list[type] = []
     for kind in (SyncToAsync, AsyncToSync):
 
@@ -85,17 +134,48 @@ async def test_middleware_and_view_are_called_in_the_thread_at_one_go(monkeypatc
             return change(self, *arguments, **named)
 
         monkeypatch.setattr(kind, "__call__", counted)
-    monkeypatch.setattr(threads, "KEPT", 0)
-    told: list[dict[str, Any]] = []
-    messages = [{"type": "http.request"}]
+    client = Client()
+    await client.ask(handler)
+    assert client.told[0]["status"] == 200
+    assert b"</html>" in client.told[1]["body"]
+    assert changes == [SyncToAsync]
+    assert finished == [Handler]
 
-    async def receive() -> dict[str, Any]:
-        return messages.pop() if messages else await asyncio.Event().wait()  # type: ignore[return-value]
 
-    async def send(message: dict[str, Any]) -> None:
-        told.append(message | {"changes": list(changes)})
+@pytest.mark.django_db(transaction=True)
+async def test_who_leaves_while_an_answer_streams_ends_it(
+    monkeypatch: pytest.MonkeyPatch, handler: Handler, finished: list[Any]
+) -> None:
+    ended: list[bool] = []
 
-    scope = {"type": "http", "method": "GET", "path": "/login/", "headers": [(b"host", b"localhost")]}
-    await Threads(Handler())(scope, receive, send)
-    assert told[0]["status"] == 200
-    assert told[0]["changes"] == [SyncToAsync, SyncToAsync]  # what Django does when a request begins; the request
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(handler, "get_response", lambda _: StreamingHttpResponse(lines()))
+    client = Client()
+    asking = asyncio.create_task(client.ask(handler))
+    await asyncio.wait_for(client.heard.wait(), 10)
+    assert not finished
+    client.leave.set()
+    await asyncio.wait_for(asking, 10)
+    assert (ended, finished) == ([True], [Handler])
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_stream_that_breaks_off_tells_the_server(
+    monkeypatch: pytest.MonkeyPatch, handler: Handler, finished: list[Any]
+) -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"first"
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(handler, "get_response", lambda _: StreamingHttpResponse(lines()))
+    client = Client()
+    with pytest.raises(OSError, match="the disk is gone"):
+        await client.ask(handler)
+    assert [message["body"] for message in client.told[1:]] == [b"first"]
+    assert finished == [Handler]
