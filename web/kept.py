@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -28,11 +28,11 @@ LARGEST = 1 << 17  # bytes of a body that is kept: a hundred containers and more
 
 def kept(key: Hashable, read: Callable[[], T]) -> T:
     """What `read` found when the database was as it is now. What comes back is everybody's: not to be changed."""
-    database = connection.settings_dict["NAME"]
-    if connection.vendor != "sqlite" or connection.in_atomic_block or not Path(database).is_file():
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
         return read()
     try:
-        return _kept(str(database)).get(key, read)
+        return _kept(str(connection.settings_dict["NAME"])).get(key, read)
     except sqlite3.Error:  # Django's own are others: the question failed, not the reading
         return read()
 
@@ -47,7 +47,8 @@ class Kept:
 
     def __init__(self, database: str) -> None:
         # It never writes, so that every change is another connection's, which is what the PRAGMA tells of.
-        self._connection = sqlite3.connect(database, check_same_thread=False, isolation_level=None)
+        name = f"{Path(database).absolute().as_uri()}?mode=rw"  # or it would make one that is not there
+        self._connection = sqlite3.connect(name, uri=True, check_same_thread=False, isolation_level=None)
         self._version: int | None = None
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
