@@ -109,7 +109,6 @@ def unpack(data: bytes | bytearray | memoryview) -> Frame:
 PAGE_SIZE: int = _lib.LEASE_PAGE_SIZE
 PAGE_SLOTS: int = _lib.LEASE_SLOTS
 UUID_SIZE: int = _lib.LEASE_UUID_SIZE
-LEASE_ZERO: int = _lib.LEASE_ZERO
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # it is we who have too little
 PAGE_NAME = "gpushare-lease"  # the memfd's name, as it shows in /proc/<pid>/fd
 
@@ -140,7 +139,7 @@ class Slot:
     @property
     def leased(self) -> int:
         """By the scheduler's words: headroom, what was granted by message, and what was measured. Perhaps nonsense."""
-        return _signed(int(_lib.slot_bound(self._raw)) - LEASE_ZERO + self.granted + self.measured)
+        return _signed(int(_lib.slot_bound(self._raw)) + self.granted + self.measured)
 
     def look(self, leased: int) -> int | None:
         """The headroom; None if the page does not say any more that `leased` bytes are leased."""
@@ -186,7 +185,7 @@ class Slot:
 
     def wipe(self) -> None:
         """The process allocates nothing more by itself: somebody wrote over the scheduler's words."""
-        _lib.set_limit(self._raw, 0)
+        _lib.lease_close(self._raw)
 
     # ---- display ----
 
@@ -219,7 +218,7 @@ class Slot:
         return int(_lib.slot_overhead(self._raw))
 
     def take_peak(self) -> int:
-        """The most that was used since the last look, as far as frees have told it; the next look begins."""
+        """The most used that frees have noted since the last look; 0 if none has."""
         return int(_lib.lease_take_peak(self._raw))
 
     @property
@@ -310,6 +309,14 @@ class SlotV1(Slot):
 
     def wipe(self) -> None:
         _lib.lease_v1_take_back(self._raw, _WORD)
+
+    @property
+    def context(self) -> int:
+        return int(_lib.slot_accepted(self._raw))
+
+    @context.setter
+    def context(self, value: int) -> None:
+        _lib.set_accepted(self._raw, value)
 
     def take_peak(self) -> int:
         peak = int(_lib.slot_peak(self._raw))

@@ -6,6 +6,13 @@ _Static_assert(sizeof(struct lease_slot) == 128, "a slot is two cache lines");
 _Static_assert(sizeof(struct lease_page) <= LEASE_PAGE_SIZE, "the page is one page");
 _Static_assert(offsetof(struct lease_page, slot) == 128, "slots begin on a cache line");
 
+#define FAR ((uint64_t)1 << 62) /* below everything that a process can have taken */
+
+/* How far a place on the scale is above another, which may be where the numbers have gone round. */
+static int64_t above(uint64_t place, uint64_t other) { return (int64_t)(place - other); }
+
+static uint64_t lower(uint64_t place, uint64_t other) { return above(place, other) < 0 ? place : other; }
+
 /* The scheduler has taken back what this thread was about to have. */
 __attribute__((cold, noinline)) static bool undo(struct lease_slot *slot, uint64_t bytes) {
     atomic_fetch_sub(&slot->taken, bytes);
@@ -13,42 +20,47 @@ __attribute__((cold, noinline)) static bool undo(struct lease_slot *slot, uint64
 }
 
 bool lease_reserve(struct lease_slot *slot, uint64_t bytes) {
-    uint64_t after, taken = atomic_load(&slot->taken);
+    uint64_t taken = atomic_load(&slot->taken);
     do {
-        if (__builtin_add_overflow(taken, bytes, &after) || after > atomic_load(&slot->limit)) return false;
-    } while (!atomic_compare_exchange_weak(&slot->taken, &taken, after));
-    return after <= atomic_load(&slot->limit) || undo(slot, bytes);
+        int64_t headroom = above(atomic_load(&slot->limit), taken);
+        if (headroom < 0 || bytes > (uint64_t)headroom) return false;
+    } while (!atomic_compare_exchange_weak(&slot->taken, &taken, taken + bytes));
+    return above(atomic_load(&slot->limit), taken + bytes) >= 0 || undo(slot, bytes);
 }
 
-/* Display only: the scheduler looks once a second and would miss what is taken and freed in between. */
-__attribute__((cold, noinline)) static void note_peak(struct lease_slot *slot, uint64_t noted) {
-    uint64_t peak = atomic_load_explicit(&slot->peak, memory_order_relaxed);
-    while (
-        ((noted ^ peak) >> LEASE_LOOK_BIT || noted > peak) &&
-        !atomic_compare_exchange_weak_explicit(&slot->peak, &peak, noted, memory_order_relaxed, memory_order_relaxed));
+/* Whether this much is to be noted: `peak` has less, or has been seen. */
+static bool notable(uint64_t held, uint16_t look, uint64_t peak) { return held > peak || (uint16_t)peak == look; }
+
+__attribute__((cold, noinline)) static void note_peak(struct lease_slot *slot, uint64_t held) {
+    uint16_t look;
+    uint64_t peak;
+    do {
+        look = atomic_load(&slot->look);
+        peak = atomic_load(&slot->peak);
+    } while (notable(held, look, peak) &&
+             !atomic_compare_exchange_weak(&slot->peak, &peak, held | (uint16_t)(peak + 1)));
 }
 
 bool lease_release(struct lease_slot *slot, uint64_t bytes) {
-    uint64_t noted = atomic_fetch_sub(&slot->taken, bytes) +
-                     ((uint64_t)atomic_load_explicit(&slot->look, memory_order_relaxed) << LEASE_LOOK_BIT);
-    uint64_t peak = atomic_load_explicit(&slot->peak, memory_order_relaxed);
-    if ((noted ^ peak) >> LEASE_LOOK_BIT || noted > peak) note_peak(slot, noted);
+    uint64_t accepted = atomic_load(&slot->accepted);
+    uint64_t held = (atomic_fetch_sub(&slot->taken, bytes) + accepted) << LEASE_PEAK_SHIFT;
+    uint16_t look = atomic_load(&slot->look);
+    if (notable(held, look, atomic_load(&slot->peak))) note_peak(slot, held);
     return atomic_load(&slot->pressure) != 0;
 }
 
 void lease_accept(struct lease_slot *slot, uint64_t bytes) { atomic_fetch_add(&slot->accepted, bytes); }
 
 uint64_t lease_used(const struct lease_slot *slot) {
-    uint64_t used = atomic_load(&slot->taken) - LEASE_ZERO + atomic_load(&slot->granted) + atomic_load(&slot->measured);
-    return used > INT64_MAX ? 0 : used;
+    uint64_t used = atomic_load(&slot->taken) + atomic_load(&slot->granted) + atomic_load(&slot->measured);
+    return above(used, 0) > 0 ? used : 0;
 }
 
 uint64_t lease_claim(const struct lease_slot *slot) {
-    uint64_t quota = atomic_load(&slot->quota);
-    uint64_t used = lease_used(slot);
-    uint64_t elsewhere = atomic_load(&slot->elsewhere);
-    if (used >= quota || elsewhere >= quota - used) return 0;
-    return quota - used - elsewhere;
+    uint64_t quota = atomic_load(&slot->quota), elsewhere = atomic_load(&slot->elsewhere);
+    uint64_t taken = atomic_load(&slot->taken), granted = atomic_load(&slot->granted);
+    int64_t claim = above(quota, elsewhere + taken + granted + atomic_load(&slot->measured));
+    return claim > 0 ? (uint64_t)claim : 0;
 }
 
 bool lease_page_init(struct lease_page *page, unsigned slots) {
@@ -56,11 +68,6 @@ bool lease_page_init(struct lease_page *page, unsigned slots) {
     page->magic = LEASE_MAGIC;
     page->version = LEASE_VERSION;
     page->slots = (uint16_t)slots;
-    for (unsigned slot = 0; slot < slots; slot++) {
-        atomic_store(&page->slot[slot].taken, LEASE_ZERO);
-        atomic_store(&page->slot[slot].bound, LEASE_ZERO);
-        atomic_store(&page->slot[slot].limit, LEASE_ZERO);
-    }
     return true;
 }
 
@@ -69,13 +76,14 @@ bool lease_page_valid(const struct lease_page *page) {
 }
 
 uint64_t lease_headroom(const struct lease_slot *slot) {
-    uint64_t taken = atomic_load(&slot->taken), limit = atomic_load(&slot->limit);
-    return limit > taken ? limit - taken : 0;
+    uint64_t taken = atomic_load(&slot->taken);
+    int64_t headroom = above(atomic_load(&slot->limit), taken);
+    return headroom > 0 ? (uint64_t)headroom : 0;
 }
 
 uint64_t lease_look(const struct lease_slot *slot, uint64_t leased) {
     uint64_t headroom = lease_headroom(slot), bound = atomic_load(&slot->bound);
-    uint64_t shown = bound - LEASE_ZERO + atomic_load(&slot->granted) + atomic_load(&slot->measured);
+    uint64_t shown = bound + atomic_load(&slot->granted) + atomic_load(&slot->measured);
     bool whole = atomic_load(&slot->limit) == bound && shown == leased && headroom <= leased;
     return whole ? headroom : UINT64_MAX;
 }
@@ -86,8 +94,8 @@ uint64_t lease_take_back(struct lease_slot *slot, uint64_t at_most) {
     if (limit == bound) return 0;
     atomic_store(&slot->limit, limit);
     uint64_t taken = atomic_load(&slot->taken);
-    if (taken > limit) { /* by somebody who may not have seen the new limit: it stays his */
-        limit = taken < bound ? taken : bound;
+    if (above(taken, limit) > 0) { /* by somebody who may not have seen the new limit: it stays his */
+        limit = lower(taken, bound);
         atomic_store(&slot->limit, limit);
     }
     atomic_store(&slot->bound, limit);
@@ -100,20 +108,19 @@ void lease_extend(struct lease_slot *slot, uint64_t bytes) {
     atomic_store(&slot->limit, bound);
 }
 
+void lease_close(struct lease_slot *slot) { atomic_store(&slot->limit, atomic_load(&slot->bound) - FAR); }
+
 void lease_settle(struct lease_slot *slot) {
-    atomic_store(&slot->limit, 0); /* from here on nobody takes anything */
+    lease_close(slot); /* from here on nobody takes anything */
     uint64_t bound = atomic_load(&slot->bound), taken = atomic_load(&slot->taken);
-    uint64_t limit = taken < bound ? taken : bound;
+    uint64_t limit = lower(taken, bound);
     atomic_store(&slot->limit, limit);
     atomic_store(&slot->bound, limit);
 }
 
 uint64_t lease_take_peak(struct lease_slot *slot) {
-    uint32_t look = atomic_load(&slot->look);
     uint64_t peak = atomic_load(&slot->peak);
-    atomic_store(&slot->look, look + 1);
-    if (peak >> LEASE_LOOK_BIT != (look & 0xffff) || peak == 0) return 0;
-    uint64_t taken = peak & (((uint64_t)1 << LEASE_LOOK_BIT) - 1);
-    uint64_t used = taken - LEASE_ZERO + atomic_load(&slot->granted) + atomic_load(&slot->measured);
-    return used > INT64_MAX ? 0 : used;
+    if ((uint16_t)peak == atomic_load(&slot->look)) return 0;
+    atomic_store(&slot->look, (uint16_t)peak);
+    return (peak >> LEASE_PEAK_SHIFT) + atomic_load(&slot->measured);
 }

@@ -3,7 +3,7 @@
  * Every word has one writer. Nothing in it has to be changed together with something else, so whoever dies, at whatever
  * instruction, leaves a page that is right: the next scheduler reads from it alone what the process holds.
  *
- * Per GPU, `taken` and `limit` decide. They are places on one scale, which begins at LEASE_ZERO:
+ * Per GPU, `taken` and `limit` decide. They are places on one scale, which begins at 0 and goes round as 64 bits do:
  *
  *   taken     the process: moves up by what it allocates without asking, down by what it frees
  *   limit     the scheduler: how far `taken` may go; headroom = limit - taken
@@ -14,11 +14,11 @@
  *             a connection, and is told again on the next
  *   measured  the scheduler: what the card shows beyond what the process has charged itself
  *
- *   used  = (taken - LEASE_ZERO) + granted + measured
- *   lease = (bound - LEASE_ZERO) + granted + measured
+ *   used  = taken + granted + measured
+ *   lease = bound + granted + measured
  *
  * What came by message never passed through the headroom, so nobody can race for it; once freed, it is headroom like
- * all else, and `taken` may well be below where it began. That is why the scale does not begin at 0.
+ * all else, and `taken` may well be below where it began. Only differences are compared, so it may be for ever.
  *
  * To allocate, the process moves `taken` by one compare-and-swap and looks at `limit` again (`lease_reserve`). To take
  * back, the scheduler lowers `limit` and looks at `taken` again (`lease_take_back`): a store, then a load of the
@@ -40,6 +40,12 @@
  * sets `pressure`, then looks at `taken`. All four are sequentially consistent, so at least one side sees the other.
  * (One who moves it down in `lease_reserve` asks, and is looked at then.)
  *
+ * The peak: what a program holds is taken + accepted, and every most of it is followed by a free. So a free notes what
+ * it was before, if that is more than `peak` has, or if the scheduler has seen what `peak` has: `look` is then the
+ * number that stands beside it. Nothing that has not been seen is ever replaced by less, and nobody sets anything back.
+ * The order is `accepted`, `taken`, `look`, `peak`: so nothing is noted that was never used, and nothing held is
+ * missed.
+ *
  * tests/shim/lease_model.py has every interleaving and every death of these steps, by the same names.
  * All sizes are bytes. No function allocates, blocks, or calls anything outside this file.
  */
@@ -55,23 +61,25 @@
 #define LEASE_SLOTS 16
 #define LEASE_PAGE_SIZE 4096
 #define LEASE_UUID_SIZE 16
-#define LEASE_ZERO 0x400000000000u /* 64 TiB: more than any process can free of what came by message */
-#define LEASE_LOOK_BIT 48
+#define LEASE_PEAK_SHIFT 16
 
-/* What both versions have stands at one place in both; lease_v1.h tells what differs. */
+/* What both versions have stands at one place in both; lease_v1.h tells what differs. All that an allocation and its
+ * free touch is on the first cache line: each line that has to be fetched again costs time, and threads of one process
+ * pass one line around rather than two. */
 struct lease_slot {
-    _Atomic uint64_t taken;        /* process */
-    _Atomic uint64_t limit;        /* scheduler */
-    _Atomic uint64_t quota;        /* scheduler: the container's quota on this GPU */
-    _Atomic uint64_t elsewhere;    /* scheduler: used by the container's other processes on this GPU */
-    _Atomic uint64_t context;      /* scheduler: what one context takes on this GPU; reserved before one is made */
-    _Atomic uint64_t overhead;     /* process: what it has charged for contexts so far */
-    _Atomic uint64_t peak;         /* process: the highest `taken` since the last look, under that look's number */
-    _Atomic uint32_t pressure;     /* scheduler: somebody waits for this GPU; say RELEASED when headroom grows */
-    _Atomic uint32_t look;         /* scheduler: how often it has looked at `peak` */
+    _Atomic uint64_t taken;     /* process */
+    _Atomic uint64_t limit;     /* scheduler */
+    _Atomic uint64_t quota;     /* scheduler: the container's quota on this GPU */
+    _Atomic uint64_t elsewhere; /* scheduler: used by the container's other processes on this GPU */
+    _Atomic uint64_t accepted;  /* process */
+    _Atomic uint64_t overhead;  /* process: what it has charged for contexts so far */
+    _Atomic uint64_t peak;      /* process: the most it has held, above LEASE_PEAK_SHIFT bits of the note's number */
+    _Atomic uint32_t pressure;  /* scheduler: somebody waits for this GPU; say RELEASED when headroom grows */
+    _Atomic uint16_t look;      /* scheduler: the number of the note that it has seen */
+    uint8_t unused[2];
     uint8_t uuid[LEASE_UUID_SIZE]; /* scheduler, before the page is sent: the GPU, as cuDeviceGetUuid gives it */
     _Atomic uint64_t granted;      /* scheduler */
-    _Atomic uint64_t accepted;     /* process */
+    _Atomic uint64_t context;      /* scheduler: what one context takes on this GPU; reserved before one is made */
     _Atomic uint64_t measured;     /* scheduler */
     _Atomic uint64_t waiting;      /* scheduler: since when the container waits, monotonic ns; 0: it does not */
     _Atomic uint64_t bound;        /* scheduler */
@@ -127,7 +135,10 @@ void lease_extend(struct lease_slot *slot, uint64_t bytes);
 /* Of a page that an earlier scheduler has left, at whatever step: takes all headroom back. */
 void lease_settle(struct lease_slot *slot);
 
-/* The most used since the last look, as far as frees have noted it; the next look begins. */
+/* The process allocates nothing more by itself. */
+void lease_close(struct lease_slot *slot);
+
+/* The most used that frees have noted since the last look, by the process's own word; 0 if none has. */
 uint64_t lease_take_peak(struct lease_slot *slot);
 
 #endif

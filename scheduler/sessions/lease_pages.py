@@ -136,7 +136,6 @@ class Lease:
 
     def grant(self, size: int, *, idle: int = 0) -> None:
         """Raises the lease by `size` bytes for a call that waits and `idle` bytes of headroom. Then tell it."""
-        self._note_peak()  # it is in the page's own scale, which a grant moves
         self.granted += size + idle
         self._slot.grant(size)
         if idle and not self.forged:

@@ -51,7 +51,8 @@ CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
 void charge_look_first(void (*look)(int slot)) { atomic_store(&look_first, look); }
 
 void charge_give(int slot, uint64_t bytes) {
-    if (bytes && client_page() && lease_release(slot_at(slot), bytes)) client_released((unsigned)slot);
+    struct lease_page *page = client_page();
+    if (page && lease_release(&page->slot[slot], bytes)) client_released((unsigned)slot);
 }
 
 bool charge_pressure(int slot) { return atomic_load_explicit(&slot_at(slot)->pressure, memory_order_relaxed) != 0; }

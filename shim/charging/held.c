@@ -1,18 +1,7 @@
 #include "held.h"
 
-#include "charge.h"
-#include "pools.h"
-
-/* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
-static void freed(const struct ledger_entry *entry) {
-    if (entry->pooled)
-        pool_freed((struct pool *)(uintptr_t)entry->owner, entry->bytes);
-    else
-        charge_give(entry->slot, entry->bytes);
-}
-
 /* The driver gave out an address that we still had: it was freed in a way that we do not see. */
-__attribute__((cold, noinline)) static void freed_unseen(const struct ledger_entry *entry) { freed(entry); }
+__attribute__((cold, noinline)) static void freed_unseen(const struct ledger_entry *entry) { held_freed(entry); }
 
 bool held_note(const struct ledger_entry *entry) {
     struct ledger_entry replaced;
@@ -21,16 +10,9 @@ bool held_note(const struct ledger_entry *entry) {
     return true;
 }
 
-__attribute__((cold, noinline)) static CUresult not_freed(CUresult result, const struct ledger_entry *entry) {
+CUresult held_still(CUresult result, const struct ledger_entry *entry) {
     held_note(entry);
     return result;
-}
-
-CUresult held_end_free(CUresult result, bool known, const struct ledger_entry *entry) {
-    if (!known) return result;
-    if (result != CUDA_SUCCESS) return not_freed(result, entry);
-    freed(entry);
-    return CUDA_SUCCESS;
 }
 
 struct gone {

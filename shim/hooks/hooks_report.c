@@ -16,8 +16,9 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
     struct place place;
     CUresult result = devices_here(&place);
     if (result != CUDA_SUCCESS) return result;
-    if (free) *free = lease_claim(slot_at(place.slot));
-    if (total) *total = quota_of(place.slot);
+    const struct lease_slot *slot = slot_at(place.slot);
+    if (free) *free = lease_claim(slot);
+    if (total) *total = atomic_load(&slot->quota);
     return CUDA_SUCCESS;
 }
 

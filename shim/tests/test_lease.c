@@ -37,14 +37,14 @@ static void test_reserving(void) {
 static void test_edges(void) {
     fresh();
     lease_extend(slot, 10);
-    CHECK(!lease_reserve(slot, UINT64_MAX) && !lease_reserve(slot, UINT64_MAX - LEASE_ZERO));
+    CHECK(!lease_reserve(slot, UINT64_MAX) && !lease_reserve(slot, UINT64_MAX - 10));
     CHECK(!lease_reserve(slot, INT64_MAX) && lease_headroom(slot) == 10);
-    atomic_store(&slot->taken, UINT64_MAX); /* scribbled over */
+    atomic_store(&slot->taken, INT64_MAX); /* scribbled over */
     CHECK(!lease_reserve(slot, 1) && lease_headroom(slot) == 0 && lease_take_back(slot, 5) == 0);
     slot->quota = 7;
-    CHECK(lease_claim(slot) == 7 || lease_claim(slot) == 0);
+    CHECK(lease_claim(slot) == 0);
     fresh();
-    slot->elsewhere = UINT64_MAX;
+    slot->elsewhere = INT64_MAX;
     slot->quota = 7;
     CHECK(lease_used(slot) == 0 && lease_claim(slot) == 0);
     slot->elsewhere = 3;
@@ -64,6 +64,24 @@ static void test_freed_below_the_beginning(void) {
     CHECK(lease_reserve(slot, 6) && !lease_reserve(slot, 1));
 }
 
+/* As often as a program may free what came by message: the scale has no lower end. */
+static void test_scale_goes_round(void) {
+    fresh();
+    slot->taken = slot->limit = slot->bound = (uint64_t)INT64_MIN + 5;
+    slot->granted = slot->accepted = (uint64_t)INT64_MIN + 5; /* taken + granted is 10 */
+    CHECK(lease_used(slot) == 10 && lease_headroom(slot) == 0 && lease_look(slot, 10) == 0);
+    lease_release(slot, 8);
+    CHECK(lease_used(slot) == 2 && lease_headroom(slot) == 8 && lease_look(slot, 10) == 8);
+    CHECK(!lease_reserve(slot, 9) && lease_reserve(slot, 1) && lease_take_peak(slot) == 10);
+    CHECK(lease_take_back(slot, 3) == 3 && lease_take_back(slot, 9) == 4 && !lease_reserve(slot, 1));
+    lease_extend(slot, 6);
+    CHECK(lease_reserve(slot, 6) && lease_used(slot) == 9);
+    lease_close(slot);
+    CHECK(!lease_reserve(slot, 1) && !lease_reserve(slot, INT64_MAX));
+    lease_settle(slot);
+    CHECK(lease_headroom(slot) == 0 && lease_used(slot) == 9);
+}
+
 static void test_peaks(void) {
     fresh();
     lease_extend(slot, 100);
@@ -72,9 +90,37 @@ static void test_peaks(void) {
     lease_release(slot, 60);
     lease_release(slot, 5);
     CHECK(lease_take_peak(slot) == 70 && lease_take_peak(slot) == 0);
-    for (int look = 0; look < 70000; look++) lease_take_peak(slot); /* the number goes round */
+    for (int look = 0; look < 70000; look++) { /* the number goes round */
+        lease_release(slot, 5);
+        CHECK(lease_take_peak(slot) == 5 && lease_take_peak(slot) == 0);
+        CHECK(lease_reserve(slot, 5));
+    }
+}
+
+static void test_peak_is_what_was_held_however_it_came(void) {
+    fresh();
+    slot->granted = 50;
+    lease_accept(slot, 50);
+    lease_release(slot, 20);
+    slot->granted += 30; /* granted, and not heard of */
+    CHECK(lease_take_peak(slot) == 50);
+    lease_accept(slot, 30);
+    lease_release(slot, 10);
+    slot->measured = 1;
+    CHECK(lease_take_peak(slot) == 61 && lease_take_peak(slot) == 0);
+}
+
+static void test_peak_that_was_not_seen_is_not_replaced_by_less(void) {
+    fresh();
+    lease_extend(slot, 100);
+    CHECK(lease_reserve(slot, 70));
+    lease_release(slot, 10);
+    uint64_t seen = slot->peak; /* the scheduler has looked, and is about to say so */
+    CHECK(lease_reserve(slot, 30));
+    lease_release(slot, 80);
+    slot->look = (uint16_t)seen;
     lease_release(slot, 1);
-    CHECK(lease_take_peak(slot) == 5);
+    CHECK(lease_take_peak(slot) == 90);
 }
 
 static void test_what_is_written_over_shows(void) {
@@ -94,12 +140,12 @@ static void test_settling(void) {
     CHECK(lease_reserve(slot, 30));
     lease_settle(slot);
     CHECK(lease_headroom(slot) == 0 && lease_used(slot) == 30 && !lease_reserve(slot, 1));
-    atomic_store(&slot->limit, LEASE_ZERO + 5); /* a scheduler died while it took back */
+    atomic_store(&slot->limit, 5); /* a scheduler died while it took back */
     lease_settle(slot);
-    CHECK(lease_used(slot) == 30 && slot->limit == LEASE_ZERO + 30);
-    atomic_store(&slot->taken, LEASE_ZERO + 40); /* a thread stopped before it saw that ten were taken back */
+    CHECK(lease_used(slot) == 30 && slot->limit == 30);
+    atomic_store(&slot->taken, 40); /* a thread stopped before it saw that ten were taken back */
     lease_settle(slot);
-    CHECK(slot->limit == LEASE_ZERO + 30 && slot->bound == slot->limit);
+    CHECK(slot->limit == 30 && slot->bound == slot->limit);
 }
 
 #define LEASED 100
@@ -166,7 +212,10 @@ int main(void) {
     test_reserving();
     test_edges();
     test_freed_below_the_beginning();
+    test_scale_goes_round();
     test_peaks();
+    test_peak_is_what_was_held_however_it_came();
+    test_peak_that_was_not_seen_is_not_replaced_by_less();
     test_what_is_written_over_shows();
     test_settling();
     test_both_sides_at_once();

@@ -6,72 +6,20 @@ broker.Broker, processes.Sessions); everything between two such lines is seen by
 scheduler may be killed, and another takes over; after any step the process may be killed. What a program, a neighbour
 or the card does of itself may come at any moment, or never.
 
-lease_explorer.py goes through all of it. `broken` names steps that are left out or done in another order: each must be
-found out. Sizes are units; the scale of `taken` and `limit` begins at 0 here, since these numbers may be negative.
+lease_world.py is what they change; lease_explorer.py goes through all of it. `broken` names steps that are left out or done in another order: each must be
+found out. Sizes are units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from tests.shim.lease_world import RUNS, WAITS, Thread, World, held, put
 
 TAKING_OVER = ("lease_settle", "Lease.taken_over")  # before a socket is open
-RUNS, WAITS = "runs", "waits"  # a thread between its calls; a thread whose NEED is to be answered
-
-
-class Thread(NamedTuple):
-    at: str = RUNS  # the step that comes next
-    wants: int = 0
-    register: int = 0
-    holds: int = 0  # what it may use: the truth, which nobody sees
-    calls: int = 1  # allocations that it may still make
-    asked: bool = False  # on the present connection
-
-
-class World(NamedTuple):
-    capacity: int = 3
-    sizes: tuple[int, ...] = (1, 2)  # what each thread allocates
-    # the lease page
-    taken: int = 0
-    limit: int = 0
-    bound: int = 0
-    granted: int = 0
-    accepted: int = 0
-    measured: int = 0
-    pressure: bool = False
-    # the process
-    threads: tuple[Thread, ...] = (Thread(), Thread())
-    lives: bool = True
-    deaths: int = 1  # of the process, that may still come
-    connected: bool = True
-    heard: tuple[tuple[int, int], ...] = ()  # GRANTED frames on their way: (thread, bytes)
-    said: tuple[tuple[int, int], ...] = ()  # NEED: (thread, bytes); RELEASED: (-1, 0)
-    # the card and the neighbour
-    more: int = 0  # what the card holds for the process beyond what it has charged itself
-    neighbour: int = 0
-    asks: int = 0  # what the neighbour asks for, and waits
-    # the scheduler: its memory, which a kill empties
-    at: str = "rest"
-    then: str = ""
-    call: tuple[int, int] = (-1, 0)  # what it has just read
-    before: int = 0
-    lowered: int = 0
-    leased: int = 0  # Lease.granted
-    unheard: int = 0
-    queue: tuple[tuple[int, int], ...] = ()  # calls that wait: (thread, bytes); the neighbour's: (-1, bytes)
-    kills: int = 1  # of schedulers, that may still come
-    mores: int = 1  # times that the card may still show more
-    frees: int = 1  # times that the neighbour may still ask, or free
-    broken: str = ""
 
 
 # ---- the process: shim/lease.c, shim/client.c -----------------------------------------------------------------------
-
-
-def _set(world: World, index: int, **fields: object) -> World:
-    threads = list(world.threads)
-    threads[index] = threads[index]._replace(**fields)  # type: ignore[arg-type]
-    return world._replace(threads=tuple(threads))
 
 
 def thread(world: World, index: int) -> Iterator[World]:
@@ -79,29 +27,56 @@ def thread(world: World, index: int) -> Iterator[World]:
     match me.at:
         case "runs":
             if me.calls:
-                yield _set(world, index, at="lease_reserve: load taken", wants=world.sizes[index], calls=me.calls - 1)
+                yield put(world, index, at="lease_reserve: load taken", wants=world.sizes[index], calls=me.calls - 1)
             if me.holds:
-                free = "lease_release: load pressure" if world.broken == "pressure first" else "lease_release: taken -="
-                yield _set(world, index, at=free, wants=me.holds, holds=0)  # the real free has returned
+                free = "lease_release: load accepted" if world.watched else "lease_release: taken -="
+                free = "lease_release: load pressure" if world.broken == "pressure first" else free
+                yield put(world, index, at=free, wants=me.holds, holds=0)  # the real free has returned
         case "lease_reserve: load taken":
-            yield _set(world, index, at="lease_reserve: load limit", register=world.taken)
+            yield put(world, index, at="lease_reserve: load limit", register=world.taken)
         case "lease_reserve: load limit":
             enough = me.register + me.wants <= world.limit
-            yield _set(world, index, at="lease_reserve: swap taken" if enough else "client_need")
+            yield put(world, index, at="lease_reserve: swap taken" if enough else "client_need")
         case "lease_reserve: swap taken":
             if world.taken != me.register:
-                yield _set(world, index, at="lease_reserve: load taken")
+                yield put(world, index, at="lease_reserve: load taken")
             else:
                 after = me.register + me.wants
-                moved = _set(world._replace(taken=after), index, at="lease_reserve: load limit again", register=after)
-                yield moved if world.broken != "one look" else _set(moved, index, at=RUNS, holds=me.holds + me.wants)
+                moved = put(world._replace(taken=after), index, at="lease_reserve: load limit again", register=after)
+                yield moved if world.broken != "one look" else put(moved, index, at=RUNS, holds=me.holds + me.wants)
         case "lease_reserve: load limit again":
             if me.register <= world.limit:
-                yield _set(world, index, at=RUNS, holds=me.holds + me.wants)
+                yield put(world, index, at=RUNS, holds=me.holds + me.wants)
             else:
-                yield _set(world, index, at="undo: taken -=")
+                yield put(world, index, at="undo: taken -=")
         case "undo: taken -=":
-            yield _set(world._replace(taken=world.taken - me.wants), index, at="lease_reserve: load taken")
+            yield put(world._replace(taken=world.taken - me.wants), index, at="lease_reserve: load taken")
+        case "lease_release: load accepted":
+            yield put(world, index, at="lease_release: taken -= and note", register=world.accepted)
+        case "lease_release: taken -= and note":
+            accepted = me.register if world.broken != "accepted read late" else 0
+            lower = world._replace(taken=world.taken - me.wants)
+            yield put(lower, index, at="note_peak: load look", register=world.taken + accepted)
+        case "note_peak: load look":
+            late = world.accepted if world.broken == "accepted read late" else 0
+            yield put(world, index, at="note_peak: load peak", look=world.look, register=me.register + late)
+        case "note_peak: load peak":
+            look = me.look if world.broken != "look read late" else -1
+            notable = me.register > world.peak[0] or world.peak[1] == look
+            at = "note_peak: swap peak" if notable else "lease_release: load pressure"
+            if world.broken == "look read late" and not notable:
+                at = "late look"
+            yield put(world, index, at=at, seen=world.peak)
+        case "late look":
+            at = "note_peak: swap peak" if me.seen[1] == world.look else "lease_release: load pressure"
+            yield put(world, index, at=at)
+        case "note_peak: swap peak":
+            if world.peak != me.seen and world.broken != "noted without a look":
+                again = "note_peak: load look" if world.broken != "accepted read late" else "note_peak: load peak"
+                yield put(world, index, at=again)
+            else:
+                noted = world._replace(peak=(me.register, world.peak[1] + 1))
+                yield put(noted, index, at="lease_release: load pressure", seen=(0, 0), look=0)
         case "lease_release: taken -=":
             at = (
                 "client_released"
@@ -110,27 +85,27 @@ def thread(world: World, index: int) -> Iterator[World]:
             )
             if world.broken == "pressure first" and not me.register:
                 at = RUNS
-            yield _set(world._replace(taken=world.taken - me.wants), index, at=at)
+            yield put(world._replace(taken=world.taken - me.wants), index, at=at)
         case "lease_release: load pressure":
             if world.broken == "pressure first":
-                yield _set(world, index, at="lease_release: taken -=", register=int(world.pressure))
+                yield put(world, index, at="lease_release: taken -=", register=int(world.pressure))
             else:
-                yield _set(world, index, at="client_released" if world.pressure else RUNS)
+                yield put(world, index, at="client_released" if world.pressure else RUNS)
         case "client_released":
             if not world.connected and world.at.startswith(TAKING_OVER):
-                yield _set(world, index, at=RUNS)  # nobody listens
+                yield put(world, index, at=RUNS)  # nobody listens
             elif world.connected or (world.at == "rest" and not _locked(world)):
                 world = world if world.connected else _connect(world)
-                yield _set(world._replace(said=(*world.said, (-1, 0))), index, at=RUNS)
+                yield put(world._replace(said=(*world.said, (-1, 0))), index, at=RUNS)
         case "client_need":
-            yield _set(world, index, at=WAITS, asked=False)
+            yield put(world, index, at=WAITS, asked=False)
         case "waits":
             if world.connected and not me.asked:
-                yield _set(world._replace(said=(*world.said, (index, me.wants))), index, asked=True)
+                yield put(world._replace(said=(*world.said, (index, me.wants))), index, asked=True)
         case "answer: lease_accept":
-            yield _set(world._replace(accepted=world.accepted + me.wants), index, at="answer: WIRE_OK")
+            yield put(world._replace(accepted=world.accepted + me.wants), index, at="answer: WIRE_OK")
         case "answer: WIRE_OK":
-            yield _set(world, index, at=RUNS, holds=me.holds + me.wants)
+            yield put(world, index, at=RUNS, holds=me.holds + me.wants)
 
 
 def _locked(world: World) -> bool:
@@ -150,7 +125,7 @@ def reader(world: World) -> Iterator[World]:
         if world.broken == "answered before accepted":
             at = "answer: WIRE_OK"
             world = world._replace(accepted=world.accepted)
-        yield _set(world._replace(heard=tuple(rest)), index, at=at)
+        yield put(world._replace(heard=tuple(rest)), index, at=at)
     elif not world.connected and world.at == "rest" and any(each.at == WAITS for each in world.threads):
         yield _connect(world)
 
@@ -163,7 +138,7 @@ def _connect(world: World) -> World:
     world = world._replace(connected=True, unheard=unheard, heard=(), said=())
     for index, each in enumerate(world.threads):
         if each.at == WAITS:
-            world = _set(world, index, asked=False)  # hang_up
+            world = put(world, index, asked=False)  # hang_up
     return world
 
 
@@ -251,6 +226,13 @@ def scheduler(world: World) -> Iterator[World]:
             yield world._replace(at="lease_take_back: load limit, taken", then="serve")
         case "Lease.discharge: measured -=":
             yield world._replace(measured=world.measured - 1, leased=world.leased - 1, at="serve", then="rest")
+        case "lease_take_peak: load peak":
+            yield world._replace(read=world.peak, at="lease_take_peak: store look" if unseen(world) else "looked")
+        case "lease_take_peak: store look":
+            number = world.read[1] if world.broken != "seen unread" else world.peak[1]
+            yield world._replace(look=number, told=max(world.told, world.read[0]), at="looked")
+        case "looked":
+            yield _looked(world)
         case "lease_settle: limit = 0":
             closed = world._replace(limit=-world.capacity) if world.broken != "settled in one step" else world
             yield closed._replace(at="lease_settle: load taken")
@@ -283,6 +265,8 @@ def _hears(world: World) -> Iterator[World]:
         yield world._replace(call=world.said[0], said=world.said[1:], at=at, then=then if collects else "")
     if world.asks and (-1, world.asks) not in world.queue:
         yield world._replace(queue=(*world.queue, (-1, world.asks)), at="serve", then="Broker._press")
+    if world.watched and world.looks:
+        yield world._replace(looks=world.looks - 1, at="lease_take_peak: load peak")
     # Measure: the card shows more, or less again. (More than there is room for is foreign memory's business.)
     if not world.lives:
         return
@@ -290,6 +274,19 @@ def _hears(world: World) -> Iterator[World]:
         yield world._replace(at="Lease.charge: measured +=")
     if world.more < world.measured:
         yield world._replace(at="Lease.discharge: measured -=")
+
+
+def unseen(world: World) -> bool:
+    return world.peak[1] != world.look
+
+
+def _looked(world: World) -> World:
+    """What is used now is seen as well. Where nobody is in the middle of a free, what was held before is history."""
+    used = world.taken + world.granted
+    world = world._replace(at="rest", read=(0, 0), told=max(world.told, used))
+    if unseen(world) or any(each.at not in (RUNS, WAITS) for each in world.threads):
+        return world
+    return world._replace(told=0, most_held=held(world), most_used=used)
 
 
 def _serve(world: World) -> World:
@@ -340,12 +337,18 @@ def outside(world: World) -> Iterator[World]:
         yield world._replace(more=0)
 
 
-def held(world: World) -> int:
-    return sum(each.holds for each in world.threads)
-
-
 def steps(world: World) -> Iterator[World]:
     """Every world that may come next."""
+    for after in _steps(world):
+        yield _remember(after) if world.watched else after
+
+
+def _remember(world: World) -> World:
+    most_used = max(world.most_used, world.taken + world.granted)
+    return world._replace(most_held=max(world.most_held, held(world)), most_used=most_used)
+
+
+def _steps(world: World) -> Iterator[World]:
     for index in range(len(world.threads)):
         yield from thread(world, index)
     yield from reader(world)

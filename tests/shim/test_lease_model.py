@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.shim.lease_explorer import Broken, explore
-from tests.shim.lease_model import Thread, World
+from tests.shim.lease_world import Thread, World
 
 TWICE = (Thread(calls=2), Thread())
+ONE = (Thread(calls=2),)
+LEASED = World(capacity=2, sizes=(1, 1), limit=2, bound=2, leased=2)
 
 WORLDS = {
     "a scheduler and the process die": World(frees=0, mores=0),
@@ -16,6 +18,11 @@ WORLDS = {
     "a neighbour waits for what the card shows more": World(deaths=0, kills=0),
     "two schedulers die": World(frees=0, mores=0, deaths=0, kills=2),
     "a thread allocates again": World(threads=TWICE, sizes=(1, 1), capacity=2, frees=0, mores=0, deaths=0),
+    "somebody looks at the peak": World(watched=True, looks=2, frees=0, mores=0, deaths=0, kills=0),
+    "and again after a second free": LEASED._replace(
+        watched=True, looks=2, threads=TWICE, frees=0, mores=0, deaths=0, kills=0
+    ),
+    "a scheduler that looks at the peak dies": World(watched=True, looks=2, threads=ONE, frees=0, mores=0, deaths=0),
     "both fit only one after the other": World(capacity=2, mores=0, deaths=0),
 }
 
@@ -26,6 +33,7 @@ def test_no_order_and_no_death_loses_a_byte_or_gives_one_twice(world):
 
 
 DIES = "a neighbour waits while the scheduler dies"
+LOOKS = "somebody looks at the peak"
 BOTH = "a scheduler and the process die"
 
 # What must not be left out, or done in another order, and where it shows.
@@ -42,6 +50,10 @@ BROKEN = {
     "told at take-over": BOTH,  # what is unheard is counted before the process has read all that has arrived
     "pressure after": DIES,  # Broker._press after the take-back
     "pressure first": DIES,  # lease_release looks at the flag before it moves `taken`
+    "accepted read late": LOOKS,  # lease_release reads it after it has moved `taken`
+    "look read late": "and again after a second free",  # lease_release reads it after `peak`
+    "noted without a look": LOOKS,  # note_peak does not compare before it swaps
+    "seen unread": LOOKS,  # lease_take_peak says that it has seen what it has not read
     "asked without a look": "a neighbour waits for what the card shows more",  # Broker.need does not collect
 }
 

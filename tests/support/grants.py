@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shim.binding import FRAME_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack, unpack
+from shim.binding import FRAME_SIZE, WIRE_OLDEST, WIRE_VERSION, Code, Frame, LeasePage, Type, pack, unpack
 from tests.support.eventually import until
 
 BUILD = Path(__file__).resolve().parent.parent.parent / ".build"
@@ -149,12 +149,13 @@ class Grants:
             connection.close()
             return
         hello = unpack(data)
-        assert (hello.type, hello.code) == (Type.HELLO, WIRE_VERSION)
+        assert hello.type == Type.HELLO
+        assert WIRE_OLDEST <= hello.code <= WIRE_VERSION
         if self.refuse is not None:
             connection.sendall(pack(Frame(Type.REFUSED, code=self.refuse)))
             connection.close()
             return
-        peer = self._welcome(connection, fds)
+        peer = self._welcome(connection, fds, hello.code)
         while len(data := self._receive(connection)) == FRAME_SIZE:
             self._take(peer, unpack(data))
         peer.closed = True
@@ -165,7 +166,7 @@ class Grants:
         except OSError:
             return b""
 
-    def _welcome(self, connection: socket.socket, fds: list[int]) -> Peer:
+    def _welcome(self, connection: socket.socket, fds: list[int], version: int) -> Peer:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid = struct.unpack("3i", credentials)[0]
         with self._lock:
@@ -175,7 +176,7 @@ class Grants:
                 self.peers.append(peer)
                 connection.sendall(pack(Frame(Type.WELCOME)))
             else:
-                peer = Peer(pid, connection, LeasePage.create(self.uuids))
+                peer = Peer(pid, connection, LeasePage.create(self.uuids, version=version))
                 for slot in peer.page:
                     slot.quota, slot.context = self.quota, self.context
                 self.peers.append(peer)
