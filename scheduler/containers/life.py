@@ -146,8 +146,8 @@ class Containers:
             return sighting.reason or "It was removed outside of this appliance."
         if tenant.killed or sighting.reason or sighting.exit_code != SIGKILLED:
             return sighting.reason
-        if self._memory.ended_somebody_lately():
-            return "It was ended by a SIGKILL: the host ran out of memory, and its kernel ended a process for that."
+        if self._memory.may_have_ended_somebody():
+            return "It was ended by a SIGKILL while the kernel ended a process for lack of host memory: this, probably."
         return "It was ended by a SIGKILL that this appliance did not send."
 
     def forget(self, tenant: Tenant) -> None:

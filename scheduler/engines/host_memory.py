@@ -1,7 +1,7 @@
 """Whether the kernel has ended processes for lack of memory lately, told by its own count of them.
 
-Docker tells of a container that passed its limit. Of one that the host's own lack of memory ended nobody tells: it
-looks like any other that somebody has sent a SIGKILL.
+It is the last thing to ask, where nobody may read the kernel's log (kernel_log.py), which says of whom and why: to
+count is to suppose. Where the log can be read, the engines have told whatever is to be told.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from scheduler.engines import kernel_log
 
 VMSTAT = Path("/proc/vmstat")
 LATELY = 5.0  # seconds
@@ -31,7 +33,10 @@ class HostMemory:
             self._risen = self._clock()
         self._count = count
 
-    def ended_somebody_lately(self) -> bool:
+    def may_have_ended_somebody(self) -> bool:
+        """Just now, or a moment ago."""
+        if kernel_log.can_be_read():
+            return False
         self.look()
         return self._risen is not None and self._clock() - self._risen < LATELY
 

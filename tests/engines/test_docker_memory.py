@@ -9,12 +9,14 @@ from typing import Any
 import docker
 import pytest
 
+from scheduler.engines import kernel_log
 from scheduler.engines.base import Condition, Launch
 from scheduler.engines.docker import watch
 from scheduler.engines.docker.engine import DockerEngine
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]
+PASSED = "Out of host memory: it passed its limit of 32 MiB and was ended."
 
 
 async def test_container_that_passes_its_memory_limit_says_so(docker_engine: DockerEngine, a_launch: Launcher) -> None:
@@ -29,8 +31,49 @@ async def test_container_that_passes_its_memory_limit_says_so(docker_engine: Doc
                 reasons[sighting.id] = (sighting.exit_code, sighting.reason)
                 if len(reasons) == len(launches):
                     break
-    said = "Out of host memory: it passed its limit of 32 MiB and was ended."
-    assert set(reasons.values()) == {(137, said)}
+    assert set(reasons.values()) == {(137, PASSED)}
+
+
+async def test_limit_that_was_passed_is_told_where_docker_never_learns_of_it(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flag does not come if the control group is removed before containerd looks at it."""
+    if not kernel_log.can_be_read():
+        pytest.skip("nobody may read the kernel's log here")
+    inspect = watch._inspect
+
+    def unaware(api: Any, engine_id: str) -> Any:
+        if found := inspect(api, engine_id):
+            found["State"]["OOMKilled"] = False
+        return found
+
+    monkeypatch.setattr(watch, "_inspect", unaware)
+    launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M; exit $?", memory=32 << 20)
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    async with asyncio.timeout(15):
+        async for sighting in docker_engine.changes():
+            if sighting.condition is Condition.ENDED:
+                break
+    assert (sighting.exit_code, sighting.reason) == (137, PASSED)
+    looked_again = await docker_engine._watch.look(engine_id)
+    assert looked_again == sighting
+
+
+async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_id = (await docker_engine.launch(a_launch("sleep", "60", memory=32 << 20))).engine_id
+    said = (
+        f"<6>[1.0] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset={engine_id},mems_allowed=0,global_oom,"
+        f"task_memcg=/docker/{engine_id},task=sleep,pid=7,uid=0\n"
+    )
+    monkeypatch.setattr(kernel_log, "_read", lambda: said)
+    docker_api.kill(engine_id)  # as the kernel would
+    async with asyncio.timeout(15):
+        async for sighting in docker_engine.changes():
+            if sighting.condition is Condition.ENDED:
+                break
+    assert (sighting.exit_code, sighting.reason) == (137, kernel_log.HOST)
 
 
 async def test_reason_that_docker_tells_after_the_end_is_waited_for(
@@ -46,6 +89,7 @@ async def test_reason_that_docker_tells_after_the_end_is_waited_for(
         return found
 
     monkeypatch.setattr(watch, "_inspect", late)
+    monkeypatch.setattr(kernel_log, "_syslog", lambda *_: -1)  # as where nobody may read it
     launch = a_launch("sleep", "60", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
     docker_api.kill(engine_id)  # as the kernel would

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engines import host_memory
+from scheduler.engines import host_memory, kernel_log
 from scheduler.engines.host_memory import HostMemory
 
 
@@ -15,19 +15,20 @@ def vmstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "vmstat"
     path.write_text("pgfault 1\noom_kill 3\n")
     monkeypatch.setattr(host_memory, "VMSTAT", path)
+    monkeypatch.setattr(kernel_log, "_syslog", lambda *_: -1)
     return path
 
 
 def test_only_a_rise_that_is_not_long_ago_counts(vmstat: Path) -> None:
     now = [100.0]
     memory = HostMemory(lambda: now[0])
-    assert not memory.ended_somebody_lately()
+    assert not memory.may_have_ended_somebody()
     vmstat.write_text("pgfault 9\noom_kill 4\n")
-    assert memory.ended_somebody_lately()
+    assert memory.may_have_ended_somebody()
     now[0] += host_memory.LATELY - 0.1
-    assert memory.ended_somebody_lately()
+    assert memory.may_have_ended_somebody()
     now[0] += 0.2
-    assert not memory.ended_somebody_lately()
+    assert not memory.may_have_ended_somebody()
 
 
 def test_count_that_cannot_be_read_for_a_moment_has_not_risen_after_it(vmstat: Path) -> None:
@@ -36,13 +37,21 @@ def test_count_that_cannot_be_read_for_a_moment_has_not_risen_after_it(vmstat: P
     away = vmstat.rename(vmstat.with_name("away"))
     memory.look()
     away.rename(vmstat)
-    assert not memory.ended_somebody_lately()
+    assert not memory.may_have_ended_somebody()
     vmstat.write_text("oom_kill 4\n")
-    assert memory.ended_somebody_lately()
+    assert memory.may_have_ended_somebody()
+
+
+def test_nothing_is_supposed_where_the_log_can_be_read(vmstat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count rises for containers that passed limits of their own, too."""
+    memory = HostMemory()
+    monkeypatch.setattr(kernel_log, "_syslog", lambda *_: 1 << 17)
+    vmstat.write_text("oom_kill 4\n")
+    assert not memory.may_have_ended_somebody()
 
 
 def test_kernel_that_does_not_count_is_no_reason(vmstat: Path) -> None:
     vmstat.write_text("pgfault 1\n")
-    assert not HostMemory().ended_somebody_lately()
+    assert not HostMemory().may_have_ended_somebody()
     vmstat.unlink()
-    assert not HostMemory().ended_somebody_lately()
+    assert not HostMemory().may_have_ended_somebody()

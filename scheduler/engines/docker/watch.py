@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import docker.errors
 
+from scheduler.engines import kernel_log
 from scheduler.engines.base import SIGKILLED, Condition, EngineAway, EngineError, Sighting
 from scheduler.engines.changes import Changes
 from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
 from scheduler.engines.docker.logs import LogCopier, parse_stamp
+from scheduler.engines.kernel_log import OomKill
 
 log = logging.getLogger(__name__)
 
@@ -85,20 +88,29 @@ class Watch:
             sighting = as_sighting(found)
             if sighting.condition is Condition.ENDED:
                 await self._last_words(engine_id)
-                sighting = await self._with_its_reason(engine_id, sighting)
+                sighting = await self._with_its_reason(sighting, _limit(found))
             self.changes.see(sighting)
             return sighting
 
-    async def _with_its_reason(self, engine_id: str, ended: Sighting) -> Sighting:
-        """That it passed its limit of host memory Docker may learn after it has told the end."""
+    async def _with_its_reason(self, ended: Sighting, limit: str) -> Sighting:
+        """That it passed its limit of host memory Docker may learn after it has told the end, or never."""
         last = self.changes.last(ended.id)
-        news = last is None or last.condition is not Condition.ENDED
-        for _ in range(LOOKS_FOR_REASON if news and engine_id not in self.killing else 0):
-            if ended.exit_code != SIGKILLED or ended.reason:
-                break
+        if last is not None and last.condition is Condition.ENDED:
+            return replace(ended, reason=ended.reason or last.reason)
+        if ended.reason or not ended.exit_code or ended.engine_id in self.killing:
+            return ended
+        kills = await self._client.blocking(kernel_log.oom_kills)
+        if kills is not None:
+            return replace(ended, reason=_by_the_kernel(kills, ended.engine_id, limit))
+        return await self._with_dockers_reason(ended) if ended.exit_code == SIGKILLED else ended
+
+    async def _with_dockers_reason(self, ended: Sighting) -> Sighting:
+        for _ in range(LOOKS_FOR_REASON):
             await asyncio.sleep(REASON_WITHIN / LOOKS_FOR_REASON)
-            if found := await self._client.call(_inspect, self._client.look, engine_id):
+            if found := await self._client.call(_inspect, self._client.look, ended.engine_id):
                 ended = as_sighting(found)
+            if ended.reason:
+                break
         return ended
 
     async def reconcile(self) -> list[Sighting]:
@@ -206,9 +218,22 @@ def as_sighting(found: Mapping[str, Any]) -> Sighting:
 def _reason(found: Mapping[str, Any]) -> str:
     state = found["State"]
     if state.get("OOMKilled") and state["ExitCode"] != 0:
-        limit = found["HostConfig"].get("Memory") or 0
-        return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
+        return _limit(found)
     return str(state.get("Error") or "")
+
+
+def _limit(found: Mapping[str, Any]) -> str:
+    """The sentence about having passed it."""
+    limit = found["HostConfig"].get("Memory") or 0
+    return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
+
+
+def _by_the_kernel(kills: Sequence[OomKill], engine_id: str, limit: str) -> str:
+    """Empty if the kernel has ended none of its processes."""
+    for kill in reversed(kills):
+        if engine_id in kill.group:
+            return limit if engine_id in kill.limit else str(kill)
+    return ""
 
 
 def _seconds(stamp: str) -> float | None:

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.engines import kernel_log
 from scheduler.engines.base import Attached, Condition, EngineError, Launch, Progress, Sighting
 from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
@@ -260,7 +261,7 @@ class ProcessEngine:
             if here and (left := self._left(engine_id)):
                 tree.signal_each(left, signal.SIGKILL)
                 return Sighting(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
-            reason, at = (CUT_OFF, time.time()) if here else (RESTARTED, None)
+            reason, at = (kernel_log.of_process(running.keeper) or CUT_OFF, time.time()) if here else (RESTARTED, None)
             said: dict[str, object] = {"exit_code": None, "finished_at": at, "reason": reason}
             with contextlib.suppress(OSError):  # a full disk: the next look finds the same
                 write_json(self._home / engine_id / "ended.json", said)

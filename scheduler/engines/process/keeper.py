@@ -179,6 +179,15 @@ def _end_the_rest() -> None:
             return
 
 
+def _reason(pid: int, code: int) -> str:
+    """That the kernel ended it for lack of memory; empty if it did not, or nobody may know."""
+    if code != 128 + signal.SIGKILL:
+        return ""
+    from scheduler.engines import kernel_log  # a start is not to wait for what few ends need
+
+    return kernel_log.of_process(pid)
+
+
 def _say_that_it_ended(path: Path, content: dict[str, object]) -> None:
     """Nobody else knows: it is tried for as long as it takes, and while the folder is there."""
     while path.parent.exists():
@@ -209,7 +218,8 @@ def main(folder: Path) -> None:
     os.dup2(nowhere, 2)
     code = _wait_for(pid)
     _end_the_rest()
-    _say_that_it_ended(folder / "ended.json", {"exit_code": code, "finished_at": time.time(), "reason": ""})
+    said = {"exit_code": code, "finished_at": time.time(), "reason": _reason(pid, code)}
+    _say_that_it_ended(folder / "ended.json", said)
 
 
 if __name__ == "__main__":
