@@ -197,7 +197,7 @@ class Scheduler:
             self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self._measured
         )
         self.contexts = Contexts(self.gpus, self.store)
-        self.leftovers = Leftovers(self.engine, self.launcher, self.removal, self.store)
+        self.leftovers = Leftovers(self.containers, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 
@@ -239,7 +239,7 @@ class Scheduler:
 
     async def _follow_engine(self) -> None:
         async for sighting in self.engine.changes():
-            self.containers.seen(sighting)
+            self.containers.told(sighting)
 
     async def _listen_to_hints(self) -> None:
         """A Channels worker for one channel, in this loop."""

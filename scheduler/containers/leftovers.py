@@ -2,8 +2,8 @@
 
 Ended containers that were to be removed when done; and what the engine still has of containers that we count as
 removed, such as a launch that was refused because the engine did not answer, though it had done what it was asked.
-The other way round, what was removed from the engine by others is counted as removed from then on. And kills that the
-engine did not carry out.
+The other way round, what was removed from the engine by others is counted as removed from then on. And what the engine
+told once and could not be taken in then.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.launch import Launcher
+from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
-from scheduler.engines.base import Engine, EngineAway, EngineError
+from scheduler.engines.base import EngineAway, EngineError
 from scheduler.store import Store
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ LOOK_EVERY = 5.0  # seconds
 
 
 class Leftovers:
-    def __init__(self, engine: Engine, launcher: Launcher, removal: Removal, store: Store) -> None:
-        self._engine = engine
+    def __init__(self, containers: Containers, launcher: Launcher, removal: Removal, store: Store) -> None:
+        self._containers = containers
         self._launcher = launcher
         self._removal = removal
         self._store = store
@@ -43,7 +44,7 @@ class Leftovers:
         # First ours and then the engine's: what we know to have ended was in the engine before its list was made.
         kept = await self._store.records.kept()
         try:
-            present = [sighting.id for sighting in await self._engine.sightings()]
+            present = await self._containers.reconcile()
             for id_ in set(kept).difference(present):
                 self._store.container(id_, removed_at=timezone.now())
             for id_ in await self._store.records.removed(present):

@@ -77,12 +77,20 @@ class Containers:
         """It gets no more memory, but can be seen and killed."""
         self._strays[tenant.id] = tenant
 
-    async def reconcile(self) -> None:
-        """Compares what we know with what the engine knows. Raises EngineAway."""
+    async def reconcile(self) -> list[str]:
+        """Compares what we know with what the engine knows; returns whom it knows. Raises EngineAway."""
         launched = [tenant for tenant in self.all() if tenant.engine_id]
         sightings = {sighting.id: sighting for sighting in await self._engine.sightings()}
         for tenant in launched:
-            self.seen(sightings.get(tenant.id) or Sighting(tenant.id, tenant.engine_id, Condition.GONE))
+            self.told(sightings.get(tenant.id) or Sighting(tenant.id, tenant.engine_id, Condition.GONE))
+        return list(sightings)
+
+    def told(self, sighting: Sighting) -> None:
+        """By the engine, and only once: one that cannot be taken in waits for `reconcile`, and holds nobody up."""
+        try:
+            self.seen(sighting)
+        except Exception:
+            log.exception("what the engine shows of container %s cannot be taken in", sighting.id)
 
     def seen(self, sighting: Sighting) -> None:
         tenant = self.find(sighting.id)

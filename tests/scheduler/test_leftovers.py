@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 from django.utils import timezone
 
 from scheduler.containers.life import Containers
 from scheduler.engines.base import Condition, Sighting
+from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Container
@@ -105,3 +108,26 @@ async def test_container_that_ended_under_no_scheduler_has_no_socket_while_its_m
     await host.start()
     assert str(container.pk) in host.up.broker.tenants
     assert list((host.home / "sockets").iterdir()) == []
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_end_that_could_not_be_taken_in_is_not_lost_and_holds_nobody_up(
+    host: Host, monkeypatch, times: int
+) -> None:
+    """The engine tells it once."""
+    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.2)
+    monkeypatch.setattr("scheduler.worker.RESTART", 600.0)  # what follows the engine is not to start again
+    container, other = await host.launch("sleep", "600"), await host.launch("sleep", "600")
+    end, failures = Containers._ended, iter(range(times))
+
+    def fails(self: Containers, tenant: Tenant, sighting: Sighting) -> None:
+        if tenant.id == str(container.pk) and next(failures, None) is not None:
+            raise RuntimeError("a fault of ours")
+        end(self, tenant, sighting)
+
+    monkeypatch.setattr(Containers, "_ended", fails)
+    for each in (container, other):
+        os.kill(host.up.engine._running(each.engine_id).pid, signal.SIGKILL)  # behind our back
+    for each in (other, container):
+        assert (await host.until(each, "failed")).exit_code == 137
+        assert [event.kind for event in await host.events(each)] == ["started", "ended"]

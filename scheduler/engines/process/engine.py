@@ -180,7 +180,7 @@ class ProcessEngine:
         before = self._changes.snapshot()
         found = await asyncio.to_thread(self._look, frozenset(self._launching))
         self._changes.looked(before, found)
-        return found
+        return self._changes.known()  # of what changed during the look it knows less than we
 
     def changes(self) -> AsyncIterator[Sighting]:
         return self._changes.stream()
