@@ -189,7 +189,7 @@ class Scheduler:
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
         )
         self.housekeeping = Housekeeping(self.store)
-        self.time_limits = TimeLimits(self.ender, self.broker, self.store)
+        self.time_limits = TimeLimits(self.ender, self.containers, self.store)
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.intents, self.broker, self.store)
         self.bypass = Bypass(self.ender, self.broker, self.store)

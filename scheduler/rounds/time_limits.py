@@ -8,7 +8,7 @@ from datetime import timedelta
 from django.utils import timezone
 
 from scheduler.containers.ending import Ender
-from scheduler.sessions.broker import Broker
+from scheduler.containers.life import Containers
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 
@@ -18,17 +18,18 @@ LOOK_EVERY = 0.5
 
 
 class TimeLimits:
-    def __init__(self, ender: Ender, broker: Broker, store: Store) -> None:
+    def __init__(self, ender: Ender, containers: Containers, store: Store) -> None:
         self._ender = ender
-        self._broker = broker
+        self._containers = containers
         self._store = store
         self._warned: set[str] = set()
 
     async def run(self) -> None:
         while True:
-            for tenant in list(self._broker.tenants.values()):
+            living = self._containers.all()
+            for tenant in living:
                 self._look(tenant)
-            self._warned &= self._broker.tenants.keys()
+            self._warned &= {tenant.id for tenant in living}
             await asyncio.sleep(LOOK_EVERY)
 
     def _look(self, tenant: Tenant) -> None:

@@ -175,3 +175,17 @@ async def test_container_whose_gpu_is_gone_after_a_restart_can_be_killed_and_its
         [engine_id] = [each.engine_id for each in await host.up.engine.sightings() if each.id == str(ended.pk)]
         await host.up.engine.kill(engine_id)
         assert (await host.until(ended, "failed")).finished_at is not None
+
+
+async def test_time_limit_holds_for_a_container_whose_gpu_is_gone(
+    transactional_db: None, settings, tmp_path: Path
+) -> None:
+    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
+        gpu = await query(Gpu.objects.get, index=1)
+        container = await host.launch("sleep", "600", gpu_uuids=[gpu.uuid], ttl_seconds=600.0)
+        await host.stop()
+        await query(Container.objects.filter(pk=container.pk).update, ttl_seconds=0.5)
+        settings.GPUSHARE_GPUS = "sim:1x5GiB"
+        await host.start()
+        ended = await host.until(container, "killed")
+        assert ended.reason == "Its time of 0.5 s was over."
