@@ -121,8 +121,7 @@ class WriteBehind:
 
     async def durable(self) -> None:
         """Returns once everything told so far is in the database. Raises DatabaseError, and goes on trying."""
-        for _ in range(1 + len(self._events) // BATCH):  # and what is told meanwhile is no concern of the caller's
-            await self.flush()
+        await self.flush()
 
     @property
     def waiting(self) -> bool:
@@ -134,19 +133,22 @@ class WriteBehind:
             self._dirty.clear()
             self._awaited.clear()
             self._writing, self._rows = self._rows, {}
-            events, self._events = self._events[:BATCH], self._events[BATCH:]
+            events, self._events = self._events, []
             samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
             rows = self._writing
+            *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
             try:
-                await self._write([(rows, events, samples)])
+                # No row says what the audit does not know yet.
+                await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
             finally:
                 self._writing = {}
-            if self._events or self._samples:
+            if self._samples:
                 self._dirty.set()
             await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
     async def _write(self, batches: list[Batch]) -> None:
-        """In order. One with something in it that the database will never take is written in parts, without that."""
+        """In order. One with something in it that the database will never take is written in parts, without that: a
+        row without a field of its own, or a command would stay open for a word in its message."""
         while batches:
             batch = batches[0]
             try:
@@ -199,12 +201,20 @@ class WriteBehind:
 
 
 def _parts(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> list[Batch]:
-    """A batch as batches of one."""
+    """A batch as batches of one, in the order of a flush; one row as its fields, the moment of an outcome last."""
+    if len(rows) == 1 and not events and not samples:
+        ((row, fields),) = rows.items()
+        return [({row: {name: fields[name]}}, [], []) for name in sorted(fields, key=_is_end)]
     return [
-        *(({row: fields}, [], []) for row, fields in rows.items()),
         *(({}, [event], []) for event in events),
         *(({}, [], [sample]) for sample in samples),
+        *(({row: fields}, [], []) for row, fields in rows.items()),
     ]
+
+
+def _is_end(field: str) -> bool:
+    """Whoever waits for it reads the rest as well."""
+    return field in ("done_at", "finished_at")
 
 
 def _write(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:

@@ -23,7 +23,7 @@ from scheduler.store import Store, behind
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
-from web.models import AllocationEvent, Container, Node
+from web.models import AllocationEvent, Command, Container, Node
 
 RATE = 2000  # events a second
 SECONDS = float(os.environ.get("GPUSHARE_TEST_LOAD_SECONDS", "5"))
@@ -242,6 +242,37 @@ async def test_text_that_cannot_be_encoded_takes_nothing_else_with_it(alone: Sto
     await alone.flush()
     assert await query(_sizes, container) == [2]
     assert (await query(Container.objects.get, pk=container.pk)).reason == "told"
+
+
+async def test_word_that_the_database_will_never_take_leaves_no_command_open(alone: Store) -> None:
+    """As a message of an engine's may hold one."""
+    command = await query(Command.objects.create, kind="reorder")
+    alone.command(command.pk, outcome="refused", done_at=timezone.now(), code="bad", status=400, message="\ud800")
+    await alone.flush()
+    await query(command.refresh_from_db)
+    assert command.done_at is not None
+    assert (command.outcome, command.code, command.status, command.message) == ("refused", "bad", 400, "")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_row_is_never_there_before_what_happened_until_then(alone: Store, monkeypatch, refused: bool) -> None:
+    container = await _bystander()
+    monkeypatch.setattr(behind, "BATCH", 2)
+    write, seen = behind._write, []
+
+    def looked(*arguments: Any) -> None:
+        write(*arguments)
+        seen.append((Container.objects.get(pk=container.pk).reason, len(_sizes(container))))
+
+    monkeypatch.setattr(behind, "_write", looked)
+    for size in range(5):
+        alone.event("accepted", str(container.pk), size=size)
+    if refused:
+        alone.event("accepted", str(uuid4()))  # and so all of its batch are written one by one
+    alone.container(str(container.pk), reason="five")
+    await alone.durable()
+    assert seen[-1] == ("five", 5)
+    assert all(reason == "" or events == 5 for reason, events in seen)
 
 
 @pytest.mark.parametrize("failure", [InterfaceError("the connection is closed"), MemoryError()])
