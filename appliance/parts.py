@@ -8,6 +8,7 @@ parts.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -28,6 +29,8 @@ PR_SET_PDEATHSIG = 1
 STARTED = signal.SIGUSR1
 _ENDS = {signal.SIGINT, signal.SIGTERM}
 _HEARD = {*_ENDS, signal.SIGCHLD, STARTED}
+
+_parent = -1  # in a part: its parent's pidfd. When that has died, its number is another's, or whoever adopts orphans
 
 
 class CannotStart(Exception):
@@ -80,11 +83,13 @@ class Part:
 
 def _live(name: str, run: Callable[[], None], says: int, parent: int) -> None:
     """The life of a part, in its own process. Never returns."""
+    global _parent
     code = 1
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)  # it died before the line above could tell the kernel
+        _parent = os.pidfd_open(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
         Path("/proc/self/comm").write_text(name)
         run()
@@ -192,7 +197,8 @@ class Parts:
 
 def tell_started() -> None:
     """In a part: says to the parent that it works."""
-    os.kill(os.getppid(), STARTED)
+    with contextlib.suppress(ProcessLookupError):  # the kernel tells this part next
+        signal.pidfd_send_signal(_parent, STARTED)
 
 
 def _send(part: Part, number: int) -> None:
