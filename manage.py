@@ -12,4 +12,6 @@ if __name__ == "__main__":
         settings.INSTALLED_APPS  # noqa: B018 - reads the environment
     except ImproperlyConfigured as error:
         sys.exit(f"gpushare: {error}")
+    except OSError as error:
+        sys.exit(f"gpushare: what a start needs in GPUSHARE_HOME cannot be written: {error.strerror}.")
     execute_from_command_line(sys.argv)

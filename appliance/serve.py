@@ -19,7 +19,7 @@ from django.urls import get_resolver
 from appliance.asgi import application
 from appliance.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
-from scheduler.worker import CANNOT_START, DatabaseAway, database_in_words
+from scheduler.worker import CANNOT_START, writing_in_words
 from web.people.bootstrap import ensure_admin
 
 BACKLOG = 2048
@@ -60,10 +60,10 @@ def listen(host: str, port: int) -> socket.socket:
 def _prepare() -> str:
     """The database as this release needs it, and the first administrator's token."""
     try:
-        with database_in_words():
+        with writing_in_words():
             call_command("migrate", verbosity=0, interactive=False)
             return ensure_admin()
-    except DatabaseAway as error:
+    except CANNOT_START as error:
         raise CommandError(str(error)) from None
 
 

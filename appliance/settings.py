@@ -34,13 +34,15 @@ def _secret_key() -> str:
     if not path.exists():
         # Whole or not at all; and of two that start at once, both take the key of the first.
         partial = HOME / f"secret-key.{os.getpid()}"
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(50))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(partial, path)
-        partial.unlink()
+        try:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(secrets.token_urlsafe(50))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
     return path.read_text()
 
 

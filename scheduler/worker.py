@@ -10,6 +10,7 @@ host. Stopping it leaves the containers running: the next one takes them over.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -64,6 +65,7 @@ from scheduler.store import Store
 log = logging.getLogger(__name__)
 
 CHANNEL = "scheduler"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
 LOOP_WAITS = 0.0005  # seconds that the database's thread may hold the interpreter while a decision is due
@@ -79,7 +81,17 @@ class DatabaseAway(Exception):
     """The database is locked, full or not there; the message says so."""
 
 
-CANNOT_START = (NoGpus, AlreadyRunning, EngineError, DatabaseAway)  # each with a sentence for whoever started it
+class HomeFull(Exception):
+    """Nothing can be written in GPUSHARE_HOME; the message says so."""
+
+
+CANNOT_START = (
+    NoGpus,
+    AlreadyRunning,
+    EngineError,
+    DatabaseAway,
+    HomeFull,
+)  # each with a sentence for whoever started it
 
 
 class Scheduler:
@@ -90,7 +102,8 @@ class Scheduler:
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until `stop` is set. Raises one of CANNOT_START if it cannot start."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(only_one(self.home))
+            with writing_in_words():
+                stack.enter_context(only_one(self.home))
             stopping = asyncio.create_task(stop.wait())
             stack.callback(stopping.cancel)
             starting = asyncio.create_task(self._start(stack))
@@ -105,7 +118,7 @@ class Scheduler:
             await stopping
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        with database_in_words():
+        with writing_in_words():
             await self._start_all(stack)
 
     async def _start_all(self, stack: AsyncExitStack) -> None:
@@ -279,12 +292,16 @@ def only_one(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def database_in_words() -> Iterator[None]:
-    """What is done at a start, and fails for the database, fails with a sentence: DatabaseAway."""
+def writing_in_words() -> Iterator[None]:
+    """What is done at a start, and fails for database or disk, fails with a sentence: DatabaseAway, HomeFull."""
     try:
         yield
     except DatabaseError as error:
         raise DatabaseAway(f"The database does not take what a start has to write: {error}.") from error
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise HomeFull(f"GPUSHARE_HOME does not take what a start has to write: {error.strerror}.") from error
 
 
 def _allow_many_descriptors() -> None:

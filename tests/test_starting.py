@@ -51,12 +51,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+def fill(disk: Path, room: int) -> None:
+    """Leaves `room` bytes."""
+    filler = disk / "filler"
+    filler.unlink(missing_ok=True)
+    space = os.statvfs(disk)
+    filler.write_bytes(bytes(max(0, space.f_bavail * space.f_frsize - room)))
+
+
 def test_start_on_a_full_disk_is_refused_in_a_sentence(small_disk: Path) -> None:
     assert manage(small_disk, "migrate", "-v0").returncode == 0
-    with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(1 << 12)):
-            pass
+    fill(small_disk, 0)
     refused(small_disk, "runscheduler", "")
+
+
+def test_first_start_on_a_full_disk_says_so_and_leaves_nothing_half_written(small_disk: Path) -> None:
+    """First there is no room for the secret key, then for the database, then for the card."""
+    kept = ["admin-token", "secret-key"]
+    for room in (0, 4, 1200):
+        fill(small_disk, room << 10)
+        ended = manage(small_disk, "up")
+        assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), f"{room} KiB: {ended.stderr}"
+        assert "what a start" in ended.stderr
+        for path in small_disk.iterdir():
+            assert path.suffix != ".part"
+            assert not path.name.startswith(("secret-key.", "admin-token."))
+            assert path.stat().st_size > 20 or path.name not in kept
 
 
 def test_secret_key_whose_writing_was_cut_off_is_made_anew_and_then_stays(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def _write_private(path: Path, text: str) -> None:
     """Replaces the file in one step; nobody but its owner can ever read it."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text + "\n")
-    part.replace(path)
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text + "\n")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

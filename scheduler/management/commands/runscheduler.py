@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from scheduler.worker import CANNOT_START, Scheduler, database_in_words
+from scheduler.worker import CANNOT_START, Scheduler, writing_in_words
 from web.people.bootstrap import ensure_admin
 
 
@@ -20,7 +20,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms
         try:
-            with database_in_words():
+            with writing_in_words():
                 ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
             asyncio.run(serve())
         except CANNOT_START as error:
