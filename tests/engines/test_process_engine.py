@@ -217,6 +217,14 @@ async def test_kill_with_grace_lets_a_program_end_by_itself(engine: ProcessEngin
     assert "bye" in launch.log_path.read_text()
 
 
+async def test_sigterm_to_a_keeper_is_its_programs(engine: ProcessEngine, tmp_path: Path) -> None:
+    launch = a_launch(tmp_path, "sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done")
+    await engine.launch(launch)
+    await until_logged(launch, "ready")
+    os.kill(engine._living(launch.id).keeper, signal.SIGTERM)
+    assert (await next_change(engine, Condition.ENDED)).exit_code == 3
+
+
 async def test_what_outlives_the_first_process_is_ended_with_it(engine: ProcessEngine, tmp_path: Path) -> None:
     launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 60 & echo $!; exit 0")
     await engine.launch(launch)

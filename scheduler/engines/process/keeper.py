@@ -11,12 +11,14 @@ The folder is locked until the program has started or could not be: of two keepe
 was killed over it and the next have started, the second finds that there is nothing to do.
 
 The keeper adopts every orphan below it (subreaper), so a container's processes are exactly its descendants. As with
-Docker, the container ends when its first process ends: what else is left is killed. If the keeper itself is killed,
-the kernel kills the first process with it. On standard output: nothing if the program was started, else why not.
+Docker, the container ends when its first process ends, and what else is left is killed; and a SIGTERM to the keeper is
+the first process's. If the keeper itself is killed, the kernel kills the first process with it. On standard output:
+nothing if the program was started, else why not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -161,6 +163,16 @@ def _identity(keeper: int, pid: int) -> dict[str, object]:
     }
 
 
+def _pass_sigterm_on(pid: int) -> None:
+    program = os.pidfd_open(pid)
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(program, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+
+
 def _wait_for(pid: int) -> int:
     """Reaps orphans until `pid` ends; its exit code, 128 + n for signal n."""
     while True:
@@ -216,6 +228,7 @@ def main(folder: Path) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # the engine reads until both are closed
     os.dup2(nowhere, 2)
+    _pass_sigterm_on(pid)
     code = _wait_for(pid)
     _end_the_rest()
     said = {"exit_code": code, "finished_at": time.time(), "reason": _reason(pid, code)}
