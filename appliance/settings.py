@@ -14,7 +14,7 @@ from pathlib import Path
 
 import dj_database_url
 
-from appliance import directory, environment, flags
+from appliance import budgets, directory, environment, flags
 from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -164,6 +164,9 @@ USE_TZ = True
 STATICFILES_DIRS = [BASE_DIR / "static", *([vendor] if (vendor := BASE_DIR / ".build" / "vendor").is_dir() else [])]
 STATIC_URL = f"static/{_digest(BASE_DIR / 'requirements' / 'run.txt', *STATICFILES_DIRS)}/"  # see appliance/static.py
 
+GPUSHARE_BUDGETS = budgets.read(os.environ)
+DATA_UPLOAD_MAX_MEMORY_SIZE = GPUSHARE_BUDGETS.body_bytes
+
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
@@ -184,8 +187,8 @@ REST_FRAMEWORK: dict[str, object] = {
     "NUM_PROXIES": 0,  # else a client could choose its address by X-Forwarded-For; the server decides whom it believes
     "DEFAULT_THROTTLE_CLASSES": ["web.http.throttles.ByUser"],
     "DEFAULT_THROTTLE_RATES": {
-        "api": os.environ.get("GPUSHARE_API_RATE", "100/second"),
-        "sign-in": os.environ.get("GPUSHARE_SIGN_IN_RATE", "60/minute"),
+        "api": f"{GPUSHARE_BUDGETS.requests_a_second}/second",
+        "sign-in": f"{GPUSHARE_BUDGETS.sign_ins_a_minute}/minute",
     },
     "DEFAULT_METADATA_CLASS": None,  # the OpenAPI document says what there is; OPTIONS would say it differently
 }

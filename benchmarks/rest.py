@@ -152,7 +152,7 @@ def main() -> int:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-"))) / "var"
         late = home.parent / "late"
         program = ("-m", "benchmarks.lateness", str(late))
-        appliance = Appliance(home, gpus="sim:1x1024GiB", program=program, GPUSHARE_API_RATE="100000/second")
+        appliance = Appliance(home, gpus="sim:1x1024GiB", program=program, GPUSHARE_BUDGET_REQUESTS_A_SECOND="100000")
         stack.callback(appliance.close)
         fill(home)
         stack.callback(lambda: subprocess.run(

@@ -37,6 +37,8 @@ def test_every_setting_is_documented():
         ("GPUSHARE_PORTS", "30000-20000", "It is a range of ports"),
         ("GPUSHARE_LOG_BYTES", "much", '"much" is not a size'),
         ("GPUSHARE_IDLE_MINUTES", "nan", "not a number of at least 0"),
+        ("GPUSHARE_BUDGET_NEEDS", "0", "not a whole number of at least 1"),
+        ("GPUSHARE_BUDGET_FRIENDS", "8", "none of the budgets"),
         ("GPUSHARE_KEEP_SECONDS", "-1", "not a whole number of at least 0"),
     ],
 )

@@ -1,0 +1,148 @@
+"""Budgets: what one container, user or address may take of what all of them share. One table.
+
+Whoever passes a budget waits or gets a clear answer, and nobody else notices. A row is a field of `Budgets`; its
+setting is GPUSHARE_BUDGET_ and the field's name in capitals. `settings.GPUSHARE_BUDGETS` has what holds here, and
+docs/budgets.md shows the rows (`table()`; a test compares them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from web.sizes import format_size, parse_size
+
+PREFIX = "GPUSHARE_BUDGET_"
+
+
+def _row(default: int, unit: str, whom: str, reason: str) -> Any:
+    """`unit` is counted for each `whom`: container, process, user, address, or all of them together."""
+    return field(default=default, metadata={"unit": unit, "whom": whom, "reason": reason})
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Whole numbers of at least 1. Units of "bytes" may be written as sizes."""
+
+    # ---- what reaches the scheduler: programs ----
+    connections: int = _row(
+        1024, "connections", "container",
+        "A card has room for a few hundred CUDA contexts; each connection takes two of the scheduler's descriptors.",
+    )  # fmt: skip
+    connections_in_all: int = _row(
+        16384, "connections", "all",
+        "Of what is left of it no container may have more than the others still can, so there is always room for one.",
+    )  # fmt: skip
+    connections_before_hello: int = _row(
+        64, "connections", "container", "A program says HELLO as soon as it is connected; more wait in the backlog.",
+    )  # fmt: skip
+    hello_seconds: int = _row(
+        10, "seconds", "connection", "A program that was stopped between connecting and HELLO connects again.",
+    )  # fmt: skip
+    reserved_descriptors: int = _row(
+        512, "descriptors", "all",
+        "Kept by the scheduler for its engine, its database and what is connected already; of few, a quarter.",
+    )  # fmt: skip
+    needs: int = _row(
+        32, "open calls", "container",
+        "So many of its calls are weighed at each decision; the next are read when one of these is answered.",
+    )  # fmt: skip
+    frames_a_second: int = _row(
+        1000, "messages a second", "container",
+        "Programs talk only when a lease is short; beyond it a container is read later, and its frees count as before.",
+    )  # fmt: skip
+    rejections_seconds: int = _row(
+        10, "seconds", "container",
+        "The first rejected call is told by itself; what follows within this time is told in one sum.",
+    )  # fmt: skip
+    maps_bytes: int = _row(
+        16 << 20, "bytes", "process",
+        "Linux allows 65,530 mappings by default, a line of a hundred characters each; the rest is not read.",
+    )  # fmt: skip
+    log_bytes_a_second: int = _row(
+        4 << 20, "bytes a second", "container", "A hundred pages of text; what prints more is read later and waits.",
+    )  # fmt: skip
+    log_lines_a_second: int = _row(
+        20000, "lines a second", "container", "Each line costs the engine and the copier work, however short it is.",
+    )  # fmt: skip
+    console_bytes_a_second: int = _row(
+        4 << 20, "bytes a second", "container", "More than a terminal can show; the program waits while it is passed.",
+    )  # fmt: skip
+
+    # ---- what reaches the web side: people and strangers ----
+    log_followers: int = _row(8, "followed logs", "user", "More than one watches at once; each is read once a moment.")
+    log_followers_in_all: int = _row(64, "followed logs", "all", "300 of them slowed decisions down to 0.3 s.")
+    consoles: int = _row(8, "consoles", "user", "Each takes three descriptors, and its output a share of the loop.")
+    consoles_in_all: int = _row(64, "consoles", "all", "A share of the loop and of the descriptors is kept for others.")
+    websockets: int = _row(32, "WebSockets", "user", "Every open tab of the dashboard has one.")
+    websockets_of_an_address: int = _row(
+        64, "WebSockets", "address", "A lab behind one address has a few people with a few tabs each.",
+    )  # fmt: skip
+    websockets_in_all: int = _row(512, "WebSockets", "all", "Each is sent every change; so many cost half a core.")
+    http_connections_of_an_address: int = _row(
+        256, "connections", "address", "Browsers open six; scripts of a whole lab behind one address some dozens.",
+    )  # fmt: skip
+    http_connections_in_all: int = _row(
+        2048, "connections", "all", "20,400 half requests took all descriptors, and the database could not be opened.",
+    )  # fmt: skip
+    requests_at_once: int = _row(16, "open requests", "user", "There are fewer threads than that to answer them.")
+    requests_at_once_of_an_address: int = _row(
+        64, "open requests", "address", "Several people may come from one address, and a proxy is one.",
+    )  # fmt: skip
+    requests_a_second: int = _row(
+        100, "requests a second", "user", "Ten times what the command line and the pages ask; others count by address.",
+    )  # fmt: skip
+    sign_ins_a_minute: int = _row(
+        60, "attempts a minute", "address", "Checking a password costs a tenth of a second of a core.",
+    )  # fmt: skip
+    body_bytes: int = _row(
+        3 << 20, "bytes", "request", "The largest launch is under 1 MiB; a view that takes more says so itself.",
+    )  # fmt: skip
+    header_seconds: int = _row(10, "seconds", "request", "A head is one packet or two, also over a slow line.")
+    body_seconds: int = _row(60, "seconds", "request", "3 MiB in this time are 50 kB a second.")
+
+
+def read(environ: Mapping[str, str]) -> Budgets:
+    """Raises ImproperlyConfigured with a sentence for a value that makes no sense, or a budget that there is not."""
+    known = {setting(each.name): each for each in fields(Budgets)}
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
+            raise ImproperlyConfigured(f"{name} is none of the budgets, which docs/budgets.md lists.")
+    given = {each.name: _number(name, environ[name], each.metadata["unit"]) for name, each in known.items()
+             if environ.get(name)}  # fmt: skip
+    return Budgets(**given)
+
+
+def setting(name: str) -> str:
+    """What the environment calls this budget."""
+    return PREFIX + name.upper()
+
+
+def _number(name: str, text: str, unit: str) -> int:
+    if unit.startswith("bytes"):
+        try:
+            number = parse_size(text)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{name}: {error}") from None
+    else:
+        number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise ImproperlyConfigured(f"{name} is {text!r}, which is not a whole number of at least 1.")
+    return number
+
+
+def table() -> str:
+    """The rows as docs/budgets.md has them."""
+    lines = ["| variable | default | for each | because |", "| --- | --- | --- | --- |"]
+    for each in fields(Budgets):
+        unit, default = each.metadata["unit"], int(str(each.default))
+        amount = format_size(default) + unit.removeprefix("bytes") if unit.startswith("bytes") else f"{default} {unit}"
+        lines.append(f"| `{setting(each.name)}` | {amount} | {each.metadata['whom']} | {each.metadata['reason']} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
