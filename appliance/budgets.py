@@ -68,6 +68,9 @@ class Budgets:
     log_lines_a_second: int = _row(
         20000, "lines a second", "container", "Each line costs the engine and the copier work, however short it is.",
     )  # fmt: skip
+    log_tail_bytes: int = _row(
+        16 << 20, "bytes", "request", "One line of 95 MiB was searched for where it begins, and everybody waited.",
+    )  # fmt: skip
     console_bytes_a_second: int = _row(
         4 << 20, "bytes a second", "container", "More than a terminal can show; the program waits while it is passed.",
     )  # fmt: skip

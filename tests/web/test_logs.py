@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -97,3 +98,39 @@ async def test_follow_takes_1_and_true_and_nothing_else(home):
     await Container.objects.aupdate(finished_at=timezone.now())
     assert (await get(container, key, "?follow=1")).status_code == 200
     assert (await get(container, key, "?follow=perhaps")).status_code == 400
+
+
+async def test_the_tail_of_an_endless_line_is_its_end_and_is_looked_for_apart_from_the_loop(
+    home, settings, monkeypatch
+):
+    """95 MiB without a newline were searched byte by byte, and nobody else was answered meanwhile."""
+    container, key = await sync_to_async(launched)()
+    most = settings.GPUSHARE_BUDGETS.log_tail_bytes
+    with output.path_of(container.pk).open("wb") as file:
+        file.write(b"first\n")
+        file.truncate(2 * most)  # sparse: NUL bytes, and no newline
+        file.seek(0, 2)
+        file.write(b"end")
+    threads, seek = set(), output._seek_tail
+
+    def watched(*arguments) -> None:
+        threads.add(threading.current_thread())
+        seek(*arguments)
+
+    monkeypatch.setattr(output, "_seek_tail", watched)
+    await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
+    told = await text_of(await get(container, key, "?tail=1"))
+    assert len(told) == most
+    assert told.endswith(b"end")
+    assert threading.main_thread() not in threads
+    assert threads
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 1000])
+def test_the_tail_begins_where_a_line_does_also_across_blocks(tmp_path, lines):
+    path = tmp_path / "log"
+    text = b"".join(b"%d %s\n" % (number, b"x" * 40_000) for number in range(5))
+    path.write_bytes(text)
+    with path.open("rb") as file:
+        output._seek_tail(file, lines, 1 << 20)
+        assert file.read().splitlines() == text.splitlines()[-lines:]

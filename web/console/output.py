@@ -27,7 +27,7 @@ async def stream(container: UUID, *, follow: bool, tail: int | None = None) -> A
             # Asked before reading: whatever was written before the end is then read in this round or the next.
             ended = not await Container.objects.live().filter(pk=container).aexists()
             if file is None and (file := _open(container)) is not None and tail is not None:
-                _seek_tail(file, tail)
+                await asyncio.to_thread(_seek_tail, file, tail, settings.GPUSHARE_BUDGETS.log_tail_bytes)
             while file is not None and (chunk := file.read(_CHUNK)):
                 yield chunk
             if ended or not follow:
@@ -45,21 +45,22 @@ def _open(container: UUID) -> BinaryIO | None:
         return None
 
 
-def _seek_tail(file: BinaryIO, lines: int) -> None:
-    """Moves to where the last `lines` lines begin, reading backwards in blocks."""
+def _seek_tail(file: BinaryIO, lines: int, at_most: int) -> None:
+    """Moves to where the last `lines` lines begin, but no further back than `at_most` bytes: there a line is cut."""
     position = end = file.seek(0, 2)
+    start = max(0, end - at_most)
     wanted = lines
-    while position > 0 and lines > 0:
-        size = min(_CHUNK, position)
+    while lines and position > start:
+        size = min(_CHUNK, position - start)
         position -= size
         file.seek(position)
         block = file.read(size)
+        newline = len(block)
         if position + size == end and block.endswith(b"\n"):
-            wanted += 1  # the newline that ends the last line begins no other
-        for offset in range(len(block) - 1, -1, -1):
-            if block[offset : offset + 1] == b"\n":
-                wanted -= 1
-                if wanted == 0:
-                    file.seek(position + offset + 1)
-                    return
-    file.seek(0 if lines > 0 else end)
+            newline -= 1  # that which ends the last line begins no other
+        while (newline := block.rfind(b"\n", 0, newline)) >= 0:
+            wanted -= 1
+            if wanted == 0:
+                file.seek(position + newline + 1)
+                return
+    file.seek(start if lines else end)
