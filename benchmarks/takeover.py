@@ -56,7 +56,7 @@ class Asker(threading.Thread):
         while not self.stop.is_set():
             try:
                 raw = Raw(self._directory)
-                got = raw.hello(None if page is None else page.fileno())
+                got = raw.hello()
                 page = page or got
                 while not self.stop.is_set():
                     serial += 1

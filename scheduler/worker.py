@@ -241,6 +241,7 @@ class Scheduler:
             await asyncio.sleep(TICK)
             if self.broker.state.waiting:
                 self.broker.tell(Ticked(self.broker.now()))
+                self.sessions.tick()
 
     async def _live(self) -> None:
         """A sign of life, and everything that changes without a message: use inside leases above all."""

@@ -33,6 +33,7 @@ static struct {
     bool connected;
     bool reading; /* a thread is at the socket, or connecting, outside the lock: it alone may change `fd` */
     int page_fd;
+    ino_t page_file; /* 0: no page yet */
     uint32_t serial;
     struct waiter *waiters;
     _Atomic uint32_t turn; /* moves on when a waiter may have something to do */
@@ -143,15 +144,16 @@ static void read_one(void) {
 
 /* Connects once. Holds the reading role; the lock is dropped meanwhile. DIAL_OK, or why not. */
 static struct dialled connect_once(const char *path) {
-    int page_fd = client_page() ? session.page_fd : -1;
+    ino_t page_file = session.page_file;
     lock_drop(&session.lock);
-    struct dialled dialled = dial(path, page_fd);
+    struct dialled dialled = dial(path, page_file);
     lock_take(&session.lock);
     if (dialled.outcome != DIAL_OK) return dialled;
     session.fd = dialled.fd;
     session.connected = true;
     if (dialled.page) {
         session.page_fd = dialled.page_fd;
+        session.page_file = dialled.page_file;
         atomic_store_explicit(&client_page_now, dialled.page, memory_order_release);
     }
     return dialled;
@@ -279,6 +281,7 @@ void client_forget(void) {
     if (session.connected) close(session.fd);
     atomic_store(&client_page_now, NULL);
     session.connected = session.reading = false;
+    session.page_file = 0;
     session.waiters = NULL;
     atomic_store(&session.lock.word, 0);
 }

@@ -52,21 +52,12 @@ static int connect_to(const char *path) {
     return -failed;
 }
 
-static bool say_hello(int fd, int page_fd) {
+/* A process that has its page already does not hand it back: the scheduler finds it through /proc. What a program
+ * passes, the scheduler would have to close, and how long that takes the program would choose. */
+static bool say_hello(int fd) {
     struct wire_frame hello = {.size = sizeof hello, .type = WIRE_HELLO, .code = WIRE_VERSION};
-    struct iovec part = {&hello, sizeof hello};
-    union passing passing = {.bytes = {0}};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (page_fd >= 0) {
-        message.msg_control = passing.bytes;
-        message.msg_controllen = sizeof passing.bytes;
-        passing.header.cmsg_level = SOL_SOCKET;
-        passing.header.cmsg_type = SCM_RIGHTS;
-        passing.header.cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(&passing.header), &page_fd, sizeof page_fd);
-    }
     ssize_t sent;
-    do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    do sent = send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent == (ssize_t)sizeof hello;
 }
@@ -117,23 +108,35 @@ static struct lease_page *map_page(int page_fd) {
     return page;
 }
 
-struct dialled dial_over(int fd, int page_fd) {
+/* Takes the page that came with WELCOME, unless it is the one that this process has. */
+static void take_page(struct dialled *dialled, int passed, ino_t page_file) {
+    struct stat file;
+    if (fstat(passed, &file) < 0) return;
+    if (page_file && file.st_ino != page_file) {
+        dialled->outcome = DIAL_REFUSED;
+        dialled->code = WIRE_BAD_VERSION;
+    } else if (page_file || (dialled->page = map_page(passed))) {
+        dialled->outcome = DIAL_OK;
+        dialled->page_file = file.st_ino;
+    }
+}
+
+struct dialled dial_over(int fd, ino_t page_file) {
     struct dialled dialled = {.outcome = DIAL_AWAY, .page_fd = -1, .reason = "it does not speak as a scheduler does"};
     struct wire_frame frame;
     int passed = -1;
-    if (say_hello(fd, page_fd) && read_frame(fd, &frame, &passed)) {
+    if (say_hello(fd) && read_frame(fd, &frame, &passed)) {
         if (frame.type == WIRE_REFUSED) {
             dialled.outcome = DIAL_REFUSED;
             dialled.code = frame.code ? (int)frame.code : WIRE_NOT_RUNNING;
-        } else if (frame.type == WIRE_WELCOME && page_fd >= 0) {
-            dialled.outcome = DIAL_OK;
-        } else if (frame.type == WIRE_WELCOME && passed >= 0 && (dialled.page = map_page(passed))) {
-            dialled.outcome = DIAL_OK;
-            dialled.page_fd = passed;
-            passed = -1;
+        } else if (frame.type == WIRE_WELCOME && passed >= 0) {
+            take_page(&dialled, passed, page_file);
         }
     }
-    if (passed >= 0) close(passed);
+    if (dialled.page)
+        dialled.page_fd = passed;
+    else if (passed >= 0)
+        close(passed);
     if (dialled.outcome == DIAL_OK)
         dialled.fd = fd;
     else
@@ -141,9 +144,9 @@ struct dialled dial_over(int fd, int page_fd) {
     return dialled;
 }
 
-struct dialled dial(const char *path, int page_fd) {
+struct dialled dial(const char *path, ino_t page_file) {
     int fd = connect_to(path);
-    if (fd >= 0) return dial_over(fd, page_fd);
+    if (fd >= 0) return dial_over(fd, page_file);
     /* Refused or full: a scheduler that is starting, or one that was killed and left its socket. */
     bool back = fd == -ECONNREFUSED || fd == -EAGAIN || fd == -EINTR;
     return (struct dialled){.outcome = back ? DIAL_AWAY : DIAL_NOBODY, .page_fd = -1, .reason = strerror(-fd)};

@@ -6,8 +6,7 @@
  * credentials.
  *
  *   process                                     scheduler
- *   HELLO  code = WIRE_VERSION                  WELCOME  + a lease page (SCM_RIGHTS), or without one when the process
- *          [+ its lease page, reconnecting]              handed its own back and that one was taken over
+ *   HELLO  code = WIRE_VERSION                  WELCOME  + its lease page (SCM_RIGHTS): a new one, or the one it has
  *                                               REFUSED  code = enum wire_code; the scheduler closes
  *   NEED   serial, slot, bytes, code            GRANTED  serial, slot, bytes: these bytes are the caller's; they never
  *          (code = enum wire_purpose)                    passed through the headroom, so nobody can race for them
@@ -19,6 +18,9 @@
  * version. What was granted on a connection that broke and was not heard of (the page tells) is told again when the
  * process asks again: the process reads what has arrived before it connects anew, and asks anew for what it has not
  * been given.
+ *
+ * A process passes no file descriptor. Earlier releases of the shim handed their page back with HELLO; a scheduler
+ * closes it unseen, since it finds the page of a process that it does not know through /proc.
  *
  * A NEED is answered when it can be; any number may be open on one connection, told apart by `serial`. A connection
  * that breaks any rule above is closed; the process's lease stays its own until the process ends.

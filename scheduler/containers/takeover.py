@@ -6,14 +6,19 @@ What is found is what the engine has and the rows mean (intents.py); that a star
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+from functools import partial
+
+from django.conf import settings
 
 from scheduler.containers.life import Containers, as_tenant
 from scheduler.engines.base import Engine
 from scheduler.gpus import Gpus
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
+from scheduler.sessions.looks import aside
 from scheduler.sessions.processes import Sessions
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant, start_time
@@ -21,6 +26,9 @@ from scheduler.store import Store
 from web.models import Container
 
 log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # at most for the map of one process, or of a batch
+BATCH = 64
 
 
 class TakeOver:
@@ -52,9 +60,7 @@ class TakeOver:
                 self._container(row, engine_id, told.get(str(row.pk), {}))
             else:
                 launching.add(str(row.pk))
-        for pid, container in await asyncio.to_thread(lease_pages.holders):
-            if tenant := self._broker.tenants.get(container):
-                self._process(tenant, pid)
+        await self._processes()
         await self._containers.reconcile()
         living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
         self._server.clear(living | launching)
@@ -81,12 +87,35 @@ class TakeOver:
             log.error("container %s gets no more memory, but can be killed: %s", row.name, refused.explanation)
             self._containers.keep_stray(tenant)
 
-    def _process(self, tenant: Tenant, pid: int) -> None:
-        started = start_time(pid)
-        # The name of a page says whose it is; the engine knows.
-        if started is None or not self._engine.owns(tenant.engine_id, pid) or (fd := lease_pages.find(pid)) is None:
-            return
+    async def _processes(self) -> None:
+        """All of this host that have a page of ours. One that keeps us from looking is not waited for."""
+        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+        for start in range(0, len(pids), BATCH):
+            for pid, container in await self._holders(pids[start : start + BATCH]):
+                if tenant := self._broker.tenants.get(container):
+                    with contextlib.suppress(TimeoutError):
+                        found = aside(partial(lease_pages.find, pid, container))
+                        if (page := await asyncio.wait_for(found, LOOK_SECONDS)) is not None:
+                            self._process(tenant, pid, page)
+
+    async def _holders(self, pids: list[int]) -> list[tuple[int, str]]:
+        """Process and container; one after the other if the looks at all of them take too long."""
+        look = partial(lease_pages.holders, pids, settings.GPUSHARE_BUDGETS.maps_bytes)
         try:
+            return await asyncio.wait_for(aside(look), LOOK_SECONDS)
+        except TimeoutError:
+            if len(pids) > 1:
+                return [found for pid in pids for found in await self._holders([pid])]
+            log.warning("process %d cannot be looked at: what it holds, if anything, is not known", pids[0])
+            return []
+
+    def _process(self, tenant: Tenant, pid: int, fd: int) -> None:
+        """`fd` leads to its page, and is closed."""
+        try:
+            started = start_time(pid)
+            # The name of a page says whose it is; the engine knows.
+            if started is None or not self._engine.owns(tenant.engine_id, pid):
+                return
             page = lease_pages.take_over(fd, tenant.quota)
             self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
         except (lease_pages.BadPage, ProcessLookupError) as error:

@@ -37,7 +37,7 @@ AGAIN = 0.25  # seconds, while a difference has been seen and not often enough
 TIMES = 3  # a difference must be seen so often in a row, and a process be missing
 
 Owns = Callable[[str, int], bool]
-Replaced = Callable[[list[Session]], Awaitable[None]]
+Replaced = Callable[[list[Session]], None]
 Measured = Callable[[Mapping[str, Reading]], Awaitable[None]]
 
 
@@ -124,12 +124,12 @@ class Measure:
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
         alive = self._broker.sessions.keys()
         self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
-        await self._look_for_replaced()
+        self._look_for_replaced()
         self._broker.tell(Ticked(self._broker.now()))
         self._broker.waits.age_order()
         await self._measured(self.readings)
 
-    async def _look_for_replaced(self) -> None:
+    def _look_for_replaced(self) -> None:
         shown = {gpu: reading.processes for gpu, reading in self.readings.items()}
         missing = [
             session.id
@@ -138,7 +138,7 @@ class Measure:
         ]
         self._missing = {id_: self._missing.get(id_, 0) + 1 for id_ in missing}
         if looked := [self._broker.sessions[id_] for id_, times in self._missing.items() if times % TIMES == 0]:
-            await self._replaced(looked)
+            self._replaced(looked)
 
     def _compare(self, gpu: str, held: Mapping[int, int], before: Mapping[tuple[int, str], int]) -> None:
         for session in list(self._broker.sessions.values()):

@@ -33,6 +33,7 @@ from scheduler.core.events import (
     TakeBack,
 )
 from scheduler.core.state import State
+from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease
 from scheduler.sessions.records import Journal, Records
 from scheduler.sessions.tenants import Session, Tenant
@@ -59,6 +60,7 @@ class Broker:
         self.now = clock
         self.contexts = contexts
         self.changed = changed  # called with the container whose memory or waiting has changed
+        self.answered: Callable[[Tenant], None] = lambda tenant: None  # fewer of its calls are open
         self.records = Records(journal, lambda: self.state.policy)
         self._later: deque[Event] = deque()
         self._telling = False
@@ -119,7 +121,7 @@ class Broker:
 
     def _granted(self, grant: Granted) -> None:
         session = self.sessions.get(grant.session)
-        connection = session.asked.pop(grant.serial, None) if session else None
+        connection = self._asker(session, grant.serial) if session else None
         if session is None or connection is None or not connection.open:
             # Whoever asked is not there any more; should it come back, it will ask again.
             size = grant.bytes + grant.extra
@@ -135,6 +137,14 @@ class Broker:
         connection.send(Frame(Type.GRANTED, lease.index, grant.serial, Code.OK, grant.bytes))
         self.records.granted(tenant, session, grant)
 
+    def _asker(self, session: Session, serial: int) -> Connection | None:
+        """Where the answer to this call goes, if its process is still there; the call is open no longer."""
+        tenant = self.tenants[session.container]
+        if serial in session.asked:
+            tenant.open_calls -= 1
+            self.answered(tenant)
+        return session.asked.pop(serial, None)
+
     def _rejected(self, rejection: Rejected) -> None:
         session = self.sessions.get(rejection.session)
         if session is None:
@@ -143,7 +153,7 @@ class Broker:
         if rejection.reason is Reason.WAITED_TOO_LONG:
             # What the last scheduler let wait has been answered by this; the next call waits anew.
             self.waits.over(tenant)
-        if connection := session.asked.pop(rejection.serial, None):
+        if connection := self._asker(session, rejection.serial):
             slot = session.leases[rejection.gpu].index
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
         if not session.ended or rejection.was_suspended:  # else it ended with its process; nobody was told no
@@ -151,13 +161,15 @@ class Broker:
 
     # ---- what processes say and do ----
 
-    def need(self, session: Session, serial: int, gpu: str, size: int) -> None:
-        """A call of this process asks for `size` bytes; where the answer goes is in `session.asked`."""
+    def need(self, session: Session, serial: int, gpu: str, size: int, asker: Connection) -> None:
+        """A call of this process asks for `size` bytes; the answer goes to `asker`."""
+        session.asked[serial] = asker
+        self.tenants[session.container].open_calls += 1
         self.collect(session)  # it may ask because its lease was lowered while it took: what it put back has no message
         lease, tenant = session.leases[gpu], self.tenants[session.container]
         if lease.tell_again(size):
             self.waits.over(tenant)
-            if connection := session.asked.pop(serial):
+            if connection := self._asker(session, serial):
                 connection.send(Frame(Type.GRANTED, lease.index, serial, Code.OK, size))
             return
         if lost := lease.give_up_unheard():

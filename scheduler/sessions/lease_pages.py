@@ -10,12 +10,12 @@ The memory file is sealed against resizing, so that no process can make the sche
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Self
 
 from scheduler.gpus import uuid_bytes
@@ -24,6 +24,9 @@ from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage,
 __all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "is_mapped", "make", "slots", "take_over"]
 
 ANY = 2**64 - 1
+PIECE = 64 << 10  # bytes of a map that are read at once
+BEYOND = b"..."  # instead of the rest of a map
+MOST_LINKS = 65536  # of a process that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,22 +220,26 @@ class Lease:
         self._slot.pressure = on
 
 
-# ---- the pages of living processes ------------------------------------------------------------------------------
+# ---- the pages of living processes: what is in its /proc files, and how much, a process chooses -----------------
 
 
-def holders() -> list[tuple[int, str]]:
-    """The processes of this host that still have the lease page they were given, and for which container."""
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return [(pid, match[1]) for pid in pids if (match := re.search(_link(pid), _maps(pid)))]
+def holders(pids: Iterable[int], at_most: int) -> list[tuple[int, str]]:
+    """Those of these processes that still have the lease page they were given, and for which container.
+
+    Of a map longer than `at_most` bytes only the first are read: a page that lies beyond is not found.
+    """
+    found = ((pid, filter(None, (_page_in(pid, piece) for piece in _map(pid, at_most)))) for pid in pids)
+    return [(pid, match[1].decode()) for pid, matches in found for match in itertools.islice(matches, 1)]
 
 
-def find(pid: int) -> int | None:
-    """A file descriptor of the lease page that this process was given, if it still has one; the caller closes it."""
+def find(pid: int, container: str) -> int | None:
+    """A file descriptor of the page that this process was given for this container, if any; the caller closes it."""
     # A program may have closed all its descriptors; what it has mapped is still there (but needs more rights to open).
     for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
-        for link in _links(folder):
+        for link in itertools.islice(_links(folder), MOST_LINKS):
             try:
-                if re.fullmatch(_link(pid), os.readlink(link)) and (fd := _open(link)) is not None:
+                match = _page_in(pid, os.readlink(os.fsencode(link)))
+                if match and match[1].decode() == container and (fd := _open(link)) is not None:
                     return fd
             except OSError as error:
                 _must_be_gone(error)
@@ -260,22 +267,29 @@ def _memory_files() -> int:
         os.close(fd)
 
 
-def is_mapped(pid: int, inode: int) -> bool:
-    """Whether the process still has this page. After an exec it has not: its memory on the card is gone as well."""
-    try:
-        with open(f"/proc/{pid}/maps", errors="replace") as lines:  # one after the other: they may be a million
-            return any(f" {inode} " in line and PAGE_NAME in line for line in lines)
-    except OSError as error:
-        _must_be_gone(error)
-        return False
+def is_mapped(pid: int, inode: int, at_most: int) -> bool:
+    """Whether the process still has this page. After an exec it has not: its memory on the card is gone as well.
+
+    True also where its map is longer than `at_most` bytes and does not tell within them: what it was charged stays so.
+    """
+    line = re.compile(rb" %d +[^\n]*%b" % (inode, PAGE_NAME.encode()))
+    return any(piece is BEYOND or line.search(piece) for piece in _map(pid, at_most))
 
 
-def _maps(pid: int) -> str:
+def _map(pid: int, at_most: int) -> Iterator[bytes]:
+    """/proc/PID/maps in pieces of whole lines; BEYOND at last if there is more than `at_most` bytes of it."""
+    rest = b""
     try:
-        return Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
+            while piece := file.read(PIECE):
+                whole, newline, rest = (rest + piece).rpartition(b"\n")
+                yield whole + newline
+                at_most -= len(piece)
+                if at_most <= 0:
+                    yield BEYOND
+                    return
     except OSError as error:
         _must_be_gone(error)
-        return ""
 
 
 def _must_be_gone(error: OSError) -> None:
@@ -284,14 +298,14 @@ def _must_be_gone(error: OSError) -> None:
         raise error
 
 
-def _link(pid: int) -> str:
+def _page_in(pid: int, text: bytes) -> re.Match[bytes] | None:
     """How the page of this process shows in /proc; the container's id is the group."""
-    return rf"/memfd:{PAGE_NAME}-{pid}-([0-9a-f-]+) \(deleted\)"
+    return re.search(rb"/memfd:%b-%d-([0-9a-f-]+) \(deleted\)" % (PAGE_NAME.encode(), pid), text)
 
 
-def _links(folder: str) -> list[str]:
+def _links(folder: str) -> Iterator[str]:
     try:
-        return [f"{folder}/{entry}" for entry in os.listdir(folder)]
+        with os.scandir(folder) as entries:
+            yield from (entry.path for entry in entries)
     except OSError as error:
         _must_be_gone(error)
-        return []

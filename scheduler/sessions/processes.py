@@ -8,23 +8,28 @@ lease returns when the card no longer shows it (reaper.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+
+from django.conf import settings
 
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
+from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
+from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
-from scheduler.sessions.server import Connection, is_power_of_two
+from scheduler.sessions.server import is_power_of_two
 from scheduler.sessions.tenants import Session, Tenant, start_time
 from scheduler.sessions.wire import WIRE_OLDEST, WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
 log = logging.getLogger(__name__)
-
-NEEDS_LIMIT = 1024  # open at once from one process, which has no more threads than that in allocations
 
 
 class Sessions:
@@ -37,12 +42,16 @@ class Sessions:
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
-        self._returning: dict[int, tuple[Connection, Frame, bool]] = {}  # and whether it has its page
+        self._returning: dict[int, tuple[Connection, Frame]] = {}
+        self._held: dict[str, deque[Connection]] = {}  # container → who is heard when one of its calls is answered
+        self._looks = Looks()
         self._looking: set[asyncio.Task[None]] = set()
         self._ids = itertools.count(1)
         self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        self._budgets = settings.GPUSHARE_BUDGETS
+        broker.answered = self._answered
 
-    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
+    def hello(self, connection: Connection, frame: Frame) -> None:
         tenant = self._broker.tenants.get(connection.container)
         if not WIRE_OLDEST <= frame.code <= WIRE_VERSION:
             self._refuse(connection, Code.BAD_VERSION)
@@ -55,60 +64,93 @@ class Sessions:
             connection.close()
             return
         session = self._processes.get((connection.peer.pid, started))
-        if session is None:
-            try:
-                session = self._open(tenant, connection, started, frame.code, page)
-            except BadPage as error:
-                # A process goes on with the page it handed over, so there is no giving it another.
-                log.warning(
-                    "container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error
-                )
-                self._refuse(connection, Code.BAD_VERSION)
-                return
-            self._welcome(connection, session, page=page is None)
-        elif session.container == tenant.id:
-            self._meet_again(session, connection, frame, page)
-        else:
+        if session is not None and session.container == tenant.id:
+            self._meet_again(session, connection, frame)
+        elif session is not None:
             connection.hold()
             self._replace(session, connection, frame)
+        elif started > self._since:
+            # No earlier scheduler can have given it a page. Else each new process could bring one that it made itself,
+            # and have its whole quota past the queue.
+            self._meet(tenant, connection, started, frame.code, None)
+        else:
+            connection.hold()
+            self._look(self._find_page(tenant, connection, started, frame))
 
-    def _meet_again(self, session: Session, connection: Connection, hello: Frame, handed_back: int | None) -> None:
-        """The same program on a new connection, or another one (exec): its map tells, and how long that is it chooses.
+    def _look(self, looking: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(looking)
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
 
-        So nobody waits for it, and of one process there is one look at a time, for its last connection.
+    async def _find_page(self, tenant: Tenant, connection: Connection, started: int, hello: Frame) -> None:
+        """A process of before this scheduler's start that the take-over did not find may have its page all the same."""
+        pid, page = connection.peer.pid, None
+        try:
+            page = await self._looks.look(tenant.id, partial(lease_pages.find, pid, tenant.id))
+            if not connection.open:
+                return
+            connection.go_on()  # first: it may be held again
+            if (pid, started) in self._processes or tenant.finished or tenant.killed:
+                self.hello(connection, hello)  # it was quicker on another connection, or its container has ended
+            else:
+                self._meet(tenant, connection, started, hello.code, page)
+        except OSError as error:  # out of descriptors, say: it connects again
+            log.warning("process %d cannot be looked at: %s", pid, error)
+            connection.close()
+        finally:
+            if page is not None:
+                os.close(page)
+
+    def _meet(
+        self, tenant: Tenant, connection: Connection, started: int, version: int, handed_back: int | None
+    ) -> None:
+        try:
+            session = self._open(tenant, connection, started, version, handed_back)
+        except BadPage as error:
+            # A process goes on with the page that it has, so there is no giving it another.
+            log.warning("container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error)
+            self._refuse(connection, Code.BAD_VERSION)
+        else:
+            self._welcome(connection, session)
+
+    def _meet_again(self, session: Session, connection: Connection, hello: Frame) -> None:
+        """The same program on a new connection, or another one (exec): its map tells.
+
+        Of one process there is one look at a time, for its last connection.
         """
         connection.hold()
         earlier = self._returning.get(session.id)
-        inode = lease_pages.inode(session.page)
-        has_it = handed_back is not None and os.fstat(handed_back).st_ino == inode
-        self._returning[session.id] = connection, hello, has_it
+        self._returning[session.id] = connection, hello
         if earlier is not None:
             earlier[0].close()
         else:
-            task = asyncio.create_task(self._recognise(session, inode))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._look(self._recognise(session, self._is_mapped(session)))
 
-    async def _recognise(self, session: Session, inode: int) -> None:
+    async def _recognise(self, session: Session, is_mapped: Callable[[], bool]) -> None:
         looked_for, mapped = None, False
         while looked_for is not self._returning[session.id]:
             looked_for = self._returning[session.id]
             try:
-                mapped = await asyncio.to_thread(lease_pages.is_mapped, session.pid, inode)
+                mapped = await self._looks.look(session.container, is_mapped)
             except OSError as error:  # out of descriptors, say: it connects again
                 log.warning("process %d cannot be looked at: %s", session.pid, error)
                 self._returning.pop(session.id)[0].close()
                 return
-        connection, hello, has_it = self._returning.pop(session.id)
+        connection, hello = self._returning.pop(session.id)
         if not connection.open:
             return
         if session.id not in self._broker.sessions:
             self._inherit(connection, hello)  # it has ended meanwhile, and all of it has come back
         elif mapped and not session.ended:
-            self._reconnect(session, connection, has_it)
+            self._reconnect(session, connection)
             connection.go_on()
         else:
             self._replace(session, connection, hello)
+
+    def _is_mapped(self, session: Session) -> Callable[[], bool]:
+        """A look that tells whether it is the same program still."""
+        inode = lease_pages.inode(session.page)
+        return partial(lease_pages.is_mapped, session.pid, inode, self._budgets.maps_bytes)
 
     def _replace(self, session: Session, connection: Connection, hello: Frame) -> None:
         """It has become another program (exec). What the old one held must be back before the new one starts."""
@@ -128,16 +170,13 @@ class Sessions:
             if handed_back is None:
                 page = lease_pages.make(pid, tenant.id, list(tenant.places(self._broker.contexts).values()), version)
             else:
-                page = self._take_over(tenant, handed_back, started)
+                page = self._take_over(tenant, handed_back)
         except BaseException:
             os.close(pidfd)
             raise
         return self.open(tenant, pid, started, pidfd, page, taken_over=handed_back is not None)
 
-    def _take_over(self, tenant: Tenant, handed_back: int, started: int) -> LeasePage:
-        if started > self._since:
-            # Else each new process could bring a page that it made itself, and have its whole quota past the queue.
-            raise BadPage("no earlier scheduler can have given it to a process that is younger than this one")
+    def _take_over(self, tenant: Tenant, handed_back: int) -> LeasePage:
         page = lease_pages.take_over(handed_back, tenant.quota)
         inode = lease_pages.inode(page)
         if any(lease_pages.inode(session.page) == inode for session in self._broker.sessions.values()):
@@ -167,23 +206,23 @@ class Sessions:
         asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         return session
 
-    def _welcome(self, connection: Connection, session: Session, *, page: bool = True) -> None:
+    def _welcome(self, connection: Connection, session: Session) -> None:
         session.connection = connection
         self._connections[connection] = session
         for lease in session.leases.values():
             lease.said_hello()
-        connection.send(Frame(Type.WELCOME), session.page.fileno() if page else None)
+        connection.send(Frame(Type.WELCOME), session.page.fileno())
 
-    def _reconnect(self, session: Session, connection: Connection, has_it: bool) -> None:
+    def _reconnect(self, session: Session, connection: Connection) -> None:
         """The same program again, on a new connection: because the old one broke, or it closed all its descriptors."""
         if session.connection is not None:
             session.connection.close()
-        self._welcome(connection, session, page=not has_it)
+        self._welcome(connection, session)
 
     def _inherit(self, connection: Connection, hello: Frame) -> None:
         if connection.open:
-            self.hello(connection, hello, None)
-            connection.go_on()
+            connection.go_on()  # first: it may be held again
+            self.hello(connection, hello)
 
     def message(self, connection: Connection, frame: Frame) -> None:
         session = self._connections[connection]
@@ -213,11 +252,29 @@ class Sessions:
         if frame.serial in session.asked:
             session.asked[frame.serial] = connection  # asked again after a lost connection; it keeps its place
             return
-        if gpu is None or len(session.asked) >= NEEDS_LIMIT:
+        if gpu is None:
             connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
-            return
-        session.asked[frame.serial] = connection
-        self._broker.need(session, frame.serial, gpu, frame.bytes)
+        elif self._broker.tenants[session.container].open_calls >= self._budgets.needs:
+            connection.hold(frame)
+            self._held.setdefault(session.container, deque()).append(connection)
+        else:
+            self._broker.need(session, frame.serial, gpu, frame.bytes, connection)
+
+    def _answered(self, tenant: Tenant) -> None:
+        """There may be room for another call of this container: whoever has waited longest is heard."""
+        held = self._held.get(tenant.id)
+        if held and tenant.open_calls < self._budgets.needs:
+            connection = held.popleft()
+            if not held:
+                del self._held[tenant.id]
+            connection.go_on()
+
+    def tick(self) -> None:
+        """To be called now and then: what a process frees while it is not heard is not told either."""
+        for container, held in list(self._held.items()):
+            for session in {self._connections[connection] for connection in held}:
+                self._broker.collect(session)
+            self._answered(self._broker.tenants[container])
 
     def closed(self, connection: Connection, unsent: list[Frame]) -> None:
         session = self._connections.pop(connection, None)
@@ -225,6 +282,10 @@ class Sessions:
             return
         if session.connection is connection:
             session.connection = None
+        if (held := self._held.get(session.container)) and connection in held:
+            held.remove(connection)
+            if not held:
+                del self._held[session.container]
         for serial, asker in session.asked.items():
             if asker is connection:
                 session.asked[serial] = None
@@ -242,14 +303,18 @@ class Sessions:
             session.connection.close()
         self._died(session)
 
-    async def end_replaced(self, sessions: Sequence[Session]) -> None:
-        """Ends those whose process has become another program (exec), one that says no HELLO."""
-        pages = [(session.pid, lease_pages.inode(session.page)) for session in sessions]
-        # How much a process has mapped is its own choice.
-        mapped = await asyncio.to_thread(lambda: [lease_pages.is_mapped(pid, inode) for pid, inode in pages])
-        for session, still in zip(sessions, mapped, strict=True):
-            if not still:
-                self._process_ended(session)
+    def end_replaced(self, sessions: Sequence[Session]) -> None:
+        """Ends those whose process has become another program (exec), one that says no HELLO. Not at once."""
+        for container in {session.container for session in sessions}:
+            if not self._looks.busy(container):
+                self._look(self._end_replaced([each for each in sessions if each.container == container]))
+
+    async def _end_replaced(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            if session.id in self._broker.sessions:
+                with contextlib.suppress(OSError):  # out of descriptors, say: it is looked at again
+                    if not await self._looks.look(session.container, self._is_mapped(session)):
+                        self._process_ended(session)
 
     def gone(self, session: Session) -> None:
         """The card no longer shows the process: what it held has come back."""

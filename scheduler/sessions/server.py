@@ -1,10 +1,11 @@
-"""The sockets: one UNIX stream socket per container, many connections each.
+"""The sockets: one UNIX stream socket per container, many connections each (connection.py).
 
 Who is speaking is known from outside the payload: the container by the socket that was connected to, the process by
-the kernel (SO_PEERCRED, and a pidfd, which a recycled pid cannot deceive). One connection's bad manners close that
-connection and nothing else. Everything here is non-blocking, with small fixed buffers.
+the kernel (SO_PEERCRED, and a pidfd, which a recycled pid cannot deceive). Everything here is non-blocking, with small
+fixed buffers, and what one container may take of the turns, connections and descriptors has a budget: who connects
+beyond it waits in its own container's backlog.
 
-`Server` knows no memory: what a message means is the `Handler`'s business (broker.py).
+`Server` knows no memory: what a message means is the `Handler`'s business (processes.py).
 """
 
 from __future__ import annotations
@@ -18,185 +19,42 @@ import resource
 import shutil
 import socket
 import struct
-from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
+from django.conf import settings
+
+from scheduler.sessions.closer import Closer
+from scheduler.sessions.connection import Connection, Peer
+from scheduler.sessions.turns import Turns
+from scheduler.sessions.wire import Frame
 from shim.binding import EXHAUSTED
 
 log = logging.getLogger(__name__)
 
 SOCKET_NAME = "gpushare.sock"
 LOOK_SECONDS = 1.0  # how long a socket's folder may be gone
-RESERVE = 512  # descriptors kept for engine, database, and what is connected already; of few, a quarter
 PAUSE_SECONDS = 0.1  # in which nobody is accepted when there are too few
-READ_SIZE = 64 * FRAME_SIZE  # one turn of one connection; then it is the others' turn
-UNSENT_LIMIT = 4096  # frames; a process that reads nothing for so long is broken
 BACKLOG = 1024
-ACCEPTS_A_TURN = 64
-CONNECTIONS_LIMIT = 4096  # a container; beyond that it would use up the descriptors of its neighbours
-HELLO_SECONDS = 30.0
+EACH_TAKES = 4  # descriptors of a connected process: connection, page, and a pidfd for each of connection and session
+MOST_CLOSING = 64  # descriptors of a container that wait to be closed; until then nobody else of it is let in
 SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection."""
-
-    pid: int
-    uid: int
-    pidfd: int
+SO_PASSRIGHTS = 83  # Linux 6.16
+NO_DESCRIPTORS = "passes-no-descriptors"  # beside the socket of a container whose shim hands no page back
 
 
 class Handler(Protocol):
     """What the server tells. Every call is synchronous: a message is dealt with before the next is read."""
 
-    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
-        """The first message. `page` is the file descriptor of a handed-back lease page; the server closes it."""
+    def hello(self, connection: Connection, frame: Frame) -> None:
+        """The first message."""
 
     def message(self, connection: Connection, frame: Frame) -> None: ...
 
     def closed(self, connection: Connection, unsent: list[Frame]) -> None:
         """The connection has ended. `unsent`: what the process has never been told."""
-
-
-class Connection:
-    """One connected process. `hold()` keeps its messages unread until `go_on()`."""
-
-    def __init__(self, server: Server, container: str, sock: socket.socket, peer: Peer) -> None:
-        self.container = container
-        self.peer = peer
-        self.open = True
-        self._server = server
-        self._socket = sock
-        self._reader = Reader()
-        self._frames: deque[Frame] = deque()
-        self._greeted = False
-        self._held = False
-        self._unsent: deque[Frame] = deque()
-        self._cut = 0  # how much of the first unsent frame has gone
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(sock, self._readable)
-        self._impatience = self._loop.call_later(HELLO_SECONDS, self.close, "it did not say HELLO")
-
-    def _readable(self) -> None:
-        descriptors: list[int] = []
-        try:
-            data, descriptors = self._receive()
-            if not data:
-                return self.close()
-            self._frames.extend(self._reader.feed(data))
-            self._deal(descriptors)
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self.close()
-        except WireError as error:
-            self.close(str(error))
-        except Exception as error:
-            self._failed(error)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-    def _failed(self, error: Exception) -> None:
-        """The process connects again, and again; so what is told of it is bounded."""
-        short = isinstance(error, OSError) and error.errno in EXHAUSTED
-        self._server.complain(self.container, f"process {self.peer.pid}: {error!r}", None if short else error)
-        self.close()
-
-    def _receive(self) -> tuple[bytes, list[int]]:
-        data, ancillary, flags, _ = self._socket.recvmsg(
-            READ_SIZE, socket.CMSG_SPACE(2 * 4), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-        )
-        descriptors: list[int] = []
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
-        if len(descriptors) > 1 or flags & socket.MSG_CTRUNC or (descriptors and self._greeted):
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise WireError("file descriptors where none belong")
-        return data, descriptors
-
-    def _deal(self, descriptors: list[int]) -> None:
-        while self._frames and self.open and not self._held:
-            frame = self._frames.popleft()
-            if (frame.type == Type.HELLO) is self._greeted:
-                raise WireError("HELLO is to be said once, and first")
-            if frame.type == Type.HELLO:
-                self._greeted = True
-                self._impatience.cancel()
-                self._server.handler.hello(self, frame, descriptors[0] if descriptors else None)
-            else:
-                self._server.handler.message(self, frame)
-
-    def hold(self) -> None:
-        """Reads nothing more for now."""
-        if self.open and not self._held:
-            self._held = True
-            self._loop.remove_reader(self._socket)
-
-    def go_on(self) -> None:
-        if self.open and self._held:
-            self._held = False
-            self._loop.add_reader(self._socket, self._readable)
-            self._loop.call_soon(self._catch_up)
-
-    def _catch_up(self) -> None:
-        try:
-            self._deal([])
-        except WireError as error:
-            self.close(str(error))
-        except Exception as error:
-            self._failed(error)
-
-    def send(self, frame: Frame, page: int | None = None) -> None:
-        """Sends now what goes now and keeps the rest; what never goes is reported to `Handler.closed`."""
-        self._unsent.append(frame)
-        if len(self._unsent) > 1:
-            if len(self._unsent) > UNSENT_LIMIT:
-                self._loop.call_soon(self.close, "it does not read its answers")
-            return
-        rights = [] if page is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", page))]
-        self._flush(rights)
-        if self._unsent and self.open:
-            self._loop.add_writer(self._socket, self._flush)
-
-    def _flush(self, rights: list[tuple[int, int, bytes]] | None = None) -> None:
-        data = b"".join(pack(frame) for frame in self._unsent)[self._cut :]
-        try:
-            sent = self._cut + self._socket.sendmsg([data], rights or [], socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._loop.remove_writer(self._socket)
-            self._loop.call_soon(self.close)
-            return
-        for _ in range(sent // FRAME_SIZE):
-            self._unsent.popleft()
-        self._cut = sent % FRAME_SIZE
-        if not self._unsent:
-            self._loop.remove_writer(self._socket)
-
-    def close(self, complaint: str = "") -> None:
-        if not self.open:
-            return
-        self.open = False
-        if complaint:
-            self._server.complain(self.container, f"connection of process {self.peer.pid} closed: {complaint}")
-        self._impatience.cancel()
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
-        self._socket.close()
-        os.close(self.peer.pidfd)
-        self._server.forget(self)
-        # A frame of which only a part went counts as unsent: the process acts on whole ones only.
-        self._server.handler.closed(self, list(self._unsent))
 
 
 class Server:
@@ -209,6 +67,11 @@ class Server:
         self._connections: dict[str, set[Connection]] = {}
         self._complaints: dict[str, int] = {}
         self._inodes: dict[str, int] = {}
+        self._refusing: set[str] = set()  # containers whose sockets the kernel lets no descriptor pass
+        self._resting: set[str] = set()  # containers from which nobody is let in just now
+        self._budgets = settings.GPUSHARE_BUDGETS
+        self.turns = Turns(self._budgets.frames_a_second)
+        self.closer = Closer()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
 
@@ -218,9 +81,13 @@ class Server:
     def connections(self, container: str) -> int:
         return len(self._connections.get(container, ()))
 
+    def refuses_descriptors(self, container: str) -> bool:
+        return container in self._refusing
+
     def listen(self, container: str) -> Path:
         """Opens a container's socket, over that of an earlier scheduler if need be; returns its directory."""
         directory = self.socket_dir(container)
+        hands_back = self._hands_back(container)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -232,6 +99,9 @@ class Server:
                     os.unlink(new)
                 listener.bind(new)
                 os.chmod(new, 0o666)  # programs inside run as any user
+                if not hands_back:
+                    (directory / NO_DESCRIPTORS).touch(0o644)
+                    self._refuse_descriptors(container, listener)
                 listener.listen(BACKLOG)
                 os.rename(new, path)
                 self._inodes[container] = os.stat(path).st_ino
@@ -240,8 +110,21 @@ class Server:
             raise
         self._stop_listening(container)
         self._listeners[container] = listener
-        asyncio.get_running_loop().add_reader(listener, self._acceptable, container)
+        self._listen_again(container)
         return directory
+
+    def _hands_back(self, container: str) -> bool:
+        """Whether its shim may be of an earlier release, which passes its page with HELLO when it connects again."""
+        directory = self.socket_dir(container)
+        known = container in self._inodes  # else its folder was made by an earlier scheduler, if there is one
+        if known or not directory.exists():
+            return known and container not in self._refusing
+        return not (directory / NO_DESCRIPTORS).exists()
+
+    def _refuse_descriptors(self, container: str, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # an older kernel: they are received, and closed elsewhere
+            listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)  # whoever connects inherits it
+            self._refusing.add(container)
 
     async def run(self) -> None:
         """Restores the socket's folder when somebody has removed it, until cancelled."""
@@ -267,6 +150,8 @@ class Server:
             connection.close()
         self._complaints.pop(container, None)
         self._inodes.pop(container, None)
+        self._refusing.discard(container)
+        self.turns.forget(container)
         shutil.rmtree(self.socket_dir(container), ignore_errors=True)
 
     def clear(self, living: Collection[str]) -> None:
@@ -286,7 +171,13 @@ class Server:
     def _stop_listening(self, container: str) -> None:
         if listener := self._listeners.pop(container, None):
             asyncio.get_running_loop().remove_reader(listener)
-            listener.close()
+            self._close(container, listener)
+
+    def _close(self, container: str, sock: socket.socket, *others: int) -> None:
+        """At once for the other end; the descriptor a little later."""
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        self.closer.close(container, (sock.detach(), *others))
 
     def complain(self, container: str, text: str, error: Exception | None = None) -> None:
         """Into the log, more and more rarely: a program may do it a thousand times a second."""
@@ -294,47 +185,88 @@ class Server:
         if is_power_of_two(number):
             log.warning("container %s: %s (complaint %d)", container, text, number, exc_info=error)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection, sock: socket.socket) -> None:
+        """It is closed."""
         connections = self._connections.get(connection.container, set())
         connections.discard(connection)
         if not connections:
             self._connections.pop(connection.container, None)
+        self._close(connection.container, sock, connection.peer.pidfd)
+
+    # ---- who connects ----
 
     def _acceptable(self, container: str) -> None:
-        for _ in range(ACCEPTS_A_TURN):
-            try:
-                _keep_reserve()
-                sock, _ = self._listeners[container].accept()
-            except (BlockingIOError, KeyError):
-                return
-            except OSError as error:
-                if error.errno in EXHAUSTED:
-                    self._rest(container, error)
-                    return
-                continue  # that one went away again
-            self._accept(container, sock)
+        if self.turns.at_once(container):
+            self._accept(container)
+        else:
+            asyncio.get_running_loop().remove_reader(self._listeners[container])
+            self.turns.add(container, lambda: self._accept_in_turn(container))
 
-    def _accept(self, container: str, sock: socket.socket) -> None:
+    def _accept_in_turn(self, container: str) -> bool:
+        more = self._accept(container)
+        if not more:
+            self._listen_again(container)
+        return more
+
+    def _listen_again(self, container: str) -> None:
+        if (listener := self._listeners.get(container)) and container not in self._resting:
+            asyncio.get_running_loop().add_reader(listener, self._acceptable, container)
+
+    def _accept(self, container: str) -> bool:
+        """Lets one in; whether there may be more."""
+        listener = self._listeners.get(container)
+        if listener is None:
+            return False
+        try:
+            self._keep_room(container)
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                return True  # that one went away again
+            self.complain(container, f"cannot accept connections: {error}")
+            self._rest(container)
+            return False
         sock.setblocking(False)
         try:
-            if len(self._connections.get(container, ())) >= CONNECTIONS_LIMIT:
-                raise OSError(errno.EUSERS, "too many connections from this container")
             peer = _peer(sock)
         except OSError as error:
             self.complain(container, f"connection not accepted: {error}")
-            sock.close()
-            return
-        self._connections.setdefault(container, set()).add(Connection(self, container, sock, peer))
+            self._close(container, sock)
+        else:
+            connection = Connection(self, container, sock, peer, self._budgets.hello_seconds)
+            self._connections.setdefault(container, set()).add(connection)
+        return True
 
-    def _rest(self, container: str, error: OSError) -> None:
-        """Out of descriptors or memory: who connects waits in the backlog, instead of being refused."""
-        self.complain(container, f"cannot accept connections: {error}")
+    def _keep_room(self, container: str) -> None:
+        """Raises OSError (EMFILE) if one more of this container would leave too little for everybody else.
+
+        Nobody may have more than what is then left for others: one who takes all that it can leaves half of it, two
+        leave a third, and there is room for the next at any time.
+        """
+        mine = self._connections.get(container, ())
+        every = sum(len(connections) for connections in self._connections.values())
+        room = min(
+            self._budgets.connections_in_all - every,
+            _free_descriptors(self._budgets.reserved_descriptors) // EACH_TAKES,
+        )
+        if len(mine) >= min(self._budgets.connections, room):
+            raise OSError(errno.EMFILE, f"it has {len(mine)}, and there is room for {max(0, room)} more of everybody")
+        if sum(not connection.greeted for connection in mine) >= self._budgets.connections_before_hello:
+            raise OSError(errno.EMFILE, "too many that have not said HELLO")
+        if self.closer.waiting(container) >= MOST_CLOSING:
+            raise OSError(errno.EMFILE, "too many of it are being closed")
+
+    def _rest(self, container: str) -> None:
+        """Who connects waits in the backlog, instead of being refused."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listeners[container])
+        self._resting.add(container)
 
         def again() -> None:
-            if listener := self._listeners.get(container):
-                loop.add_reader(listener, self._acceptable, container)
+            self._resting.discard(container)
+            self._listen_again(container)
 
         loop.call_later(PAUSE_SECONDS, again)
 
@@ -343,13 +275,12 @@ def is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _keep_reserve() -> None:
-    """Raises OSError (EMFILE) if one more connection would leave too few descriptors for everything else."""
+def _free_descriptors(reserve: int) -> int:
+    """Less the reserve, which is for what is connected already and for everything else."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # the kernel gives the lowest number that is free
     os.close(lowest)
-    if lowest >= limit - min(RESERVE, limit // 4):
-        raise OSError(errno.EMFILE, "nearly all file descriptors are in use")
+    return limit - min(reserve, limit // 4) - lowest
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from scheduler.sessions import lease_pages
+from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease, LeasePage
-from scheduler.sessions.server import Connection
 from shim.binding import EXHAUSTED
 
 
@@ -57,6 +57,7 @@ class Tenant:
     name: str
     quota: dict[str, int]
     sessions: dict[int, Session] = field(default_factory=dict)
+    open_calls: int = 0  # NEEDs of its processes that are not answered yet
     ttl: float | None = None  # seconds from its start
     remove_when_done: bool = False
     engine_id: str = ""

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (send(ends[0], data + 1, size - 1, 0) != (ssize_t)size - 1) abort();
     shutdown(ends[0], SHUT_WR);
     if (data[0] % 2) {
-        struct dialled dialled = dial_over(ends[1], data[0] % 4 == 3 ? ends[0] : -1);
+        struct dialled dialled = dial_over(ends[1], data[0] % 4 == 3 ? 1 : 0);
         if (dialled.outcome == DIAL_OK) {
             if (dialled.page) abort(); /* there was no file descriptor to map */
             close(dialled.fd);

@@ -218,15 +218,15 @@ def test_what_only_has_the_name_of_a_page_is_not_opened(tmp_path: Path, monkeypa
     """A container's root names a device of the host like that, and holds it by O_PATH, which asks no driver."""
     name = tmp_path / f"memfd:{PAGE_NAME}-{os.getpid()}-0 (deleted)"
     os.mkfifo(name)
-    monkeypatch.setattr(lease_pages, "_link", lambda pid: re.escape(str(name)))
+    monkeypatch.setattr(lease_pages, "_page_in", lambda pid, text: re.fullmatch(re.escape(bytes(name)) + b"()", text))
     held = os.open(name, os.O_PATH)
-    assert lease_pages.find(os.getpid()) is None
+    assert lease_pages.find(os.getpid(), "") is None
     os.close(held)
 
 
 def test_the_page_itself_is_opened() -> None:
     page = lease_pages.make(os.getpid(), "0", [])
-    found = lease_pages.find(os.getpid())
+    found = lease_pages.find(os.getpid(), "0")
     assert found is not None
     assert os.fstat(found).st_ino == lease_pages.inode(page)
     os.close(found)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+from scheduler.sessions import lease_pages
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host
 from tests.support.raw import Elsewhere, Raw
@@ -29,7 +30,7 @@ async def test_lease_of_a_process_whose_connection_broke_stays_its_own(host: Hos
     await eventually(lambda: not host.up.server.connections(tenant.id))
     assert tenant.used(gpu) == GIB
     again = await asyncio.to_thread(Raw, directory)
-    assert await asyncio.to_thread(again.hello, page.fileno()) is None  # it keeps its page
+    assert lease_pages.inode(await asyncio.to_thread(again.hello)) == lease_pages.inode(page)  # it keeps its page
     assert len(tenant.sessions) == 1
     assert tenant.used(gpu) == GIB
     again.close()
@@ -40,12 +41,12 @@ async def test_call_that_waits_over_a_broken_connection_keeps_its_place_and_is_a
     await host.says(holder, "holding")
     container, directory = await _socket_dir(host, gpu_memory=4 * GIB)
     raw = await asyncio.to_thread(Raw, directory)
-    page = await asyncio.to_thread(raw.hello)
+    await asyncio.to_thread(raw.hello)
     raw.need(3 * GIB, serial=7)
     waiting = await host.until(container, "suspended")
     raw.close()
     again = await asyncio.to_thread(Raw, directory)
-    await asyncio.to_thread(again.hello, page.fileno())
+    await asyncio.to_thread(again.hello)
     again.need(3 * GIB, serial=7)
     assert (await host.until(container, "suspended")).suspended_since == waiting.suspended_since
     await host.command("kill", holder)
@@ -155,7 +156,7 @@ async def test_grant_to_a_lost_connection_ends_the_wait_that_was_told(host: Host
 async def test_grant_that_is_lost_with_its_connection_is_told_again_and_counted_once(host: Host) -> None:
     container, directory = await _socket_dir(host, gpu_memory=2 * GIB)
     raw = await asyncio.to_thread(Raw, directory)
-    page = await asyncio.to_thread(raw.hello)
+    await asyncio.to_thread(raw.hello)
     raw.need(GIB, serial=5)
     tenant = host.up.broker.tenants[str(container.pk)]
     gpu = next(iter(tenant.quota))
@@ -167,7 +168,7 @@ async def test_grant_that_is_lost_with_its_connection_is_told_again_and_counted_
             await host.stop()
             await host.start()
         again = await asyncio.to_thread(Raw, directory)
-        await asyncio.to_thread(again.hello, page.fileno())
+        await asyncio.to_thread(again.hello)
         again.need(GIB, serial=5)
         answer = await asyncio.to_thread(again.read)
         assert answer is not None

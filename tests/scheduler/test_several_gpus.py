@@ -146,7 +146,7 @@ async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_co
         monkeypatch.setattr(Gpus, "open", without_the_first)
         await host.start()
         again = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
-        await asyncio.to_thread(again.hello, page.fileno())
+        await asyncio.to_thread(again.hello)
         (tenant,) = host.up.broker.tenants.values()
         (left,) = tenant.quota
         slot = page.uuids.index(uuid_bytes(left))

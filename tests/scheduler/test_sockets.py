@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.sessions import server as server_module
-from scheduler.sessions.server import Connection, Server
+from scheduler.sessions.connection import Connection
+from scheduler.sessions.server import Server
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Type
 from tests.support.eventually import eventually
 from tests.support.raw import Raw
@@ -31,7 +32,7 @@ class Welcoming:
         self.kept: dict[Connection, list[int]] = {}
         self.fail: Exception | None = None
 
-    def hello(self, connection: Connection, frame: Frame, page: int | None) -> None:
+    def hello(self, connection: Connection, frame: Frame) -> None:
         if self.fail is not None:
             raise self.fail
         self.kept[connection] = [os.dup(connection.peer.pidfd) for _ in range(3)]

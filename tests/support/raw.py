@@ -42,14 +42,14 @@ class Raw:
         self.file = files[0] if files else None
         return unpack(data) if data else None
 
-    def hello(self, page: int | None = None) -> LeasePage | None:
+    def hello(self) -> LeasePage:
         """Says HELLO; the page that came with WELCOME."""
-        self.send(Frame(Type.HELLO, code=WIRE_VERSION), files=() if page is None else (page,))
+        self.send(Frame(Type.HELLO, code=WIRE_VERSION))
         welcome = self.read()
         assert welcome is not None
         assert welcome.type == Type.WELCOME, welcome
-        # Kept mapped, as a program does: without its page it would be another program.
-        self.page = None if self.file is None else LeasePage.adopt(self.file)
+        assert self.file is not None
+        self.page = LeasePage.adopt(self.file)  # kept mapped, as a program does: without it, it would be another one
         return self.page
 
     def need(self, size: int, serial: int = 1, slot: int = 0) -> None:

@@ -1,0 +1,198 @@
+"""One connected process: what it says, a message at a time, and what it is told.
+
+Nothing is received from a connection but when it is its container's turn (turns.py), and nothing that it passes is
+looked at or closed here (closer.py). One connection's bad manners close that connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
+from shim.binding import EXHAUSTED
+
+if TYPE_CHECKING:
+    from scheduler.sessions.server import Server
+
+READ_SIZE = 64 * FRAME_SIZE
+UNSENT_LIMIT = 4096  # frames; a process that reads nothing for so long is broken
+MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what there is no room for, the kernel closes
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection."""
+
+    pid: int
+    uid: int
+    pidfd: int
+
+
+class Connection:
+    """`hold()` keeps its messages unread until `go_on()`.
+
+    Where it is: its container's turns have it (`_queued`), or it is held, or the loop tells when there is something to
+    read (`_listening`).
+    """
+
+    def __init__(self, server: Server, container: str, sock: socket.socket, peer: Peer, patience: float) -> None:
+        self.container = container
+        self.peer = peer
+        self.open = True
+        self.greeted = False
+        self._server = server
+        self._socket = sock
+        self._reader = Reader()
+        self._frames: deque[Frame] = deque()
+        self._queued = self._held = self._listening = False
+        self._unsent: deque[Frame] = deque()
+        self._cut = 0  # how much of the first unsent frame has gone
+        self._loop = asyncio.get_running_loop()
+        self._impatience = self._loop.call_later(patience, self.close, "it did not say HELLO")
+        self._listen()
+
+    # ---- what it says ----
+
+    def _listen(self) -> None:
+        self._listening = True
+        self._loop.add_reader(self._socket, self._readable)
+
+    def _be_deaf(self) -> None:
+        if self._listening:
+            self._listening = False
+            self._loop.remove_reader(self._socket)
+
+    def _readable(self) -> None:
+        if not self._server.turns.at_once(self.container) or self._hear():
+            self._be_deaf()
+            self._queue()
+
+    def _queue(self) -> None:
+        self._queued = True
+        self._server.turns.add(self.container, self._take_turn)
+
+    def _take_turn(self) -> bool:
+        self._queued = self.open and not self._held and self._hear()
+        if not self._queued and self.open and not self._held:
+            self._listen()
+        return self._queued
+
+    def _hear(self) -> bool:
+        """Deals with one message, if there is one; whether there are more."""
+        try:
+            if not self._frames:
+                self._receive()
+            if self._frames:
+                self._deal(self._frames.popleft())
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.close()
+        except WireError as error:
+            self.close(str(error))
+        except Exception as error:
+            self._failed(error)
+        return bool(self._frames) and self.open and not self._held
+
+    def _failed(self, error: Exception) -> None:
+        """The process connects again, and again; so what is told of it is bounded."""
+        short = isinstance(error, OSError) and error.errno in EXHAUSTED
+        self._server.complain(self.container, f"process {self.peer.pid}: {error!r}", None if short else error)
+        self.close()
+
+    def _receive(self) -> None:
+        if self._server.refuses_descriptors(self.container):
+            data = self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
+        else:
+            data = self._receive_descriptors()
+        if data:
+            self._frames.extend(self._reader.feed(data))
+        else:
+            self.close()
+
+    def _receive_descriptors(self) -> bytes:
+        """Also what it passes with its message, as the kernel cannot be told to refuse that."""
+        data, ancillary, _, _ = self._socket.recvmsg(
+            READ_SIZE, socket.CMSG_SPACE(MOST_PASSED * 4), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+        )
+        passed: list[int] = []
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                passed += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+        if passed:
+            self._server.closer.close(self.container, passed)
+            if len(passed) > 1 or self.greeted:  # a page with HELLO is what earlier releases of the shim hand back
+                raise WireError("file descriptors where none belong")
+        return data
+
+    def _deal(self, frame: Frame) -> None:
+        if (frame.type == Type.HELLO) is self.greeted:
+            raise WireError("HELLO is to be said once, and first")
+        if frame.type == Type.HELLO:
+            self.greeted = True
+            self._impatience.cancel()
+            self._server.handler.hello(self, frame)
+        else:
+            self._server.handler.message(self, frame)
+
+    def hold(self, unheard: Frame | None = None) -> None:
+        """Hears nothing more for now; `unheard` is heard first, then."""
+        if unheard is not None:
+            self._frames.appendleft(unheard)
+        if self.open:
+            self._held = True
+            self._be_deaf()
+
+    def go_on(self) -> None:
+        if self.open and self._held:
+            self._held = False
+            if not self._queued:
+                self._queue()
+
+    # ---- what it is told ----
+
+    def send(self, frame: Frame, page: int | None = None) -> None:
+        """Sends now what goes now and keeps the rest; what never goes is reported to `Handler.closed`."""
+        self._unsent.append(frame)
+        if len(self._unsent) > 1:
+            if len(self._unsent) > UNSENT_LIMIT:
+                self._loop.call_soon(self.close, "it does not read its answers")
+            return
+        rights = [] if page is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", page))]
+        self._flush(rights)
+        if self._unsent and self.open:
+            self._loop.add_writer(self._socket, self._flush)
+
+    def _flush(self, rights: list[tuple[int, int, bytes]] | None = None) -> None:
+        data = b"".join(pack(frame) for frame in self._unsent)[self._cut :]
+        try:
+            sent = self._cut + self._socket.sendmsg([data], rights or [], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._loop.remove_writer(self._socket)
+            self._loop.call_soon(self.close)
+            return
+        for _ in range(sent // FRAME_SIZE):
+            self._unsent.popleft()
+        self._cut = sent % FRAME_SIZE
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+
+    def close(self, complaint: str = "") -> None:
+        if not self.open:
+            return
+        self.open = False
+        if complaint:
+            self._server.complain(self.container, f"connection of process {self.peer.pid} closed: {complaint}")
+        self._impatience.cancel()
+        self._be_deaf()
+        self._loop.remove_writer(self._socket)
+        self._server.forget(self, self._socket)
+        # A frame of which only a part went counts as unsent: the process acts on whole ones only.
+        self._server.handler.closed(self, list(self._unsent))

@@ -1,0 +1,105 @@
+"""Who is heard next: one message of each container in turn, and each container within its budget of messages a second.
+
+A container chooses how many connections it has and how much it says on each. So what is heard is not in the order in
+which it came but goes round among the containers, and for no longer than SLICE before the loop is everybody's again:
+whoever says little waits for at most one message of each other container. A container that has used up its budget is
+not heard until there is some again; meanwhile its messages lie in the kernel, and it waits in its own `send`.
+
+What is to be heard is a piece of work: a call that deals with one message and returns whether there are more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+Work = Callable[[], bool]
+
+SLICE = 0.002  # seconds
+
+
+class Budget:
+    """So many a second, and what was not used of one second beside it."""
+
+    def __init__(self, a_second: float, now: float) -> None:
+        self._rate = self._left = float(a_second)
+        self._at = now
+
+    def take(self, now: float, amount: float = 1.0) -> float:
+        """Takes it, and returns 0; or nothing, and returns the seconds until it is there."""
+        self._left = min(self._rate, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < min(amount, self._rate):
+            return (min(amount, self._rate) - self._left) / self._rate
+        self._left -= amount
+        return 0.0
+
+
+class Turns:
+    """`a_second`: messages of one container."""
+
+    def __init__(self, a_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._a_second = a_second
+        self._clock = clock
+        self._work: dict[str, deque[Work]] = {}
+        self._round: deque[str] = deque()  # containers with work and with budget left
+        self._budgets: dict[str, Budget] = {}
+        self._coming = False
+        self._began = clock()
+
+    def at_once(self, container: str) -> bool:
+        """Whether a message may be heard now, without waiting for a turn: if nobody waits for one. It is counted.
+
+        Of two slices only the first is given away so: of thousands who speak at the same moment, most have to queue.
+        """
+        if self._work:
+            return False
+        now = self._clock()
+        if now - self._began > 2 * SLICE:
+            self._began = now
+        return now - self._began <= SLICE and not self._take(container, now)
+
+    def add(self, container: str, work: Work) -> None:
+        if container in self._work:
+            self._work[container].append(work)
+        else:
+            self._work[container] = deque([work])
+            self._join(container)
+
+    def forget(self, container: str) -> None:
+        """It has ended, and all its connections are closed."""
+        self._budgets.pop(container, None)
+
+    def _take(self, container: str, now: float) -> float:
+        budget = self._budgets.get(container)
+        if budget is None:
+            budget = self._budgets[container] = Budget(self._a_second, now)
+        return budget.take(now)
+
+    def _join(self, container: str) -> None:
+        self._round.append(container)
+        if not self._coming:
+            self._coming = True
+            asyncio.get_running_loop().call_soon(self._go_round)
+
+    def _go_round(self) -> None:
+        self._coming = False
+        end = self._clock() + SLICE
+        while self._round and (now := self._clock()) < end:
+            container = self._round.popleft()
+            if pause := self._take(container, now):
+                asyncio.get_running_loop().call_later(pause, self._join, container)
+                continue
+            queue = self._work[container]
+            work = queue.popleft()
+            if work():
+                queue.append(work)
+            if queue:
+                self._round.append(container)
+            else:
+                del self._work[container]
+        if self._round and not self._coming:
+            self._coming = True
+            asyncio.get_running_loop().call_soon(self._go_round)
