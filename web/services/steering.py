@@ -1,8 +1,9 @@
 """The only writers of desired state: REST, pages and the admin site all call these.
 
-Each function checks who asks and whether it makes sense, writes its rows in one transaction, and sends the scheduler
-a hint once they are committed. What then really happened is in the command's outcome: see `wait_for`. Everything that
-can be refused without the scheduler is refused before a row is written. All raise `web.errors.Problem`.
+Each function checks who asks, before it tells anything about what it is asked for, and then whether it makes sense;
+it writes its rows in one transaction, and sends the scheduler a hint once they are committed. What then really happened
+is in the command's outcome: see `wait_for`. Everything that can be refused without the scheduler is refused before a
+row is written. All raise `web.errors.Problem`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def kill(user: User, container: Container, grace: float = 0, note: str = "") -> 
 
 def remove(user: User, container: Container) -> Command:
     """Has the engine forget an ended container. Its history stays."""
+    require_steering(user, container, str(Command.Kind.REMOVE))
     if container.removed_at is not None:
         raise not_found(f'"{container.name}" was removed already.')
     if container.finished_at is None:
@@ -70,10 +72,10 @@ def remove(user: User, container: Container) -> Command:
 
 def change(user: User, container: Container, **fields: Any) -> Command:
     """Another `gpu_memory` or `priority` for a container that lives."""
+    require_steering(user, container, str(Command.Kind.CHANGE))
     asked = ChangeSpec.parse(fields)
     if not asked:
         raise invalid("Nothing to change: give gpu_memory or priority.")
-    require_steering(user, container, "change")
     limits = allowances.limits_of(user)
     if "priority" in asked:
         allowances.require_priority(limits, asked["priority"])
