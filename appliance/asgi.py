@@ -17,7 +17,7 @@ from django.urls import path  # noqa: E402
 from appliance.static import StaticFiles  # noqa: E402
 from appliance.threads import Handler, Threads  # noqa: E402
 from web.console.consumer import ConsoleConsumer  # noqa: E402
-from web.http.middleware import SocketsRefuseNul  # noqa: E402
+from web.http.middleware import SocketsRefuseBadText  # noqa: E402
 from web.live.consumer import DashboardConsumer  # noqa: E402
 
 sockets = [
@@ -28,6 +28,6 @@ sockets = [
 application = ProtocolTypeRouter(
     {
         "http": StaticFiles(Threads(Handler())),
-        "websocket": SocketsRefuseNul(AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets)))),
+        "websocket": SocketsRefuseBadText(AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets)))),
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -66,15 +66,19 @@ def seconds(text: str) -> float:
 
 def day_or_time(text: str, now: datetime) -> str:
     """A point in time for a report, in ISO format: a date, a date with a time, or how long ago (7d). ValueError."""
+    ago = _as(lambda: now - timedelta(seconds=seconds(text)))
+    when = ago or _as(lambda: datetime.fromisoformat(text).astimezone(UTC))  # without a zone: in this terminal's
+    if when is None:
+        raise ValueError(f"{text!r} is not a time: write 2026-11-01, 2026-11-01T08:00 or 7d (ago)")
+    return when.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _as(reading: Callable[[], datetime]) -> datetime | None:
+    """None if it cannot be read so, or lies beyond all time."""
     try:
-        return (now - timedelta(seconds=seconds(text))).astimezone(UTC).isoformat(timespec="seconds")
-    except ValueError:
-        pass
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time: write 2026-11-01, 2026-11-01T08:00 or 7d (ago)") from None
-    return when.astimezone(UTC).isoformat(timespec="seconds")  # one without a zone is meant in this terminal's
+        return reading()
+    except (ValueError, OverflowError):
+        return None
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -74,6 +74,12 @@ def test_report_times_are_dates_times_or_how_long_ago():
         day_or_time("last week", NOW)
 
 
+@pytest.mark.parametrize("text", ["99999999999d", "0001-01-01T00:00+14:00", "9999-12-31T23:59-23:00"])
+def test_a_time_beyond_all_time_is_refused_in_words(text):
+    with pytest.raises(ValueError, match="is not a time: write"):
+        day_or_time(text, NOW)
+
+
 def test_a_clock_time_carries_its_date_only_on_another_day():
     here = NOW.astimezone()
     assert clock(NOW.isoformat(), NOW) == here.strftime("%H:%M:%S")

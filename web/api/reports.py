@@ -22,6 +22,7 @@ from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, SpanQuery
 from web.errors import invalid
 from web.history import peaks, reports
+from web.spec import periods
 
 _MONTH = timedelta(days=30)
 
@@ -56,8 +57,8 @@ class ReportAnswer(serializers.Serializer[Any]):
 class AllocationReport(APIView):
     """The audit report: who held how much VRAM for how long (GiB × hours), waited (seconds), and was rejected.
 
-    From `from` (30 days before `to`, if left out) until `to` (now). `peak` is in bytes, `cost` in whatever the price of
-    a GiB × hour is set in. `format=csv` gives the rows as a file. 400: the range is empty.
+    From `from` (30 days before `to`, if left out) until `to` (now, at the latest). `peak` is in bytes, `cost` in
+    whatever the price of a GiB × hour is set in. `format=csv` gives the rows as a file. 400: the range is empty.
     """
 
     @extend_schema(
@@ -66,9 +67,7 @@ class AllocationReport(APIView):
     def get(self, request: Request) -> HttpResponseBase:
         query = ReportQuery.of(request)
         end = query.get("to") or timezone.now()
-        start = query.get("from") or end - _MONTH
-        if start >= end:
-            raise invalid(f"The range is empty: it ends at {end:%Y-%m-%d %H:%M}, before it begins.", "from")
+        start, end = periods.past(query.get("from") or end - _MONTH, end)
         found = reports.report(start, end, query["group_by"], query["owner"])
         if query["format"] == "json":
             return Response(ReportAnswer(found.as_dict()).data)

@@ -14,6 +14,7 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from web.errors import Problem
+from web.texts import fault_of
 
 
 class StrictJSONParser(BaseParser):
@@ -32,7 +33,8 @@ class StrictJSONParser(BaseParser):
             return {}
         try:
             data = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_refuse_constant)
-            _check_text(data)
+            if fault := fault_of(data):
+                raise ValueError(f"text may not hold {fault}")
         except RecursionError:
             raise ParseError("The body is nested too deeply.") from None
         except ValueError as error:
@@ -53,20 +55,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a number in JSON")
-
-
-def _check_text(data: Any) -> None:
-    if isinstance(data, str):
-        if "\0" in data:
-            raise ValueError("text may not hold a NUL character")
-        data.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
-    elif isinstance(data, dict):
-        for name, value in data.items():
-            _check_text(name)
-            _check_text(value)
-    elif isinstance(data, list):
-        for value in data:
-            _check_text(value)
 
 
 class OnlyJson(BaseContentNegotiation):

@@ -1,4 +1,4 @@
-"""What every request passes: it is noted where it came from, for the audit log, and a NUL character stops it."""
+"""What every request passes: where it came from is noted for the audit log; text that nothing can hold stops it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.cookie import parse_cookie
 from django.http.response import HttpResponseBase
 
 from web import audit
 from web.errors import invalid
+from web.texts import fault_of
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
@@ -22,17 +24,18 @@ def remember_origin(get_response: Respond) -> Respond:
     return respond
 
 
-def refuse_nul(get_response: Respond) -> Respond:
-    """Answers 400 to a NUL character. PostgreSQL can neither store nor look for one, and no person types one.
+def refuse_bad_text(get_response: Respond) -> Respond:
+    """Answers 400 to text that cannot be stored or looked for (web/texts.py).
 
     In one place for the pages, the admin site and whatever else reads a form or an address, since each text that one
     of them forgot would be a 500. In front of the sessions, whose key comes out of a cookie.
     """
 
     def respond(request: HttpRequest) -> HttpResponseBase:
-        if not any("\0" in text for text in _texts(request)):
+        fault = next((fault for text in _texts(request) if (fault := fault_of(text))), "")
+        if not fault:
             return get_response(request)
-        problem = invalid("The request contains a NUL character, which is not allowed. Take it out and try again.")
+        problem = invalid(f"The request contains {fault}, which is not allowed. Take it out and try again.")
         if _is_rest(request):
             return JsonResponse(problem.as_dict(), status=problem.status)
         return HttpResponse(problem.message, "text/plain; charset=utf-8", problem.status)
@@ -40,14 +43,15 @@ def refuse_nul(get_response: Respond) -> Respond:
     return respond
 
 
-class SocketsRefuseNul:
+class SocketsRefuseBadText:
     """The same for WebSockets: their handshake looks for a session, too. Around all that reads the cookie."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if any(b"\0" in value for _, value in scope["headers"]):
+        cookies = [parse_cookie(value.decode("latin-1")) for name, value in scope["headers"] if name == b"cookie"]
+        if fault_of([scope["path"], cookies]):
             await receive()  # the handshake; closed before it is accepted, it is answered with 403
             await send({"type": "websocket.close"})
         else:

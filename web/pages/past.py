@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -11,9 +11,11 @@ from django.utils import timezone
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
+from web.errors import invalid
 from web.history import samples
 from web.models import Gpu
 from web.pages.frame import show
+from web.spec import periods
 
 
 @login_required
@@ -29,18 +31,29 @@ def replay(request: HttpRequest) -> HttpResponse:
 @require_GET
 def day(request: HttpRequest, uuid: str) -> JsonResponse:
     """24 hours up to ?until= (seconds since the epoch; now if it is left out)."""
-    until = _time(request.GET.get("until"))
-    return JsonResponse(samples.holders(get_object_or_404(Gpu, uuid=uuid), until - samples.DAY_LONG, until))
+    gpu = get_object_or_404(Gpu, uuid=uuid)
+    try:
+        until = _time(request.GET.get("until"))
+    except ValueError as error:
+        return _refused(error, "until")
+    return JsonResponse(samples.holders(gpu, until - samples.DAY_LONG, until))
 
 
 @login_required
 @require_GET
 def moment(request: HttpRequest, uuid: str) -> JsonResponse:
-    return JsonResponse(samples.moment(get_object_or_404(Gpu, uuid=uuid), _time(request.GET.get("at"))))
+    """Who held what at ?at= (seconds since the epoch; now if it is left out)."""
+    gpu = get_object_or_404(Gpu, uuid=uuid)
+    try:
+        at = _time(request.GET.get("at"))
+    except ValueError as error:
+        return _refused(error, "at")
+    return JsonResponse(samples.moment(gpu, at))
 
 
 def _time(text: str | None) -> datetime:
-    try:
-        return datetime.fromtimestamp(float(text or ""), UTC)
-    except (ValueError, OverflowError, OSError):
-        return timezone.now()
+    return periods.second(text) if text else timezone.now()
+
+
+def _refused(error: ValueError, field: str) -> JsonResponse:
+    return JsonResponse(invalid(str(error), field).as_dict(), status=400)

@@ -10,8 +10,10 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from web.errors import Problem
 from web.history import peaks, reports
 from web.pages.frame import person, show
+from web.spec import periods
 
 GROUPINGS = {"user": "User", "group": "Group", "container": "Container", "image": "Image", "day": "Day"}
 
@@ -21,15 +23,16 @@ GROUPINGS = {"user": "User", "group": "Group", "container": "Container", "image"
 def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """?from=&to= (dates, both included), ?group_by=, ?mine=1, ?format=csv. Everybody's, as over REST, unless `mine`."""
     today = timezone.now().date()
-    first, told_first = _date(request.GET.get("from"), today - timedelta(days=29))
-    last, told_last = _date(request.GET.get("to"), today)
+    first, last, error = today - timedelta(days=29), today, ""
+    try:
+        first, last = _date(request.GET.get("from"), first), _date(request.GET.get("to"), last)
+        start, end = periods.past(_midnight(first), _midnight(last) + timedelta(days=1))
+    except ValueError as wrong:
+        error = str(wrong)
+    except Problem as problem:
+        error = problem.message
     group_by = request.GET.get("group_by", "user")
     group_by = group_by if group_by in GROUPINGS else "user"
-    error = ""
-    if not (told_first and told_last):
-        error = "A date is written like 2026-11-20."
-    elif first > last:
-        error = "The range ends before it begins."
     context: dict[str, Any] = {
         "first": first,
         "last": last,
@@ -40,10 +43,8 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     }
     if error:
         return show(request, "reports.html", context, status=400)
-    start = datetime.combine(first, time.min, UTC)
-    end = min(datetime.combine(last, time.max, UTC) + timedelta(microseconds=1), timezone.now())
     owner = person(request).get_username() if context["mine"] else ""
-    found = reports.report(start, max(start, end), group_by, owner)
+    found = reports.report(start, end, group_by, owner)
     if request.GET.get("format") == "csv":
         response = StreamingHttpResponse(reports.csv_stream(found), content_type="text/csv; charset=utf-8")
         name = f"gpushare-{group_by}-{first}-{last}.csv"
@@ -61,11 +62,10 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     return show(request, "reports.html", context)
 
 
-def _date(text: str | None, otherwise: date) -> tuple[date, bool]:
-    """The date, and whether it was one (nothing given is fine)."""
-    if not text:
-        return otherwise, True
-    try:
-        return date.fromisoformat(text), True
-    except ValueError:
-        return otherwise, False
+def _date(text: str | None, otherwise: date) -> date:
+    """Raises ValueError in words."""
+    return periods.point(text).date() if text else otherwise
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)

@@ -16,6 +16,7 @@ from rest_framework import serializers
 
 from web.errors import Problem
 from web.sizes import format_size, parse_size
+from web.texts import fault_of
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -29,8 +30,8 @@ class StrictSerializer(serializers.Serializer[Any]):
                     message = f"There is no field of this name. There are: {known}."
                     raise serializers.ValidationError({force_str(name)[:64]: [message]}, code="unknown_field")
             for name, value in data.items():
-                if _holds_nul(value):  # no database, command line or variable can
-                    raise serializers.ValidationError({name: ["This may not hold a NUL character."]})
+                if fault := fault_of(value):
+                    raise serializers.ValidationError({name: [f"This may not hold {fault}."]})
         return dict(super().to_internal_value(data))
 
     @classmethod
@@ -39,20 +40,6 @@ class StrictSerializer(serializers.Serializer[Any]):
         if not serializer.is_valid():
             raise problem_from(serializer.errors)
         return dict(serializer.validated_data)
-
-
-def _holds_nul(value: Any) -> bool:
-    """Whether a text in it does. Without recursion: it may be nested as deeply as its sender likes."""
-    left = [value]
-    while left:
-        match left.pop():
-            case str() as text if "\0" in text:
-                return True
-            case list() as items:
-                left += items
-            case dict() as items:
-                left += [*items, *items.values()]
-    return False
 
 
 def problem_from(errors: Any) -> Problem:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Q
-from django.utils.dateparse import parse_date, parse_datetime
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -15,6 +14,7 @@ from rest_framework.request import Request
 
 from web.models import State
 from web.models.states import in_state
+from web.spec import periods
 from web.spec.fields import StrictSerializer
 
 
@@ -46,17 +46,9 @@ class TimeField(serializers.Field[datetime, Any, str, Any]):
 
     def to_internal_value(self, data: Any) -> datetime:
         try:
-            found = parse_datetime(data) if "T" in data or " " in data.strip() else None
-            date = parse_date(data) if found is None else None
-        except ValueError:  # looks right, but there is no such day or hour
-            found = date = None
-        if date is not None:
-            found = datetime.combine(date, time(), UTC)
-        if found is None:
-            raise serializers.ValidationError("This has to be a date, such as 2026-11-20, or a time in ISO form.")
-        if not 2000 <= found.year < 3000:
-            raise serializers.ValidationError("The year has to be from 2000 to 2999.")
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+            return periods.point(data)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from None
 
     def to_representation(self, value: datetime) -> str:
         return value.isoformat()
