@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import django
 
@@ -11,13 +12,15 @@ django.setup(set_prefix=False)  # before anything that imports models
 
 from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[import-untyped]  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # type: ignore[import-untyped]  # noqa: E402
+from django.conf import settings  # noqa: E402
 from django.urls import path  # noqa: E402
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E402
 
 from appliance.static import StaticFiles  # noqa: E402
 from appliance.threads import Handler, Threads  # noqa: E402
 from web.console.consumer import ConsoleConsumer  # noqa: E402
-from web.http.middleware import SocketsRefuseBadText  # noqa: E402
+from web.http.gate import Application, Gate, Receive, Send  # noqa: E402
+from web.http.sockets import Sockets  # noqa: E402
 from web.live.consumer import DashboardConsumer  # noqa: E402
 
 sockets = [
@@ -25,9 +28,25 @@ sockets = [
     path("ws/containers/<uuid:pk>/console/", ConsoleConsumer.as_asgi()),
 ]
 
-application = ProtocolTypeRouter(
+
+class OverTls:
+    """Everybody comes through a proxy that speaks TLS, whether it says so or not."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        scope["scheme"] = "wss" if scope["type"] == "websocket" else "https"
+        await self._app(scope, receive, send)
+
+
+application: Any = ProtocolTypeRouter(
     {
-        "http": StaticFiles(Threads(Handler())),
-        "websocket": SocketsRefuseBadText(AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(sockets)))),
+        "http": StaticFiles(Gate(Threads(Handler()))),
+        "websocket": Sockets(AuthMiddlewareStack(URLRouter(sockets)), sockets),
     }
 )
+if settings.GPUSHARE_TLS:
+    application = OverTls(application)
+if settings.GPUSHARE_TRUSTED_PROXIES:
+    application = ProxyHeadersMiddleware(application, trusted_hosts=settings.GPUSHARE_TRUSTED_PROXIES)

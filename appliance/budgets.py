@@ -44,7 +44,7 @@ class Budgets:
     )  # fmt: skip
     reserved_descriptors: int = _row(
         512, "descriptors", "all",
-        "Kept by the scheduler for its engine, its database and what is connected already; of few, a quarter.",
+        "Kept by each process for its engine, its database and what is connected already; of few, a quarter.",
     )  # fmt: skip
     needs: int = _row(
         32, "open calls", "container",
@@ -76,8 +76,10 @@ class Budgets:
     )  # fmt: skip
 
     # ---- what reaches the web side: people and strangers ----
-    log_followers: int = _row(8, "followed logs", "user", "More than one watches at once; each is read once a moment.")
-    log_followers_in_all: int = _row(64, "followed logs", "all", "300 of them slowed decisions down to 0.3 s.")
+    log_followers: int = _row(
+        32, "followed logs", "user", "A run with its output on the screen is one; a log is read once for all.",
+    )  # fmt: skip
+    log_followers_in_all: int = _row(256, "followed logs", "all", "300 of them slowed decisions down to 0.3 s.")
     consoles: int = _row(8, "consoles", "user", "Each takes three descriptors, and its output a share of the loop.")
     consoles_in_all: int = _row(64, "consoles", "all", "A share of the loop and of the descriptors is kept for others.")
     websockets: int = _row(32, "WebSockets", "user", "Every open tab of the dashboard has one.")
@@ -85,15 +87,23 @@ class Budgets:
         64, "WebSockets", "address", "A lab behind one address has a few people with a few tabs each.",
     )  # fmt: skip
     websockets_in_all: int = _row(512, "WebSockets", "all", "Each is sent every change; so many cost half a core.")
+    websocket_messages_a_second: int = _row(
+        1000, "messages a second", "connection", "A console acknowledges each piece of output; who sends more waits.",
+    )  # fmt: skip
     http_connections_of_an_address: int = _row(
         256, "connections", "address", "Browsers open six; scripts of a whole lab behind one address some dozens.",
     )  # fmt: skip
     http_connections_in_all: int = _row(
         2048, "connections", "all", "20,400 half requests took all descriptors, and the database could not be opened.",
     )  # fmt: skip
-    requests_at_once: int = _row(16, "open requests", "user", "There are fewer threads than that to answer them.")
+    requests_at_once: int = _row(
+        32, "open requests", "user", "Each has a thread, and a launch waits in it up to five seconds for its outcome.",
+    )  # fmt: skip
     requests_at_once_of_an_address: int = _row(
-        64, "open requests", "address", "Several people may come from one address, and a proxy is one.",
+        64, "open requests", "address", "Until it is known whose they are, which takes a moment.",
+    )  # fmt: skip
+    requests_at_once_in_all: int = _row(
+        256, "open requests", "all", "So many threads, each with a connection to the database and its descriptors.",
     )  # fmt: skip
     requests_a_second: int = _row(
         100, "requests a second", "user", "Ten times what the command line and the pages ask; others count by address.",
@@ -101,9 +111,12 @@ class Budgets:
     sign_ins_a_minute: int = _row(
         60, "attempts a minute", "address", "Checking a password costs a tenth of a second of a core.",
     )  # fmt: skip
-    body_bytes: int = _row(
-        3 << 20, "bytes", "request", "The largest launch is under 1 MiB; a view that takes more says so itself.",
+    body_bytes: int = _row(3 << 20, "bytes", "request", "The largest launch that makes sense is under 1 MiB.")
+    anonymous_body_bytes: int = _row(
+        32 << 10, "bytes", "request", "A name and a password; all connections together are then 64 MiB.",
     )  # fmt: skip
+    large_bodies: int = _row(4, "bodies", "user", "Those larger than a stranger's may be, while they are on their way.")
+    large_bodies_in_all: int = _row(16, "bodies", "all", "They lie in memory: 48 MiB at most.")
     header_seconds: int = _row(10, "seconds", "request", "A head is one packet or two, also over a slow line.")
     body_seconds: int = _row(60, "seconds", "request", "3 MiB in this time are 50 kB a second.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 
 from django.core.exceptions import ImproperlyConfigured
@@ -48,6 +49,17 @@ def size(name: str, default: str) -> int:
         return parse_size(os.environ.get(name) or default)
     except ValueError as error:
         raise ImproperlyConfigured(f"{name}: {error}") from None
+
+
+def networks(name: str) -> list[str]:
+    """Addresses and networks, separated by spaces or commas: "127.0.0.1 10.0.0.0/8"."""
+    found = words(name)
+    for word in found:
+        try:
+            ipaddress.ip_network(word)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{name}: {error}.") from None
+    return found
 
 
 def port_range(name: str, default: str) -> tuple[int, int]:

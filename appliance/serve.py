@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 from dataclasses import dataclass
 
-import uvicorn
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.urls import get_resolver
 
-from appliance.asgi import application
+from appliance.listening import BACKLOG, answer, listen
 from appliance.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
 from scheduler.worker import CANNOT_START, writing_in_words
 from web.people.bootstrap import ensure_admin
-
-BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +33,6 @@ class Address:
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Binds before anything else starts, so that a taken port costs nothing. Port 0 picks a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it. asyncio would not set it on them, and then every answer waits 40 ms for a delayed ACK.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise CommandError(
-            f"Cannot listen on {host}:{port} ({error.strerror}). Is the appliance running already? "
-            f"Choose another port: PORT=8001 make up"
-        ) from error
-    return listener
 
 
 def _prepare() -> str:
@@ -103,7 +81,4 @@ class Appliance:
             raise CannotStart(str(error)) from None
 
     def _answer(self) -> None:
-        config = uvicorn.Config(
-            application, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2
-        )
-        uvicorn.Server(config).run(sockets=[self._listener])
+        answer(self._listener)

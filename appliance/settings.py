@@ -87,6 +87,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "web.http.middleware.keep_budgets",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "web.http.security.content_security_policy",
@@ -136,10 +137,11 @@ CHANNEL_LAYERS = {
     else {"BACKEND": "appliance.datagrams.Datagrams", "CONFIG": {"folder": HOME / "hints"}}
 }
 
-CACHES = {  # throttles count in it: all web processes together
+CACHES = {  # requests and failures are counted in it: all web processes together
     "default": {"BACKEND": "web.http.throttle_cache.Counts", "LOCATION": REDIS_URL}
     if REDIS_URL
-    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    # Large, or strangers could have their failures forgotten by asking from many addresses.
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
 }
 
 AUTHENTICATION_BACKENDS = ["web.people.signin.Throttle", "django.contrib.auth.backends.ModelBackend"]
@@ -165,8 +167,17 @@ STATICFILES_DIRS = [BASE_DIR / "static", *([vendor] if (vendor := BASE_DIR / ".b
 STATIC_URL = f"static/{_digest(BASE_DIR / 'requirements' / 'run.txt', *STATICFILES_DIRS)}/"  # see appliance/static.py
 
 GPUSHARE_BUDGETS = budgets.read(os.environ)
-DATA_UPLOAD_MAX_MEMORY_SIZE = GPUSHARE_BUDGETS.body_bytes
+DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = GPUSHARE_BUDGETS.body_bytes  # nothing goes to disk
 
+# Proxies whose X-Forwarded-For is believed: the address on the right that is none of them has asked.
+GPUSHARE_TRUSTED_PROXIES = environment.networks("GPUSHARE_TRUSTED_PROXIES")
+GPUSHARE_TLS = os.environ.get("GPUSHARE_TLS") == "1"  # everybody comes through a proxy that speaks TLS
+if GPUSHARE_TLS:
+    # A browser takes a cookie of such a name from the whole of this origin alone: a page on another port of this host,
+    # such as a container's, can neither set nor be sent one without TLS.
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_HSTS_SECONDS = 365 * 86400
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
@@ -184,12 +195,6 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "web.api.protocol.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
-    "NUM_PROXIES": 0,  # else a client could choose its address by X-Forwarded-For; the server decides whom it believes
-    "DEFAULT_THROTTLE_CLASSES": ["web.http.throttles.ByUser"],
-    "DEFAULT_THROTTLE_RATES": {
-        "api": f"{GPUSHARE_BUDGETS.requests_a_second}/second",
-        "sign-in": f"{GPUSHARE_BUDGETS.sign_ins_a_minute}/minute",
-    },
     "DEFAULT_METADATA_CLASS": None,  # the OpenAPI document says what there is; OPTIONS would say it differently
 }
 SPECTACULAR_SETTINGS = {
@@ -207,7 +212,8 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"in sums": {"()": "web.http.sums.InSums"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["in sums"]}},
     "loggers": {name: {"level": "WARNING"} for name in ("httpx", "uvicorn")},  # a line a request is too much
     "root": {"handlers": ["stderr"], "level": os.environ.get("GPUSHARE_LOG", "INFO")},
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import mimetypes
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from django.conf import settings
 from django.contrib.staticfiles import finders
 from django.core.exceptions import SuspiciousFileOperation
 
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+from web.http.gate import Application, Receive, Send
 
 _TEXT = ("text/", "application/javascript", "application/json", "image/svg+xml")
 

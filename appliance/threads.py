@@ -18,7 +18,7 @@ from django.core.signals import request_started
 from django.db import connections
 from django.urls import set_script_prefix
 
-from appliance.static import Application, Receive, Send
+from web.http.gate import Application, Receive, Send
 
 KEPT = 16  # wait for the next requests, each with its connection; a burst makes more, and they end after it
 

@@ -153,7 +153,7 @@ def test_a_second_web_process_over_the_same_home_answers_as_the_first_does(appli
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = str(listener.fileno())
         second = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "appliance.asgi:application", "--fd", number, "--lifespan", "off"],
+            [sys.executable, "manage.py", "runweb", "--fd", number],
             cwd=ROOT, env={**os.environ, "GPUSHARE_HOME": str(appliance.home)}, pass_fds=[listener.fileno()],
         )  # fmt: skip
         first, appliance.url = appliance.url, f"http://127.0.0.1:{listener.getsockname()[1]}"

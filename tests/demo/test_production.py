@@ -59,7 +59,7 @@ class Production:
 
     def start_web(self) -> None:
         number = self._listener.fileno()
-        self._start("web", "-m", "uvicorn", "appliance.asgi:application", "--fd", str(number), "--lifespan", "off")
+        self._start("web", "manage.py", "runweb", "--fd", str(number))
 
     def _start(self, name: str, *words: str) -> None:
         self._services[name] = subprocess.Popen(

@@ -81,7 +81,7 @@ def person(name: str, role: str = "user") -> User:
 
 @contextmanager
 def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]:
-    """uvicorn in a process, on a port that the kernel chose, with a home of its own."""
+    """`manage.py runweb`, on a port that the kernel chose, with a home of its own."""
     env = {
         **os.environ,
         "DATABASE_URL": f"sqlite:///{home / 'gpushare.sqlite3'}",
@@ -95,7 +95,7 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
     with socket.create_server(("127.0.0.1", 0)) as listener, open(home / "server.log", "wb") as log:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the appliance does
         fd = listener.fileno()
-        command = [sys.executable, "-m", "uvicorn", "appliance.asgi:application", "--fd", str(fd), "--lifespan", "off"]
+        command = [sys.executable, "manage.py", "runweb", "--fd", str(fd)]
         process = subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=log, **run)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:

@@ -71,7 +71,7 @@ async def page(browser: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def open_page(browser: Client) -> ApplicationCommunicator:
-    headers = [(b"origin", b"http://localhost"), cookie_of(browser)]
+    headers = [(b"host", b"localhost"), (b"origin", b"http://localhost"), cookie_of(browser)]
     scope = {"type": "websocket", "path": "/ws/dashboard/", "headers": headers, "query_string": b""}
     return ApplicationCommunicator(application, scope)
 

@@ -90,7 +90,11 @@ class Connection(ApplicationCommunicator):
         origin: str = "http://localhost",
         cookie: tuple[bytes, bytes] | None = None,
     ) -> None:
-        headers = [(b"origin", origin.encode()), *([(b"authorization", f"Token {key}".encode())] if key else [])]
+        headers = [
+            (b"host", b"localhost"),
+            (b"origin", origin.encode()),
+            *([(b"authorization", f"Token {key}".encode())] if key else []),
+        ]
         headers += [cookie] if cookie else []
         path = f"/ws/containers/{container.pk}/console/"
         super().__init__(application, {"type": "websocket", "path": path, "headers": headers, "query_string": b""})

@@ -52,8 +52,10 @@ def test_what_is_not_there_is_told(client, method, path, expected):
     assert error_of(client.generic(method, path)) == expected
 
 
-def test_a_body_beyond_the_limit_is_413(client):
-    answer = client.generic("POST", "/api/v1/containers/", b" " * 3_000_000, "application/json")
+def test_a_body_beyond_the_limit_is_413(client, settings):
+    answer = client.generic(
+        "POST", "/api/v1/containers/", b" " * (settings.GPUSHARE_BUDGETS.body_bytes + 1), "application/json"
+    )
     assert error_of(answer) == (413, "too_large")
 
 

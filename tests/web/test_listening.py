@@ -7,7 +7,7 @@ import socket
 import pytest
 from django.core.management import CommandError
 
-from appliance.serve import listen
+from appliance.listening import listen
 
 
 def test_no_answer_waits_for_a_delayed_acknowledgement():

@@ -9,8 +9,8 @@ from django.contrib.auth import authenticate
 from django.test import Client
 from rest_framework.test import APIClient
 
+from appliance.budgets import Budgets
 from tests.support.people import client_for, make_user
-from web.http import throttles
 from web.people import signin
 
 pytestmark = pytest.mark.django_db
@@ -70,23 +70,39 @@ def test_it_holds_for_the_login_page_and_the_admin_site_too(bob):
     assert authenticate(None, username="bob", password="right") == bob  # no address, no failures from it
 
 
-def test_asking_too_often_is_429_and_says_when_to_come_back(bob, monkeypatch):
-    monkeypatch.setattr(throttles.ByUser, "THROTTLE_RATES", {"api": "3/minute", "sign-in": "3/minute"})
+def test_asking_too_often_is_429_and_says_when_to_come_back(bob, settings):
+    settings.GPUSHARE_BUDGETS = Budgets(requests_a_second=3)
     client = client_for(bob)
     answers = [client.get("/api/v1/gpus/") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert answers[-1].json()["error"]["code"] == "too_many_requests"
-    assert 0 < int(answers[-1]["Retry-After"]) <= 61
+    assert answers[-1]["Retry-After"] == "1"
     assert client_for(make_user("eve")).get("/api/v1/gpus/").status_code == 200
 
 
-def test_signing_in_has_a_rate_of_its_own(monkeypatch):
-    monkeypatch.setattr(throttles.SignIn, "THROTTLE_RATES", {"api": "9/minute", "sign-in": "2/minute"})
-    assert [attempt("right") for _ in range(3)] == [201, 201, 429]
+def test_another_token_or_a_session_is_no_second_budget(bob, settings):
+    settings.GPUSHARE_BUDGETS = Budgets(requests_a_second=2)
+    browser = Client()
+    browser.force_login(bob)
+    assert client_for(bob).get("/api/v1/gpus/").status_code == 200
+    assert browser.get("/queue/").status_code == 200
+    refused = browser.get("/queue/")
+    assert (refused.status_code, refused["Retry-After"]) == (429, "1")
+    assert "More than 2 requests a second" in refused.content.decode()
+    assert client_for(bob).get("/api/v1/gpus/").status_code == 429
 
 
-def test_a_made_up_address_does_not_help(monkeypatch):
-    monkeypatch.setattr(throttles.SignIn, "THROTTLE_RATES", {"api": "9/minute", "sign-in": "2/minute"})
+@pytest.mark.parametrize("path", [URL, "/login/", "/admin/login/"])
+def test_signing_in_has_a_rate_of_its_own(settings, path):
+    settings.GPUSHARE_BUDGETS = Budgets(sign_ins_a_minute=2)
+    body = {"username": "bob", "password": "right"}
+    answers = [APIClient().post(path, body, format="json") for _ in range(3)]
+    assert [answer.status_code == 429 for answer in answers] == [False, False, True]
+    assert answers[-1]["Retry-After"] == "60"
+
+
+def test_a_made_up_address_does_not_help(settings):
+    settings.GPUSHARE_BUDGETS = Budgets(sign_ins_a_minute=2)
     body = {"username": "bob", "password": "right"}
     answers = [APIClient().post(URL, body, format="json", headers={"X-Forwarded-For": f"10.0.0.{n}"}) for n in range(3)]
     assert [answer.status_code for answer in answers] == [201, 201, 429]

@@ -23,7 +23,6 @@ from web.api.protocol.access import person
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
 from web.errors import Problem, forbidden
-from web.http import throttles
 from web.models import Scope, Token
 from web.people import signin, tokens
 from web.spec.fields import StrictNumber, StrictSerializer, StrictText
@@ -78,7 +77,6 @@ class SignIn(GenericAPIView[Token]):
 
     authentication_classes = []
     permission_classes = []
-    throttle_classes = [throttles.SignIn]
     serializer_class = NewTokenAnswer
 
     @extend_schema(request=SignInSpec, responses={201: NewTokenAnswer, **ERRORS})

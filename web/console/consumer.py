@@ -17,6 +17,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[im
 from django.conf import settings
 
 from web import audit
+from web.budgets import Place, Places
 from web.console.frames import BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
 from web.errors import Problem, conflict, not_found
 from web.models import Container
@@ -27,18 +28,21 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
+_open = Places("consoles", "consoles_in_all")
 AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
 
 
 class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     line: Line | None = None
     passing: asyncio.Task[None] | None = None
+    place: Place | None = None
     opened_at = 0.0
 
     async def connect(self) -> None:
         await self.accept()
         try:
             self.user, self.container = await database_sync_to_async(admit)(self.scope)
+            self.place = _open.require(self.user.pk, "consoles are open")
             self.line = await dial(settings.GPUSHARE_HOME, self.container.pk)
         except Problem as problem:
             await self._refuse(problem)
@@ -56,6 +60,8 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._refuse(BAD_FRAME)
 
     async def disconnect(self, code: int) -> None:
+        if self.place:
+            self.place.free()
         if self.passing:
             self.passing.cancel()
             await asyncio.gather(self.passing, return_exceptions=True)

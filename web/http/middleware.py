@@ -1,16 +1,23 @@
-"""What every request passes: where it came from is noted for the audit log; text that nothing can hold stops it."""
+"""What every request passes: where it came from is noted for the audit log; text that nothing can hold stops it, and so
+do too many of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from math import ceil
 
+from django.conf import settings
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.http.cookie import parse_cookie
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 
 from web import audit
-from web.errors import invalid
+from web.budgets import address_key, budget, spend, too_many
+from web.errors import Problem, invalid
+from web.http.gate import rendered
+from web.people import tokens
 from web.texts import fault_of
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
@@ -43,19 +50,48 @@ def refuse_bad_text(get_response: Respond) -> Respond:
     return respond
 
 
-class SocketsRefuseBadText:
-    """The same for WebSockets: their handshake looks for a session, too. Around all that reads the cookie."""
+def keep_budgets(get_response: Respond) -> Respond:
+    """How many requests somebody may send, a second and at once: by user, and until one is known by address.
 
-    def __init__(self, application: Any) -> None:
-        self._application = application
+    Behind the sessions. REST and the pages share it, so that nobody has two budgets.
+    """
+    sign_ins = {reverse("login"), reverse("admin:login"), reverse("sign-in")}
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        cookies = [parse_cookie(value.decode("latin-1")) for name, value in scope["headers"] if name == b"cookie"]
-        if fault_of([scope["path"], cookies]):
-            await receive()  # the handshake; closed before it is accepted, it is answered with 403
-            await send({"type": "websocket.close"})
-        else:
-            await self._application(scope, receive, send)
+    def respond(request: HttpRequest) -> HttpResponseBase:
+        try:
+            _spend(request, signs_in=request.method == "POST" and request.path in sign_ins)
+        except Problem as problem:
+            kind, content = rendered(request.path, problem)
+            headers = {"Retry-After": str(ceil(problem.wait))}
+            return HttpResponse(content, kind, problem.status, headers=headers)
+        return get_response(request)
+
+    return respond
+
+
+def _spend(request: HttpRequest, *, signs_in: bool) -> None:
+    """Raises Problem."""
+    user = user_of(request)
+    address = address_key(str(request.META.get("REMOTE_ADDR") or ""))
+    opened = getattr(request, "scope", {}).get("gpushare.opened")
+    if user is not None and opened is not None:
+        opened.belongs_to(user)
+    if not spend("requests_a_second", f"address:{address}" if user is None else f"user:{user}", 1):
+        raise too_many(f"More than {budget('requests_a_second')} requests a second. Try again in a second.", 1)
+    if signs_in and not spend("sign_ins_a_minute", f"address:{address}", 60):
+        raise too_many("Too many attempts to sign in from your address. Try again in a minute.", 60)
+
+
+def user_of(request: HttpRequest) -> int | None:
+    """The key of whoever asks, if anybody. A token that is found is kept with the request, for REST."""
+    header = str(request.META.get("HTTP_AUTHORIZATION", "")).encode("latin-1", "replace")
+    with suppress(Problem, DatabaseError):  # what is wrong, the view says
+        if header:
+            token = request.token = tokens.of_header(header)  # type: ignore[attr-defined]
+            return int(token.user.pk) if token else None
+        if settings.SESSION_COOKIE_NAME in request.COOKIES and request.user.is_authenticated:
+            return int(request.user.pk)
+    return None
 
 
 def _texts(request: HttpRequest) -> Iterator[str]:

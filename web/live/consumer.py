@@ -5,30 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 
 from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 
+from web.budgets import Place, Places
 from web.errors import Problem
 from web.live.feed import feed
 from web.people import visitor
 
 SIGN_IN = 4401  # close code: no session, or no longer (WebSockets have no status codes once accepted)
+TOO_MANY = 4429  # this user has too many open
+LONGEST = 1000  # characters of what we are told
+WHOLE_AGAIN = 1.0  # seconds
+
+_open = Places("websockets", "websockets_in_all")
 
 
 class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Says {"type": "snapshot" | "delta" | "tick", "seq", "now", "data"}; hears {"type": "resync"}."""
 
     tasks: tuple[asyncio.Task[None], ...] = ()
+    place: Place | None = None
+    whole_at = 0.0  # when everything was sent again
 
     async def connect(self) -> None:
         await self.accept()
-        if not self.scope["user"].is_authenticated:
+        user = self.scope["user"]
+        if not user.is_authenticated:
             await self.close(SIGN_IN)
+            return
+        self.place = _open.take(user.pk)
+        if self.place is None:
+            await self.close(TOO_MANY)
             return
         sender = asyncio.create_task(self._send_all())
         self.tasks = sender, asyncio.create_task(self._watch(sender))
 
     async def disconnect(self, code: int) -> None:
+        if self.place:
+            self.place.free()
         for task in self.tasks:
             task.cancel()
         for task in self.tasks:
@@ -36,12 +52,14 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await task
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Whoever missed a number asks for everything again. Anything else is not for us."""
+        """Whoever missed a number asks for everything again, once a second at most. Anything else is not for us."""
         try:
-            wanted = json.loads(text_data or "").get("type")
-        except (ValueError, AttributeError):
+            wanted = json.loads((text_data or "")[:LONGEST]).get("type")
+        except (ValueError, AttributeError, RecursionError):
             return
-        if wanted == "resync" and feed().state is not None:
+        if wanted == "resync" and self.place and feed().state is not None:
+            await asyncio.sleep(max(0.0, self.whole_at + WHOLE_AGAIN - time.monotonic()))
+            self.whole_at = time.monotonic()
             await self.send(text_data=feed().whole())
 
     async def _watch(self, sender: asyncio.Task[None]) -> None:

@@ -22,7 +22,8 @@ class TokenAuthentication(BaseAuthentication):
     """`Authorization: Token …`"""
 
     def authenticate(self, request: Request) -> tuple[User, Token] | None:
-        token = tokens.of_header(get_authorization_header(request))
+        # Looked up already where the budgets are kept; if it was not, it is none, and this says why.
+        token = getattr(request._request, "token", None) or tokens.of_header(get_authorization_header(request))
         return (token.user, token) if token else None
 
     def authenticate_header(self, request: Request) -> str:

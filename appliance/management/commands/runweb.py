@@ -1,0 +1,25 @@
+"""`manage.py runweb`: the web side as a service of its own, beside a scheduler."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from appliance.listening import answer, listen
+
+
+class Command(BaseCommand):
+    help = "Answers browsers and programs at HOST and PORT. Any number of these may run over one database."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--fd", type=int, help="a listening socket that was handed over, instead of HOST and PORT")
+
+    def handle(self, *args: Any, fd: int | None = None, **options: Any) -> None:
+        listener = listen(settings.HOST, settings.PORT) if fd is None else socket.socket(fileno=fd)
+        if fd is None:
+            self.stdout.write(f"gpushare answers at {settings.HOST}:{listener.getsockname()[1]}")
+            self.stdout.flush()
+        answer(listener)

@@ -1,0 +1,237 @@
+"""Strangers at the web server's port: half requests, large bodies, many connections. Real sockets on loopback.
+
+Every address of 127.0.0.0/8 is this host's, so each test is an address of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.appliance import until
+from tests.support.site import Site, person, running_site
+from web.people import tokens
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EACH, ALL = 20, 60
+BUDGETS = {
+    "HTTP_CONNECTIONS_OF_AN_ADDRESS": EACH, "HTTP_CONNECTIONS_IN_ALL": ALL, "HEADER_SECONDS": 2, "BODY_SECONDS": 2,
+    "BODY_BYTES": 200_000, "ANONYMOUS_BODY_BYTES": 20_000,
+}  # fmt: skip
+HEAD = b"POST /api/v1/sign-in/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Site]:
+    given = {f"GPUSHARE_BUDGET_{name}": str(value) for name, value in BUDGETS.items()}
+    with running_site(tmp_path_factory.mktemp("doors"), django_db_blocker, **given) as site:
+        yield site
+
+
+@pytest.fixture
+def site(_server: Site) -> Iterator[Site]:
+    with _server.database():
+        yield _server
+
+
+@pytest.fixture
+def key(site: Site) -> str:
+    return tokens.make(person("ann"))[1]
+
+
+class Stranger:
+    """Connections from one address, closed at the end of the test."""
+
+    def __init__(self, site: Site, address: str) -> None:
+        self._to, self._from = ("127.0.0.1", int(site.url.rpartition(":")[2])), address
+        self.open: list[socket.socket] = []
+
+    def connect(self, say: bytes = b"") -> socket.socket:
+        made = socket.create_connection(self._to, timeout=10, source_address=(self._from, 0))
+        self.open.append(made)
+        made.sendall(say)
+        return made
+
+    def close(self) -> None:
+        for made in self.open:
+            made.close()
+
+
+@pytest.fixture
+def stranger(site: Site) -> Iterator[Any]:
+    made: list[Stranger] = []
+
+    def come(address: str) -> Stranger:
+        made.append(Stranger(site, address))
+        return made[-1]
+
+    yield come
+    for each in made:
+        each.close()
+
+
+def ask(site: Site, key: str, address: str = "127.0.0.9") -> httpx.Response:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=10) as client:
+        return client.get(f"{site.url}/api/v1/me/", headers={"Authorization": f"Token {key}"})
+
+
+def closed(made: socket.socket) -> bool:
+    made.settimeout(0)
+    try:
+        return made.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def ended_after(made: socket.socket, word: bytes) -> float:
+    """Seconds for which one could go on saying this word."""
+    began = time.monotonic()
+    try:
+        while time.monotonic() - began < 20:
+            made.sendall(word)
+            time.sleep(0.05)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return time.monotonic() - began
+
+
+def answer_to(made: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """What is said until the connection is closed."""
+    said = b""
+    while part := made.recv(65536):
+        said += part
+    head, _, body = said.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+    return int(lines[0].split()[1]), headers, body
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(site, stranger):
+    made = stranger("127.0.0.10").connect(HEAD + b"Content-Length: 629145600\r\nExpect: 100-continue\r\n\r\n")
+    status, headers, body = answer_to(made)
+    assert (status, headers["connection"], headers["content-type"]) == (413, "close", "application/json")
+    assert json.loads(body)["error"]["message"] == "The body of a request may have 195.31 KiB at most."
+
+
+def test_a_stranger_may_send_less_than_who_is_signed_in(site, stranger, key):
+    body = json.dumps({"image": "local", "command": ["x" * 50_000]})
+    anonymous = httpx.post(f"{site.url}/api/v1/containers/", content=body)
+    assert anonymous.status_code == 413
+    assert anonymous.json()["error"]["message"].endswith("unless you sign in first.")
+    made_up = {"Authorization": "Token gps_nobody"}
+    assert httpx.post(f"{site.url}/api/v1/containers/", content=body, headers=made_up).status_code == 413
+    known = httpx.post(f"{site.url}/api/v1/containers/", content=body, headers={"Authorization": f"Token {key}"})
+    assert known.json()["error"]["field"] == "command"  # it was read
+    cookie = site.cookie(person("ann"))
+    session = httpx.post(f"{site.url}/api/v1/containers/", content=body, cookies={cookie["name"]: cookie["value"]})
+    assert session.status_code == 403  # read, and found to be without the token against forged requests
+
+
+def test_a_browser_is_told_on_a_page(site):
+    refused = httpx.post(f"{site.url}/login/", content=b"x" * 300_000)
+    assert (refused.status_code, refused.headers["content-type"]) == (413, "text/html; charset=utf-8")
+    assert "<h1>This was not accepted</h1>" in refused.text
+    assert "at most" in refused.text
+
+
+def _written(site: Site) -> int:
+    """Bytes on disk or in memory files of the server that nobody else sees."""
+    total = 0
+    for entry in Path(f"/proc/{site.process.pid}/fd").iterdir():
+        try:
+            if "(deleted)" in os.readlink(entry):
+                total += entry.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def test_of_a_body_without_an_end_no_more_is_kept_than_may_be_sent(site, stranger):
+    made = stranger("127.0.0.11").connect(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    sent = 0
+    chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    try:
+        while sent < 100 << 20:
+            sent += made.send(chunk)
+            assert _written(site) == 0
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    assert sent < 100 << 20
+    assert httpx.get(f"{site.url}/healthz").status_code == 200
+
+
+def test_a_body_that_comes_too_slowly_is_ended(site, stranger):
+    made = stranger("127.0.0.12").connect(HEAD + b"Content-Length: 100\r\n\r\n{")
+    began = time.monotonic()
+    status, headers, body = answer_to(made)
+    assert (status, headers["connection"], json.loads(body)["error"]["code"]) == (408, "close", "too_slow")
+    assert 1.5 < time.monotonic() - began < 8
+
+
+def test_a_head_that_comes_byte_by_byte_is_ended(site, stranger):
+    made = stranger("127.0.0.13").connect(HEAD)
+    assert 1.5 < ended_after(made, b"X-A: b\r\n") < 8
+
+
+def test_bytes_after_an_answer_do_not_keep_a_connection(site, stranger):
+    """A body that nobody waits for, of a file: it is answered before the body has come."""
+    path = re.search(r'href="(/static/[^"]+\.css)"', httpx.get(f"{site.url}/login/").text)
+    assert path is not None
+    head = f"GET {path[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n".encode()
+    assert ended_after(stranger("127.0.0.14").connect(head), b"x") < 8
+
+
+def test_one_address_has_its_share_and_the_newest_of_its_connections_are_kept(site, stranger, key):
+    many = stranger("127.0.0.15")
+    halves = [many.connect(HEAD) for _ in range(EACH + 5)]
+    until(lambda: sum(map(closed, halves)) == 5)
+    assert [closed(each) for each in halves] == [True] * 5 + [False] * EACH
+    assert ask(site, key, "127.0.0.15").status_code == 200
+    assert ask(site, key).status_code == 200
+
+
+def test_half_requests_from_everywhere_keep_nobody_out_and_fill_no_log(site, stranger, key):
+    log = site.home / "server.log"
+    before = log.stat().st_size
+    for round_ in range(8):
+        for number in range(20):
+            each = stranger(f"127.0.{round_ + 1}.{number + 1}")
+            for _ in range(EACH // 2):
+                each.connect(HEAD)
+        assert ask(site, key).status_code == 200, "whoever is signed in is answered all the same"
+        assert len(list(Path(f"/proc/{site.process.pid}/fd").iterdir())) < ALL + 64
+    assert log.stat().st_size - before < 10_000
+
+
+def test_an_address_in_the_middle_of_answers_does_not_give_way(site, stranger, key):
+    """A connection whose body is on its way is not the one to be closed."""
+    many = stranger("127.0.0.16")
+    busy = many.connect(HEAD + b"Content-Length: 40\r\n\r\n")
+    halves = [many.connect(HEAD) for _ in range(EACH + 5)]
+    until(lambda: sum(map(closed, halves)) >= 6)
+    body = json.dumps({"username": "ann", "password": "wrong"}).encode()
+    busy.settimeout(10)
+    busy.sendall(body + b" " * (40 - len(body)) if len(body) <= 40 else body[:40])
+    assert busy.recv(20).startswith(b"HTTP/1.1 4")
+
+
+def test_what_is_no_http_is_told_in_sums(site, stranger):
+    log = site.home / "server.log"
+    many = stranger("127.0.0.17")
+    before = log.stat().st_size
+    for _ in range(50):
+        assert answer_to(many.connect(b"\x16\x03\x01 hello\r\n\r\n"))[0] == 400
+        assert httpx.get(f"{site.url}/nowhere/", headers={"Host": "elsewhere.example"}).status_code == 400
+    assert log.stat().st_size - before < 10_000

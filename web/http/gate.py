@@ -1,0 +1,181 @@
+"""What stands between the server and Django: a request comes in whole, in time and within its budgets, or not at all.
+
+Django writes whatever a body is to disk before it looks at anything. Here a body is read into memory first, up to what
+its sender may send: little, until a signed-in user stands behind it. A request that is refused is answered with a
+sentence, JSON for REST and a page for browsers, and its connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from math import ceil
+from typing import Any
+
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from django.db import DatabaseError
+from django.template.loader import render_to_string
+
+from web.budgets import Place, Places, address_key, budget, too_many
+from web.errors import Problem
+from web.http.security import POLICY
+from web.people import visitor
+from web.sizes import format_size
+
+log = logging.getLogger(__name__)
+
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+
+STILL_READ = 2.0  # seconds; a client that still sends would lose the answer if the connection were closed at once
+
+_of_strangers = Places("requests_at_once_of_an_address", "requests_at_once_in_all")
+_of_users = Places("requests_at_once", "requests_at_once_in_all")
+_bodies = Places("large_bodies", "large_bodies_in_all")
+
+
+class Opened:
+    """A request under way. It is an address's until it is known whose it is."""
+
+    def __init__(self, address: str) -> None:
+        place = _of_strangers.take(address_key(address))
+        if place is None:
+            raise too_many("Too many requests are under way from your address. Try again in a moment.", 1)
+        self._place: Place = place
+
+    def belongs_to(self, user: int) -> None:
+        """Raises Problem if this user has enough of them under way."""
+        place = _of_users.take(user)
+        if place is None:
+            raise too_many(
+                f"You have {budget('requests_at_once')} requests under way already. Try again in a moment.", 1
+            )
+        self._place.free()
+        self._place = place
+
+    def end(self) -> None:
+        """Also for a stream that has begun: those have budgets of their own."""
+        self._place.free()
+
+
+class Gate:
+    """An ASGI application around `app`, for HTTP."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            body = await _body(scope, receive)
+            if body is None:
+                return  # they have hung up
+            opened = scope["gpushare.opened"] = Opened(str((scope.get("client") or ("",))[0]))
+        except Problem as problem:
+            await refuse(scope, receive, send, problem)
+            return
+        try:
+            await self._app(scope, _replayed(body, receive), send)
+        finally:
+            opened.end()
+
+
+async def _body(scope: dict[str, Any], receive: Receive) -> bytes | None:
+    """All of it. None if it was never finished. Raises Problem."""
+    headers = dict(scope["headers"])
+    declared = int(headers.get(b"content-length", b"0"))  # a number: the server has judged it
+    if not declared and b"transfer-encoding" not in headers:
+        return b""
+    place: Place | None = None
+    parts: list[bytes] = []
+    size, more = declared, True
+    try:
+        async with asyncio.timeout(budget("body_seconds")):
+            while True:
+                if size > budget("body_bytes"):
+                    raise _too_large(budget("body_bytes"))
+                if place is None and size > budget("anonymous_body_bytes"):
+                    place = await _large_place(scope)
+                if not more:
+                    return b"".join(parts)
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                parts.append(message.get("body", b""))
+                size, more = max(declared, sum(map(len, parts))), message.get("more_body", False)
+    except TimeoutError:
+        late = f"The request did not arrive within {budget('body_seconds')} seconds. Send it again."
+        raise Problem("too_slow", late, 408) from None
+    finally:
+        if place:
+            place.free()
+
+
+async def _large_place(scope: dict[str, Any]) -> Place:
+    """For a body that only a signed-in user may send. Raises Problem."""
+    try:
+        user = await database_sync_to_async(visitor.user_behind)(scope["headers"])
+    except DatabaseError:
+        raise Problem("database_away", "The database is busy, full or away. Try again shortly.", 503, wait=2) from None
+    if user is None:
+        raise _too_large(budget("anonymous_body_bytes"), " unless you sign in first")
+    return _bodies.require(user, "large requests are under way")
+
+
+def _too_large(allowed: int, unless: str = "") -> Problem:
+    return Problem("too_large", f"The body of a request may have {format_size(allowed)} at most{unless}.", 413)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body in one message; from then on what really comes, which is the end of the connection."""
+    left = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Mapping[str, Any]:
+        if left:
+            return left.pop()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":  # and not the empty end of a body that nobody asked for
+                return message
+
+    return replay
+
+
+async def refuse(scope: dict[str, Any], receive: Receive, send: Send, problem: Problem) -> None:
+    """Answers, reads on for a moment so that the answer arrives, and closes the connection."""
+    log.warning("refused with %s: %s", problem.status, problem.code)
+    kind, content = rendered(scope["path"], problem)
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"content-length", b"%d" % len(content)),
+        (b"content-security-policy", POLICY.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"connection", b"close"),
+    ]
+    if problem.wait:
+        headers.append((b"retry-after", b"%d" % ceil(problem.wait)))
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STILL_READ):
+            message: Mapping[str, Any] = {"type": "http.request", "more_body": problem.status in (408, 413)}
+            while message["type"] == "http.request" and message.get("more_body"):
+                message = await receive()
+    await send({"type": "http.response.body", "body": b""})
+
+
+def rendered(path: str, problem: Problem) -> tuple[str, bytes]:
+    """The kind and the content of an answer: what REST's clients read, or a page."""
+    if path.startswith("/api/"):
+        return "application/json", json.dumps(problem.as_dict()).encode()
+    return "text/html; charset=utf-8", _page(problem.message).encode()
+
+
+@cache
+def _page(message: str) -> str:
+    """Made once: there are a handful of refusals, and strangers can cause many."""
+    return render_to_string("refused.html", {"message": message})
