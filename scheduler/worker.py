@@ -207,8 +207,9 @@ class Scheduler:
         self.idle = Idle(self.intents, self.broker, self.store)
         self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(
-            self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self._measured
-        )
+            self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self.bypass.look,
+            self._measured,
+        )  # fmt: skip
         self.contexts = Contexts(self.gpus, self.store)
         self.leftovers = Leftovers(self.containers, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
@@ -217,7 +218,6 @@ class Scheduler:
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()
         self.history.write(readings)
-        self.bypass.look(self.measure.uncapped)
         await self.idle.look(readings)
 
     @asynccontextmanager

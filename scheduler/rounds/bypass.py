@@ -27,8 +27,11 @@ class Bypass:
         self._store = store
         self._seen: dict[str, int] = {}
 
-    def look(self, uncapped: Mapping[str, Mapping[int, int]]) -> None:
-        """`uncapped`: container → host pid → bytes in all, as the cards show them now."""
+    def look(self, uncapped: Mapping[str, Mapping[int, int]]) -> bool:
+        """`uncapped`: container → host pid → bytes in all, as the cards show them now.
+
+        Whether somebody has been seen, and not often enough: to be looked at again soon.
+        """
         tenants = self._broker.tenants
         self._seen = {id_: self._seen.get(id_, 0) + 1 for id_ in uncapped if id_ in tenants}
         for id_, times in self._seen.items():
@@ -37,6 +40,7 @@ class Bypass:
                 self._tell(tenant, uncapped[id_])
             if times >= TIMES and settings.GPUSHARE_BYPASS_ACTION == "kill":
                 self._ender.want(tenant, reason="A process of it took GPU memory past its quota's shim.")
+        return any(times < TIMES for times in self._seen.values())
 
     def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():

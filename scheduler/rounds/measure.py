@@ -3,13 +3,14 @@
 The card's per-process figure is the truth. What it shows beyond the charge is overhead (a context larger than
 measured, modules, libraries) and is charged; what it no longer shows is given back. A reading is not taken at the
 same instant as the page, so only a difference seen several times in a row counts, at its smallest; after one that is
-not charged yet, the next looks come sooner.
+not charged yet, or a process that may have got past the shim, the next looks come sooner.
 
 A program that execs another keeps its process, and so its session, but not its memory: where the card has not shown a
 process for as many looks and its page is mapped no more, the session has ended.
 
 What no session accounts for is foreign and comes off the capacity. A process inside a container of ours that has no
-session is uncapped: it got past the shim.
+session is uncapped: it got past the shim. So did one with a session that holds far more than it charged itself, where
+that takes its container beyond the quota: contexts and libraries are not that large.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pynvml
@@ -35,10 +36,15 @@ log = logging.getLogger(__name__)
 PERIOD = 1.0  # seconds
 AGAIN = 0.25  # seconds, while a difference has been seen and not often enough
 TIMES = 3  # a difference must be seen so often in a row, and a process be missing
+LIBRARIES = (
+    1 << 30
+)  # bytes; what code takes on a card beyond a context: PyTorch 156 MiB (H200), older CUDA up to 0.7 GiB
 
+Process = tuple[int, int | None]  # pid and start: what names one for good
 Owns = Callable[[str, int], bool]
 Replaced = Callable[[list[Session]], None]
 Measured = Callable[[Mapping[str, Reading]], Awaitable[None]]
+Uncapped = Callable[[Mapping[str, Mapping[int, int]]], bool]
 
 
 @dataclass(slots=True)
@@ -66,7 +72,9 @@ class Difference:
 class Measure:
     """`owns` tells whether a host pid runs inside the container with this engine id; `measured` is called each time.
 
-    `replaced` is given sessions that no card shows, and ends those whose process runs another program now.
+    `past` is given who got past the shim (container → pid → bytes on all cards) after each look, and says whether it
+    waits to see that again. `replaced` is given sessions that no card shows, and ends those whose process runs another
+    program now.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Measure:
         store: Store,
         owns: Owns,
         replaced: Replaced,
+        past: Uncapped,
         measured: Measured,
     ) -> None:
         self._gpus = gpus
@@ -83,13 +92,15 @@ class Measure:
         self._store = store
         self._owns = owns
         self._replaced = replaced
+        self._past = past
+        self._again = False  # somebody seems to have got past the shim, and is not told of yet
         self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}
         self._missing: dict[int, int] = {}  # session → looks in a row in which no card showed it
         self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
-        self._owners: dict[tuple[int, int | None], str] = {}
+        self._owners: dict[Process, str] = {}  # process → container
+        self._strangers: dict[Process, set[str]] = {}  # process → containers that it does not run in, by engine id
         self.readings: Mapping[str, Reading] = {}
-        self.uncapped: dict[str, dict[int, int]] = {}  # container → pid → bytes on all cards
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -97,16 +108,26 @@ class Measure:
         while True:
             await self.once()
             due = max(due + PERIOD, loop.time())
-            while loop.time() + AGAIN < due and (gpus := {gpu for (_, gpu), d in self._differences.items() if d.open}):
+            while loop.time() + AGAIN < due and (gpus := self._unsettled()):
                 await asyncio.sleep(AGAIN)
                 await self._look_again(gpus)
             await asyncio.sleep(due - loop.time())
+
+    def _unsettled(self) -> set[str]:
+        """The GPUs on which something was seen, and not often enough."""
+        if self._again:
+            return set(self.readings)
+        return {gpu for (_, gpu), each in self._differences.items() if each.open and gpu in self.readings}
 
     async def _look_again(self, gpus: set[str]) -> None:
         for gpu in gpus:
             before = self._used()
             with contextlib.suppress(pynvml.NVMLError):  # the next full measurement reports it
-                self._compare(gpu, await self._gpus.processes(gpu), before)
+                shown = await self._gpus.processes(gpu)
+                self._compare(gpu, shown, before)
+                self.readings = {**self.readings, gpu: replace(self.readings[gpu], processes=shown)}
+        if self._again:
+            self._see_tenants()
 
     def _used(self) -> dict[tuple[int, str], int]:
         return {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
@@ -117,11 +138,10 @@ class Measure:
         for gpu, reading in self.readings.items():
             self._compare(gpu, reading.processes, before)
             self._see_card(gpu, reading)
-        self.uncapped = {}
-        for tenant in list(self._broker.tenants.values()):
-            self._see_tenant(tenant)
+        self._see_tenants()
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
+        self._strangers = {process: asked for process, asked in self._strangers.items() if process[0] in shown}
         alive = self._broker.sessions.keys()
         self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
         self._look_for_replaced()
@@ -174,7 +194,16 @@ class Measure:
             power=reading.power,
         )
 
-    def _see_tenant(self, tenant: Tenant) -> None:
+    def _see_tenants(self) -> None:
+        uncapped: dict[str, dict[int, int]] = {}
+        for tenant in list(self._broker.tenants.values()):
+            if held := self._see_tenant(tenant):
+                uncapped[tenant.id] = held
+        self._again = self._past(uncapped)
+
+    def _see_tenant(self, tenant: Tenant) -> dict[int, int]:
+        """Those of its processes that got past the shim: host pid → bytes on all cards."""
+        held: dict[int, int] = {}
         self._broker.collect_excess(tenant)
         self._broker.show(tenant)
         sessions = {session.pid for session in tenant.sessions.values()}
@@ -186,12 +215,16 @@ class Measure:
                 self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
                 for each in processes:
                     if each["uncapped"]:
-                        held = self.uncapped.setdefault(tenant.id, {})
                         held[each["pid"]] = held.get(each["pid"], 0) + each["real"]
+        return held
 
     def _processes(self, tenant: Tenant, gpu: str, reading: Reading) -> list[dict[str, Any]]:
         sessions = {session.pid: session for session in tenant.sessions.values()}
         told = [self._process(session, gpu, reading) for session in sessions.values()]
+        if sum(each["real"] for each in told) > tenant.quota[gpu] + LIBRARIES:
+            for each in told:
+                lease = sessions[each["pid"]].leases[gpu]
+                each["uncapped"] |= each["real"] - (lease.used - lease.measured) > LIBRARIES
         everybody = {session.pid for session in self._broker.sessions.values()}
         for pid, size in reading.processes.items():
             if pid not in everybody and self._owner(pid, gpu) == tenant.id:
@@ -204,9 +237,17 @@ class Measure:
         return {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
 
     def _owner(self, pid: int, gpu: str) -> str:
-        """The container that a process without a session runs in; empty if it is none of ours."""
+        """The container that a process without a session runs in; empty if it is none of those that run now."""
         process = (pid, start_time(pid))
         if process not in self._owners:
-            candidates = [t for t in self._broker.tenants.values() if gpu in t.quota and t.engine_id]
-            self._owners[process] = next((t.id for t in candidates if self._owns(t.engine_id, pid)), "")
+            # Kept, and not asked again each second; a container that has started since is one more to ask.
+            asked = self._strangers.setdefault(process, set())
+            candidates = [
+                t for t in self._broker.tenants.values() if gpu in t.quota and t.engine_id not in ("", *asked)
+            ]
+            owner = next((t.id for t in candidates if self._owns(t.engine_id, pid)), "")
+            asked.update(t.engine_id for t in candidates)
+            if not owner:
+                return ""
+            self._owners[process] = owner
         return self._owners[process]

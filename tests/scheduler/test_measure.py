@@ -103,6 +103,21 @@ async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -
     assert (await query(Gpu.objects.get)).foreign == GIB + CONTEXT
 
 
+async def test_process_that_was_quicker_than_the_word_of_its_containers_start_is_found(host: Host) -> None:
+    words = ["env", "-u", "LD_PRELOAD", sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB)]
+    container = await host.launch(*words, gpu_memory=2 * GIB)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    engine_id, tenant.engine_id = tenant.engine_id, ""  # as it is until the engine's answer is back
+    await host.says(container, "holds")
+    for _ in range(2):
+        await host.up.measure.once()
+    tenant.engine_id = engine_id
+    for _ in range(3):
+        await host.up.measure.once()
+    await host.up.store.flush()
+    assert [event.bytes for event in await host.events(container, "bypass")] == [GIB + CONTEXT]
+
+
 async def test_container_that_got_past_the_shim_is_told_of_once_and_ended_if_configured(
     host: Host, settings: Settings
 ) -> None:

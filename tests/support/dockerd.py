@@ -188,7 +188,9 @@ def _root(programs: Sequence[Path], mounted: Sequence[Path]) -> bytes:
         for program in programs:
             tar.add(program, f"bin/{program.name}")
         for library in sorted({each for program in (*programs, *mounted) for each in needed_libraries(program)}):
-            tar.add(Path(library).resolve(), library.lstrip("/"))
+            # The loader is looked for in both places: by the kernel, and by name where a program loads anew.
+            for place in {library, str(Path(library).resolve())}:
+                tar.add(Path(library).resolve(), place.lstrip("/"))
     return buffer.getvalue()
 
 

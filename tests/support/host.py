@@ -80,7 +80,11 @@ class SeparateScheduler:
 
 
 class Host:
-    """One host. `start` and `stop` the scheduler as often as the test wants; containers live on."""
+    """One host. `start` and `stop` the scheduler as often as the test wants; containers live on.
+
+    `image` is what `launch` takes if it is told no other; it has the demo's program at `workload`, and others in
+    `programs`.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -89,6 +93,8 @@ class Host:
         self._run: asyncio.Task[None] | None = None
 
     workload = BUILD / "workload"
+    image = "local"
+    programs = BUILD
 
     @property
     def up(self) -> Scheduler:
@@ -137,8 +143,8 @@ class Host:
                 **{
                     "name": f"c{Container.objects.count()}",
                     "owner": owner,
-                    "image": "local",
-                    "command": [str(BUILD / "workload") if word == "workload" else word for word in words],
+                    "image": self.image,
+                    "command": [str(self.workload) if word == "workload" else word for word in words],
                     "gpu_memory": gpu_memory,
                     **fields,
                 }
@@ -203,11 +209,17 @@ class Host:
 
 
 @contextlib.asynccontextmanager
-async def a_host(settings: Any, home: Path, policy: str = "fifo", gpus: str = "sim:1x5GiB") -> AsyncIterator[Host]:
-    """A running host with one simulated GPU of 5 GiB. `home` must be empty and outlive the test."""
+async def a_host(
+    settings: Any, home: Path, policy: str = "fifo", gpus: str = "sim:1x5GiB", docker: str = ""
+) -> AsyncIterator[Host]:
+    """A running host with one simulated GPU of 5 GiB. `home` must be empty and outlive the test.
+
+    `docker` is the address of an engine; without one, containers are local processes.
+    """
     settings.GPUSHARE_HOME = home
     settings.GPUSHARE_GPUS = gpus
-    settings.GPUSHARE_ENGINE = "process"
+    settings.GPUSHARE_ENGINE = "docker" if docker else "process"
+    settings.GPUSHARE_DOCKER_HOST = docker
     settings.GPUSHARE_POLICY = policy
     host = Host(home)
     await host.start()

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
+from tests.support.host import BUILD, Host, a_host
+from tests.support.past import built
+
+__all__ = ["docker_api", "dockerd"]
+
+ATTACKS = "gpushare/attacks:latest"
+
+
+@pytest.fixture(scope="session")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs that get past the shim."""
+    return built(tmp_path_factory.mktemp("past"))
+
+
+@pytest.fixture(scope="session")
+def attacks_image(dockerd: Dockerd, past: Path) -> str:
+    """An image with the workload and the programs of `past`, in /bin."""
+    client = docker.APIClient(dockerd.address, version="auto")
+    libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
+    build_image(client, ATTACKS, [BUILD / "workload", *sorted(past.iterdir())], mounted=libraries)
+    client.close()
+    return ATTACKS
+
+
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.docker)])
+async def host(
+    request: pytest.FixtureRequest,
+    transactional_db: None,
+    settings: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    past: Path,
+) -> AsyncIterator[Host]:
+    """A host with one simulated GPU of 5 GiB, by each engine. `host.programs`: where containers see those of `past`."""
+    docker_host = request.getfixturevalue("dockerd").address if request.param == "docker" else ""
+    image = request.getfixturevalue("attacks_image") if docker_host else "local"
+    async with a_host(settings, tmp_path_factory.mktemp("host"), docker=docker_host) as host:
+        host.programs = past
+        if docker_host:
+            host.image, host.workload, host.programs = image, Path("/bin/workload"), Path("/bin")
+        yield host
