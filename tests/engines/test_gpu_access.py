@@ -58,9 +58,11 @@ NO_LIMITS = DefaultLimits(memory=None, cpus=None, pids=None, swap=False)
 
 def told_to_docker(access: Access, launch: Launch, folder: Path) -> dict[str, Any]:
     """The body of POST /containers/create."""
-    given = Given(home=folder, shim=folder / "shim.so", preload=folder / "preload", roots=(), log_bytes=1 << 20)
+    given = Given(home=folder, shim=folder / "shim.so", preload=folder / "preload", log_bytes=1 << 20)
     additions = access.additions(launch.gpus)
-    return create_body(launch, given=given, limits=NO_LIMITS, additions=additions, image_environment=["PATH=/bin"])
+    return create_body(
+        launch, given=given, limits=NO_LIMITS, additions=additions, image_environment=["PATH=/bin"], places={}
+    )
 
 
 @pytest.mark.parametrize(

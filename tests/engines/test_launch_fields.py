@@ -34,9 +34,9 @@ def test_somebody_sees_to_every_field() -> None:
 @pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image"}))
 def test_docker_is_asked_for_it(a_launch: Callable[..., Launch], tmp_path: Path, field: str) -> None:
     def body(**fields: Any) -> dict[str, Any]:
-        given = Given(home=tmp_path, shim=tmp_path, preload=tmp_path, roots=(), log_bytes=1 << 20)
+        given = Given(home=tmp_path, shim=tmp_path, preload=tmp_path, log_bytes=1 << 20)
         made = a_launch(**{"id": "1", "socket_dir": tmp_path, "log_path": tmp_path, **fields})
-        return create_body(made, given=given, limits=LIMITS, additions=Additions(), image_environment=[])
+        return create_body(made, given=given, limits=LIMITS, additions=Additions(), image_environment=[], places={})
 
     assert body() == body()
     assert body(**{ENGINES[field]: GIVEN[field]}) != body()

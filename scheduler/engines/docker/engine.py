@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import docker.errors
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, Progress, Sighting
-from scheduler.engines.docker import options
+from scheduler.engines.docker import folders, options
 from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
 from scheduler.engines.docker.gpu_access import Access, detect
@@ -53,6 +53,7 @@ class DockerEngine:
     def __init__(self, home: Path, outfit: Outfit, settings: DockerSettings) -> None:
         self._home, self._outfit, self._settings = home.resolve(), outfit, settings
         self._preload = self._home / "ld.so.preload"
+        self._places = self._home / "mounts"
         self._client = Client(settings.address)
         self._watch = Watch(self._client, self._home, settings.log_bytes)
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
@@ -81,13 +82,17 @@ class DockerEngine:
         self._images = Images(self._client.api, self._settings.registries)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
         self._limits = limits_of(self._settings, info)
+        folders.take_away_all(self._places)
+        if self._settings.volume_roots and not folders.may_mount(self._places):
+            log.warning(
+                "This scheduler may not mount anything: containers get named volumes, but no folders of the host."
+            )
         self._preload.write_text(f"{options.SHIM}\n")
         self._preload.chmod(0o644)
         self._given = options.Given(
             home=self._home,
             shim=self._outfit.shim,
             preload=self._preload,
-            roots=self._settings.volume_roots,
             log_bytes=self._settings.log_bytes,
         )
 
@@ -192,16 +197,24 @@ class DockerEngine:
 
     def _create_and_start(self, launch: Launch, progress: Progress | None) -> str:
         """Blocking. Leaves nothing behind when it fails: a start that fails takes its container away again."""
-        api = self._client.api
         image = self._images.get(launch.image, progress)
-        body = options.create_body(
-            launch,
-            given=self._given,
-            limits=self._limits,
-            additions=self._access.additions(launch.gpus),
-            image_environment=image.environment,
-        )
-        self._take_volumes(launch)
+        volumes = options.volumes(launch)
+        sources = [volume.source for volume in volumes if volume.source.startswith("/")]
+        find = partial(folders.find, roots=self._settings.volume_roots, owner=launch.owner)
+        with folders.held(self._places, launch.id, sources, find) as places:
+            body = options.create_body(
+                launch,
+                given=self._given,
+                limits=self._limits,
+                additions=self._access.additions(launch.gpus),
+                image_environment=image.environment,
+                places=places,
+            )
+            self._take_volumes(launch, [volume.source for volume in volumes if volume.source not in sources])
+            return self._start(launch, body)
+
+    def _start(self, launch: Launch, body: dict[str, Any]) -> str:
+        api = self._client.api
         try:
             made = api.create_container_from_config(body, options.container_name(launch))  # type: ignore[no-untyped-call]
             engine_id = str(made["Id"])
@@ -221,9 +234,9 @@ class DockerEngine:
             raise
         return engine_id
 
-    def _take_volumes(self, launch: Launch) -> None:
+    def _take_volumes(self, launch: Launch, names: Iterable[str]) -> None:
         """Makes the named volumes that are not there yet; refuses those of others, this host's programs among them."""
-        for name in options.named_volumes(launch):
+        for name in names:
             # One that is there already is returned as it is.
             labels = self._client.api.create_volume(name, labels={options.LABEL_OWNER: launch.owner})["Labels"] or {}
             if labels.get(options.LABEL_OWNER) != launch.owner and options.LABEL_SHARED not in labels:

@@ -38,6 +38,9 @@ RULES = (
          "Docker already has a container with this name.", "name"),
     Rule(r"port is already allocated|address already in use|bind.*address", "port_taken", 409,
          "One of the host's ports {ports} is taken.", "ports"),
+    Rule(r"bind source path does not exist: \S*/mounts/[0-9a-f-]{36}/", "mounts_unseen", 503,
+         "Docker does not see what this scheduler mounts: both have to live in one mount namespace (a unit with "
+         "PrivateTmp or PrivateMounts has one of its own)."),
     Rule(r"bind source path does not exist: (?P<what>\S+)", "volume_missing", 400,
          "{what} does not exist on the host.", "volumes"),
     Rule(r"no space left on device|disk quota exceeded", "disk_full", 503,

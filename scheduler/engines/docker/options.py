@@ -17,7 +17,7 @@ from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.outfit import environment
 from web.errors import Problem
 from web.sizes import format_size
-from web.spec.mounts import own_roots, parse_volume
+from web.spec.mounts import Volume, parse_volume
 from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS, undone_by
 
 LABEL = "com.gpushare.container"
@@ -45,22 +45,24 @@ class DefaultLimits:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is the same for every container: the host's files for the shim, and the folders volumes may come from.
-
-    `{user}` in one of the `roots` stands for the container's owner.
-    """
+    """What is the same for every container."""
 
     home: Path
     shim: Path
     preload: Path  # a file that names SHIM
-    roots: tuple[Path, ...]
     log_bytes: int
 
 
 def create_body(
-    launch: Launch, *, given: Given, limits: DefaultLimits, additions: Additions, image_environment: Iterable[str]
+    launch: Launch,
+    *,
+    given: Given,
+    limits: DefaultLimits,
+    additions: Additions,
+    image_environment: Iterable[str],
+    places: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The body of POST /containers/create. Raises EngineError."""
+    """The body of POST /containers/create. `places`: where Docker finds each folder of the host. Raises EngineError."""
     bindings = _port_bindings(launch.ports)
     return {
         "Image": launch.image,
@@ -87,7 +89,7 @@ def create_body(
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
             "Privileged": False,
-            "Mounts": [_mount(mount) for mount in _mounts(launch, given, additions)],
+            "Mounts": [_mount(mount) for mount in _mounts(launch, given, additions, places)],
             "Devices": [
                 {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"} for path in additions.devices
             ],
@@ -100,9 +102,12 @@ def create_body(
     }
 
 
-def named_volumes(launch: Launch) -> list[str]:
-    """Known to be right: `create_body` has looked at them."""
-    return [volume.source for volume in map(parse_volume, launch.volumes) if not volume.source.startswith("/")]
+def volumes(launch: Launch) -> list[Volume]:
+    """Raises EngineError."""
+    try:
+        return list(map(parse_volume, launch.volumes))
+    except Problem as problem:
+        raise EngineError(problem.message, code="bad_volume", status=400, field="volumes") from None
 
 
 def container_name(launch: Launch) -> str:
@@ -166,39 +171,14 @@ def _mount(mount: Mount) -> dict[str, Any]:
     }
 
 
-def _mounts(launch: Launch, given: Given, additions: Additions) -> Sequence[Mount]:
-    roots = own_roots(given.roots, launch.owner)
+def _mounts(launch: Launch, given: Given, additions: Additions, places: Mapping[str, str]) -> Sequence[Mount]:
     return [
-        *(_volume(text, roots) for text in launch.volumes),
+        *(Mount(places.get(v.source, v.source), v.target, read_only=v.read_only) for v in volumes(launch)),
         Mount(str(launch.socket_dir), SOCKETS),
         Mount(str(given.shim), SHIM),
         Mount(str(given.preload), PRELOAD),
         *additions.mounts,
     ]
-
-
-def _volume(text: str, roots: Sequence[Path]) -> Mount:
-    """The last gate: symbolic links are followed here, where the mount is made."""
-    try:
-        volume = parse_volume(text)
-    except Problem as problem:
-        raise _bad_volume(problem.message) from None
-    source = _allowed(volume.source, roots) if volume.source.startswith("/") else volume.source
-    return Mount(source, volume.target, read_only=volume.read_only)
-
-
-def _allowed(source: str, roots: Sequence[Path]) -> str:
-    path = Path(source)
-    if not path.exists():
-        raise EngineError(f"{source} does not exist on the host.", code="volume_missing", status=400, field="volumes")
-    resolved = path.resolve()
-    if not any(resolved.is_relative_to(root.resolve()) for root in roots):
-        raise _bad_volume(f"{source} is outside the folders that volumes may come from.")
-    return str(resolved)
-
-
-def _bad_volume(message: str) -> EngineError:
-    return EngineError(message, code="bad_volume", status=400, field="volumes")
 
 
 def _port_bindings(ports: Sequence[str]) -> Mapping[str, list[dict[str, str]]]:
