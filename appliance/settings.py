@@ -14,7 +14,7 @@ from pathlib import Path
 
 import dj_database_url
 
-from appliance import budgets, directory, environment, flags
+from appliance import budgets, database, directory, environment, flags
 from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -111,12 +111,8 @@ TEMPLATES = [
     }
 ]
 
-_DATABASE = HOME / "gpushare.sqlite3"
-DATABASES = {
-    "default": dj_database_url.config(default=f"sqlite:///{_DATABASE}", conn_max_age=None, conn_health_checks=True)
-}
-if DATABASES["default"]["NAME"] == str(_DATABASE):
-    _DATABASE.touch(mode=0o600)  # it holds people's passwords (hashed) and their containers' environment
+_DATABASE = os.environ.get("DATABASE_URL") or f"sqlite:///{database.place(HOME)}"
+DATABASES = {"default": dj_database_url.parse(_DATABASE, conn_max_age=None, conn_health_checks=True)}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE takes the write lock at the start of a transaction, so that it can wait for it: a transaction that
     # upgrades half-way fails at once with "database is locked" instead. Tests use a file too: in memory, SQLite's

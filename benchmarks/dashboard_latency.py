@@ -67,7 +67,7 @@ def fill(home: Path, count: int) -> None:
 
 
 def empty(home: Path) -> None:
-    with sqlite3.connect(home / "gpushare.sqlite3", timeout=20) as db:
+    with sqlite3.connect(home / "database/gpushare.sqlite3", timeout=20) as db:
         fillers = "(SELECT id FROM web_container WHERE name LIKE 'filler-%')"
         db.execute(f"DELETE FROM web_usagesample WHERE container_id IN {fillers}")
         db.execute(f"DELETE FROM web_claim WHERE container_id IN {fillers}")
@@ -162,7 +162,7 @@ def main() -> int:
         stack.callback(stop.set)
         cookie = f"sessionid={session}"
         watchers = threading.Thread(target=lambda: asyncio.run(watch(appliance.url, cookie, given.watchers, stop)))
-        stirring = threading.Thread(target=stir, args=(home / "gpushare.sqlite3", calm))
+        stirring = threading.Thread(target=stir, args=(home / "database/gpushare.sqlite3", calm))
         watchers.start()
         stirring.start()
         stack.callback(watchers.join)

@@ -62,8 +62,8 @@ def test_what_is_secret_is_its_owners(tmp_path: Path) -> None:
     environment = {**os.environ, "GPUSHARE_HOME": str(tmp_path)}
     environment.pop("DATABASE_URL", None)
     subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert modes == {"gpushare.sqlite3": 0o600, "secret-key": 0o600}
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"database": 0o700, "database/gpushare.sqlite3": 0o600, "secret-key": 0o600}
 
 
 def test_redis_answers_a_listener_before_its_client_gives_up():
