@@ -85,7 +85,7 @@ class Ear:
 def _open(folder: Path) -> int:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
-        folder.chmod(0o770)  # for a web service of another user, who is of our group
+        folder.chmod(0o2770)  # for a web service of another user, who is of its group
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 

@@ -43,10 +43,11 @@ class Stopped(Exception):
 
 @dataclass(eq=False)
 class Part:
-    """`run` is called in the part's process. It ends on SIGTERM."""
+    """`run` is called in the part's process. It ends on SIGTERM. `become` gives up what the part shall not have."""
 
     name: str
     run: Callable[[], None]
+    become: Callable[[], None] = lambda: None
     pid: int = 0  # 0: it does not run
     due: float = field(default_factory=time.monotonic)  # when it may be started
     ended: int | None = None  # how it ended last: its exit code, or minus the signal
@@ -66,7 +67,7 @@ class Part:
             raise
         if self.pid == 0:
             os.close(self._said)
-            _live(self.name, self.run, says, parent)
+            _live(self, says, parent)
         os.close(says)
 
     def note_end(self, status: int) -> None:
@@ -81,18 +82,19 @@ class Part:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _live(name: str, run: Callable[[], None], says: int, parent: int) -> None:
+def _live(part: Part, says: int, parent: int) -> None:
     """The life of a part, in its own process. Never returns."""
     global _parent
     code = 1
     try:
+        Path("/proc/self/comm").write_text(part.name)
+        part.become()  # before the next line: the kernel forgets it when a process becomes somebody else
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)  # it died before the line above could tell the kernel
         _parent = os.pidfd_open(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-        Path("/proc/self/comm").write_text(name)
-        run()
+        part.run()
         code = 0
     except CannotStart as error:
         os.write(says, str(error).encode()[:SENTENCE])

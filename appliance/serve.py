@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from dataclasses import dataclass
+from pathlib import Path
 
+from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import connection, connections
 from django.urls import get_resolver
 
+from appliance import web_user
 from appliance.listening import BACKLOG, answer, listen
 from appliance.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
@@ -45,17 +48,26 @@ def _prepare() -> str:
         raise CommandError(str(error)) from None
 
 
+def _lose_rights() -> None:
+    if user := settings.GPUSHARE_WEB_USER:
+        name = settings.DATABASES["default"]["NAME"]
+        database = Path(name) if connection.vendor == "sqlite" else None
+        web_user.become(user, settings.GPUSHARE_HOME, database, settings.BASE_DIR)
+
+
 class Appliance:
     """`with Appliance(host, port) as appliance:` both run, and `appliance.parts` keeps them running."""
 
     def __init__(self, host: str, port: int) -> None:
         self._listener = listen(host, port)
         self._host, self._port = host, self._listener.getsockname()[1]
-        self.parts = Parts(Part("scheduler", self._schedule), Part("web", self._answer))
+        self.parts = Parts(Part("scheduler", self._schedule), Part("web", self._answer, _lose_rights))
 
     def __enter__(self) -> Appliance:
         self.address = Address(self._host, self._port, _prepare())
         connections.close_all()
+        if settings.GPUSHARE_WEB_USER:
+            web_user.share(settings.GPUSHARE_HOME, settings.GPUSHARE_WEB_USER)
         get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start
         self._listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused
         gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms

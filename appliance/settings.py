@@ -14,7 +14,7 @@ from pathlib import Path
 
 import dj_database_url
 
-from appliance import budgets, database, directory, environment, flags
+from appliance import budgets, database, directory, environment, flags, web_user
 from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -219,6 +219,7 @@ LOGGING = {
 HOST = os.environ.get("HOST", "127.0.0.1")
 PORT = environment.whole("PORT", 8000)
 GPUSHARE_HOME = HOME
+GPUSHARE_WEB_USER = web_user.find(os.environ.get("GPUSHARE_WEB_USER", ""))  # None: whoever starts it
 GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)

@@ -164,7 +164,7 @@ class Consoles:
     async def open(self) -> None:
         folder = self._home / "consoles"
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o750)  # a web service of another user has to be of our group, as for the containers' output
+        folder.chmod(0o2750)  # a web service of another user has to be of its group, as for the containers' output
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with socket_path(self._home) as path:
             with contextlib.suppress(FileNotFoundError):

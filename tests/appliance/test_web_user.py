@@ -1,0 +1,189 @@
+"""Started by root, the web process is a user without rights: strangers who got into it would get no further."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from appliance import web_user
+from tests.support.appliance import ROOT, Appliance, until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
+
+# Each deed of somebody who runs what they like in the web process, and what came of it.
+TRIES = """
+import ctypes, json, os, signal, socket, sys
+home, database, checkout, scheduler, parent = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+libc = ctypes.CDLL(None, use_errno=True)
+def called(name, *words):
+    if getattr(libc, name)(*words) == -1:
+        raise OSError(ctypes.get_errno(), name)
+tries = {
+    "admin's token": lambda: open(f"{home}/admin-token"),
+    "key file": lambda: open(f"{home}/secret-key"),
+    "containers' sockets": lambda: os.listdir(f"{home}/sockets"),
+    "programs' folders": lambda: os.listdir(f"{home}/processes"),
+    "scheduler's lock": lambda: open(f"{home}/scheduler.lock"),
+    "the same, the scheduler's way": lambda: open(f"/proc/{scheduler}/root{home}/admin-token"),
+    "scheduler's descriptors": lambda: os.listdir(f"/proc/{scheduler}/fd"),
+    "scheduler's memory": lambda: open(f"/proc/{scheduler}/mem", "rb"),
+    "signal to the scheduler": lambda: os.kill(scheduler, signal.SIGTERM),
+    "signal to the parent": lambda: os.kill(parent, signal.SIGTERM),
+    "trace of the scheduler": lambda: called("ptrace", 16, scheduler, 0, 0),
+    "another database": lambda: os.rename(database, f"{database}.away"),
+    "no database": lambda: os.unlink(database),
+    "the mount above it": lambda: called("umount2", database.encode(), 2),
+    "a log of its own making": lambda: open(f"{home}/logs/false.log", "w"),
+    "another program": lambda: open(f"{checkout}/manage.py", "a"),
+    "root again": lambda: os.setuid(0),
+    "a low port": lambda: socket.socket().bind(("127.0.0.1", 1)) if LOW else os.setuid(0),
+    "shadow": lambda: open("/etc/shadow"),
+}
+LOW = int(open("/proc/sys/net/ipv4/ip_unprivileged_port_start").read()) > 1
+done = []
+for name, deed in tries.items():
+    try:
+        deed()
+        done.append(name)
+    except OSError as error:
+        pass
+open(database, "r+b").close()  # this it may
+os.listdir(f"{home}/logs")
+print(json.dumps(done))
+"""
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    running = Appliance(tmp_path / "home")
+    yield running
+    if running.process.poll() is None:
+        running.close()
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: words.strip() for name, _, words in (line.partition(":") for line in lines)}
+
+
+def has_no_rights(pid: int) -> bool:
+    said = status(pid)
+    ids = {*said["Uid"].split(), *said["Gid"].split(), *said["Groups"].split()}
+    capabilities = {int(said[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    return "0" not in ids and capabilities == {0} and said["NoNewPrivs"] == "1"
+
+
+def test_the_web_process_has_no_rights_and_no_terminal_and_neither_after_it_died(appliance):
+    assert status(appliance.parts()["scheduler"])["Uid"].split()[0] == "0"
+    before = appliance.parts()["web"]
+    assert has_no_rights(before)
+    assert os.getsid(before) == before
+    os.kill(before, signal.SIGKILL)
+    after = until(lambda: appliance.parts().get("web"))
+    until(lambda: has_no_rights(after))
+    assert appliance.containers() == []
+
+
+def test_from_within_the_web_process_nothing_of_the_scheduler_can_be_reached(appliance):
+    appliance.launch("true")
+    parts = appliance.parts()
+    uid, gid = (status(parts["web"])[name].split()[0] for name in ("Uid", "Gid"))
+    database = appliance.home / "database/gpushare.sqlite3"
+    words = [appliance.home, database, ROOT, parts["scheduler"], appliance.process.pid]
+    tried = subprocess.run(
+        ["nsenter", f"--mount=/proc/{parts['web']}/ns/mnt", "setpriv", "--reuid", uid, "--regid", gid,
+         "--clear-groups", "--bounding-set", "-all", "--no-new-privs",
+         sys.executable, "-c", TRIES, *map(str, words)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(tried.stdout) == []
+    assert appliance.parts() == parts
+
+
+def test_it_shows_the_output_of_containers_and_carries_out_what_people_want(appliance):
+    made = appliance.launch("sh", "-c", "echo said; sleep 60")
+    until(lambda: output(appliance, made["id"]) == "said\n")
+    assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
+
+
+def output(appliance: Appliance, container: str) -> str:
+    headers = {"Authorization": f"Token {appliance.token}"}
+    return httpx.get(f"{appliance.url}/api/v1/containers/{container}/logs/", headers=headers, timeout=30).text
+
+
+def test_what_a_web_process_with_rights_left_is_there_for_one_without_and_the_other_way_round(tmp_path):
+    appliance = Appliance(tmp_path / "home", GPUSHARE_WEB_USER="root")
+    assert not has_no_rights(appliance.parts()["web"])
+    made = appliance.launch("sh", "-c", "echo said")
+    until(lambda: output(appliance, made["id"]) == "said\n")
+    for user in ("", "daemon", "root"):
+        appliance.crash()  # so that there are journals of whoever wrote last
+        appliance._environ["GPUSHARE_WEB_USER"] = user
+        appliance.start()
+        assert has_no_rights(appliance.parts()["web"]) is (user != "root")
+        assert output(appliance, made["id"]) == "said\n"
+        assert appliance.launch("true", name=f"c-{user}")["name"] == f"c-{user}"
+    appliance.close()
+
+
+def test_the_port_may_be_one_that_only_root_can_have(appliance):
+    appliance.crash()
+    appliance.port = str(next(port for port in range(600, 1024) if is_free(port)))
+    appliance.start()
+    assert httpx.get(f"http://127.0.0.1:{appliance.port}/healthz").status_code == 200
+    assert has_no_rights(appliance.parts()["web"])
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_user_who_cannot_write_the_database_is_refused_in_a_sentence_if_asked_for_and_else_told_of(tmp_path):
+    """Such as one that DATABASE_URL puts among root's own files."""
+    elsewhere = {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3"}
+    environ = {**os.environ, **elsewhere, "GPUSHARE_HOME": str(tmp_path / "home"), "GPUSHARE_GPUS": "sim:1x1GiB",
+               "GPUSHARE_ENGINE": "process", "PORT": "0", "GPUSHARE_WEB_USER": "daemon"}  # fmt: skip
+    up = [sys.executable, "manage.py", "up"]
+    ended = subprocess.run(up, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "CommandError: The web process cannot be daemon (it may not write " in ended.stderr
+    appliance = Appliance(tmp_path / "home", **elsewhere)
+    assert not has_no_rights(appliance.parts()["web"])
+    appliance.close()
+    assert "the web process stays root" in (tmp_path / "home.log").read_text()
+
+
+def test_who_it_is():
+    assert web_user.find("root") is None
+    assert web_user.find("0") is None
+    by_name, by_number = web_user.find("daemon"), web_user.find(str(pwd.getpwnam("daemon").pw_uid))
+    assert by_name == by_number == web_user.WebUser("daemon", *pwd.getpwnam("daemon")[2:4])
+    with pytest.raises(ImproperlyConfigured, match="this host has no such user"):
+        web_user.find("nobody-of-this-name")
+
+
+def test_nobody_elses_number_is_taken(monkeypatch):
+    taken = {web_user.UNUSED, web_user.UNUSED + 1}
+    real = pwd.getpwuid
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: real(0) if number in taken else real(number))
+    monkeypatch.setattr(web_user, "USUAL", "nobody-of-this-name")
+    found = web_user.find("")
+    assert found is not None
+    assert (found.uid, found.gid, found.given) == (web_user.UNUSED + 2, web_user.UNUSED + 2, False)
+
+
+def test_without_root_nothing_changes(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert web_user.find("daemon") is None
