@@ -22,6 +22,7 @@ import docker
 import pytest
 
 IMAGE = "gpushare/test:latest"
+SHIFTED = 300_000
 LINKS = (
     "sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr", "stty",
     "printf",
@@ -29,10 +30,13 @@ LINKS = (
 
 
 class Dockerd:
-    """`address` is its DOCKER_HOST. After `stop` or `kill`, `start` brings it back with what it holds."""
+    """`address` is its DOCKER_HOST. After `stop` or `kill`, `start` brings it back with what it holds.
 
-    def __init__(self, folder: Path, bridge: str = "none") -> None:
-        self.folder, self._bridge = folder, bridge
+    `remapped`: who is root in a container is the user SHIFTED on the host (`userns-remap`), and so on upwards.
+    """
+
+    def __init__(self, folder: Path, bridge: str = "none", *, remapped: bool = False) -> None:
+        self.folder, self._bridge, self._remapped = folder, bridge, remapped
         self.address = f"unix://{folder}/docker.sock"
 
     def start(self) -> None:
@@ -42,9 +46,11 @@ class Dockerd:
     def _start(self) -> bool:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
+                [*self._with_users(), "dockerd",
+                 "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
                  "-H", self.address, "--pidfile", f"{self.folder}/pid",
-                 "--iptables=false", f"--bridge={self._bridge}", "--ip-forward=false", "--shutdown-timeout=2"],
+                 "--iptables=false", f"--bridge={self._bridge}", "--ip-forward=false", "--shutdown-timeout=2",
+                 *(["--userns-remap=daemon"] if self._remapped else [])],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + 60
@@ -54,6 +60,16 @@ class Dockerd:
             assert time.monotonic() < deadline, "dockerd has not answered for a minute"
             time.sleep(0.05)
         return True
+
+    def _with_users(self) -> list[str]:
+        """What it reads in /etc/subuid and /etc/subgid is its own: the host's files stay as they are."""
+        if not self._remapped:
+            return []
+        self.folder.chmod(0o711)  # its containers' users have to get to their files
+        users = self.folder / "subid"
+        users.write_text(f"daemon:{SHIFTED}:65536\n")
+        places = " && ".join(f"mount --bind {users} {place}" for place in ("/etc/subuid", "/etc/subgid"))
+        return ["unshare", "--mount", "--propagation=slave", "sh", "-c", f'{places} && exec "$@"', "dockerd"]
 
     def _answers(self) -> bool:
         # Not by the SDK: where nothing listens, it leaves its socket to the garbage collector, with a warning.
@@ -98,7 +114,7 @@ class NoBridge(OSError):
 
 
 @contextmanager
-def private(network: bool = False) -> Iterator[Dockerd]:
+def private(network: bool = False, *, remapped: bool = False) -> Iterator[Dockerd]:
     """A running Docker engine, taken away at the end. `network`: its containers have Docker's usual one, a bridge.
 
     Raises NoBridge.
@@ -108,7 +124,7 @@ def private(network: bool = False) -> Iterator[Dockerd]:
     if network and subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
         raise NoBridge("a bridge cannot be made here")
     # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
-    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge)
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge, remapped=remapped)
     try:
         engine.start()
         yield engine
