@@ -18,6 +18,7 @@ import pytest
 import requests.exceptions
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
+from scheduler.engines.docker import versions
 from scheduler.engines.docker.engine import DockerEngine, limits_of
 from scheduler.engines.docker.errors import explain
 from scheduler.engines.docker.options import container_name
@@ -74,6 +75,36 @@ def test_missing_controllers_are_said_and_gone_without(caplog: pytest.LogCapture
     limits = limits_of(Mock(memory=None, cpus=None, pids=100), info)
     assert (limits.memory, limits.cpus, limits.pids, limits.swap) == (None, None, 100, False)
     assert "no control group for host memory, CPU" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("component", "version", "says"),
+    [
+        ("runc", "1.1.11", ["CVE-2024-21626", "CVE-2025-31133", "1.2.8 or newer"]),
+        ("runc", "1.1.5+ds1", ["CVE-2024-21626", "A distribution may have mended"]),
+        ("runc", "1.2.7", ["CVE-2025-31133"]),
+        ("runc", "1.3.2", ["CVE-2025-31133", "1.3.3 or newer"]),
+        ("runc", "1.2.8", []),
+        ("runc", "v1.3.3", []),
+        ("Engine", "20.10.17", ["CVE-2022-36109", "20.10.18 or newer"]),
+        ("Engine", "28.2.2", []),
+        ("Engine", "library-import", []),
+        ("containerd", "1.0", []),
+    ],
+)
+def test_releases_with_a_way_out_are_named_with_those_without(component: str, version: str, says: list[str]) -> None:
+    told = versions.warnings([{"Name": component, "Version": version}])
+    assert len(told) == bool(says)
+    assert all(word in " ".join(told) for word in says)
+
+
+@pytest.mark.docker
+async def test_the_start_tells_of_an_engine_that_is_too_old(
+    open_engine: Opener, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "HOLES", (versions.Hole("Engine", (999, 1), "CVE-0", "a test of this"),))
+    async with open_engine():
+        assert "it should be 999.1 or newer (CVE-0: a test of this)" in caplog.text
 
 
 @pytest.mark.docker

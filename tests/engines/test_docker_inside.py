@@ -15,6 +15,7 @@ from scheduler.engines.outfit import Outfit, Simulation
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
 from tests.support.dockerd import Dockerd, build_image
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]
@@ -123,6 +124,17 @@ async def test_no_capability_no_new_privilege_and_a_seccomp_filter(
     assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {0}
     assert status["NoNewPrivs"] == "1"
     assert status["Seccomp"] == "2"
+
+
+async def test_the_seccomp_profile_is_no_wider_than_dockers_own(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    """Docker's refuses a user namespace of one's own to whoever has no capability: the way to most of the kernel."""
+    assert "name=seccomp,profile=default" in docker_api.info()["SecurityOptions"]
+    launch = a_launch("/bin/sh", "-c", "busybox unshare -U true; sleep 60")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    assert docker_api.inspect_container(engine_id)["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
+    await eventually(lambda: "Operation not permitted" in docker_api.logs(engine_id).decode())
 
 
 async def test_limits_and_labels_are_set(

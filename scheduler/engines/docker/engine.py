@@ -20,6 +20,7 @@ from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.images import Images
+from scheduler.engines.docker.versions import warnings
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit
 
@@ -71,6 +72,8 @@ class DockerEngine:
     async def start(self) -> None:
         try:
             info = await self._client.connect()
+            for warning in warnings((await self._client.call(self._client.api.version)).get("Components", [])):
+                log.warning("%s", warning)
             await self._prepare(info)
             await self._watch.start()
         except EngineAway as error:
