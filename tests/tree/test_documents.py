@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["CONTRIBUTING.md", "README.md", "shim/README.md", "shim/sim/README.md",
+DOCUMENTS = ["CONTRIBUTING.md", "README.md", "SECURITY.md", "shim/README.md", "shim/sim/README.md",
              *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]  # fmt: skip
 PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?")
 NVIDIAS = {"cuda.h"}
