@@ -81,6 +81,22 @@ def test_a_scheduler_that_dies_is_there_again_with_the_containers_as_they_were(a
     assert gone(job)
 
 
+def test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there(appliance):
+    """In the middle of their starts, too: nothing adds up that an eleventh start would stumble over."""
+    made, job, parent = hold(appliance), program(appliance), Path(f"/proc/{appliance.process.pid}")
+    held = len(list((parent / "fd").iterdir()))
+    for _ in range(10):
+        killed = set(appliance.parts().values())
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda killed=killed: len(now := set(appliance.parts().values())) == 2 and not killed & now)
+    until(lambda: ready(appliance))
+    assert appliance.parts().keys() == {"scheduler", "web"}
+    assert len(list((parent / "fd").iterdir())) == held
+    assert (appliance.named("holds")["state"], gone(job)) == ("running", False)
+    assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
+
+
 def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(appliance):
     hold(appliance)
     parts, job = appliance.parts(), program(appliance)
