@@ -49,9 +49,9 @@ format: dev $(BIOME)
 	cd static && $(BIOME) format --write
 	$(VENV)/bin/djlint --quiet --reformat templates
 
-# Kills the scheduler before each line that acts, then everything at random: hours. Its short part is in `make test`.
+# Kills the scheduler before each line that acts, then everything at random. Its short part is in `make test`.
 faults: dev
-	$(PY) -m tests.faults lines
+	$(PY) -m tests.faults lines --jobs $$(nproc)
 	$(PY) -m tests.faults storm --seconds 600
 
 bench: dev

@@ -3,81 +3,123 @@
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
+import json
+import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.faults import jobs, lines
+
+Task, Result = dict[str, Any], dict[str, Any]
 
 
 def main() -> int:
+    options = _options()
+    home = Path(tempfile.mkdtemp(prefix="faults-"))
+    until = time.monotonic() + options.minutes * 60
+    words = [options.engine, options.database, *(["redis"] if options.redis else [])]
+    report = Report(options.out or Path(tempfile.mkdtemp(prefix="faults-out-")))
+    tasks = _lines(options, home, words, report) if options.what == "lines" else _storms(options)
+    for task in tasks:
+        task["keep"] = str(report.folder / task["name"].replace("/", "."))
+    for task, result in jobs.play(tasks, home, words, options.jobs, until):
+        report.tell(task, result)
+    shutil.rmtree(home, ignore_errors=True)
+    return report.end(len(tasks))
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("what", choices=["lines", "storm"])
     parser.add_argument("--engine", choices=["process", "docker"], default="process")
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--redis", action="store_true", help="Hints by a Redis of its own, as in production.")
+    parser.add_argument("--jobs", type=int, default=1, help="Rounds at once, each on a ground of its own.")
+    parser.add_argument("--minutes", type=float, default=1e6, help="After so long no round is begun any more.")
+    parser.add_argument("--out", type=Path, help="A folder for results.jsonl and what wrong rounds left.")
     parser.add_argument("--count", type=int, default=0, help="Lines to die before; 0: all.")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="Which lines, or the first storm's.")
     parser.add_argument("--only", default="", help="Lines of this file, or this one line (file:line).")
-    parser.add_argument("--part", default="1/1", help="K/N: the K-th of N equal parts of the lines.")
+    parser.add_argument("--plays", default=",".join(lines.PLAYS))
+    parser.add_argument("--storms", type=int, default=1, help="So many, each with the next seed.")
     parser.add_argument("--victims", default="scheduler,web,parent,program,keeper", help="Who is killed in a storm.")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="faults-"))
-    with ExitStack() as stack:
-        environment = _environment(options, home, stack)
-        os.environ.update(environment)
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, check=True)
-        import django
-
-        django.setup()
-        faults = _run(options, home, stack)
-    if faults:
-        print(f"kept for a look: {home}")
-    else:
-        shutil.rmtree(home, ignore_errors=True)
-    return min(faults, 1)
+    parser.add_argument("--seconds", type=float, default=60.0, help="How long a storm rages.")
+    return parser.parse_args()
 
 
-def _environment(options: argparse.Namespace, home: Path, stack: ExitStack) -> dict[str, str]:
-    database = f"sqlite:///{home / 'gpushare.sqlite3'}"
-    if options.database == "postgres":
-        from tests.support.postgres import running_postgres
-
-        database = stack.enter_context(running_postgres()).url
-    return {
-        "DJANGO_SETTINGS_MODULE": "appliance.settings",
-        "DATABASE_URL": database,
-        "GPUSHARE_HOME": str(home),
-        "GPUSHARE_GPUS": "sim:1x5GiB",
-        "GPUSHARE_ENGINE": options.engine,
-        "GPUSHARE_SECRET_KEY": secrets.token_hex(32),
-    }
-
-
-def _run(options: argparse.Namespace, home: Path, stack: ExitStack) -> int:
-    from tests.faults import lines, storm
-    from tests.faults.whole import Whole
-    from tests.faults.world import World
-
-    workload = str(ROOT / ".build" / "workload")
-    if options.what == "storm":
-        whole = Whole(home, workload)
-        whole.start()
-        stack.callback(whole.close)
-        return storm.run(whole, options.victims.split(","), options.seconds, options.seed)
-    world = World(home, workload)
-    stack.callback(world.close)
+def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Report) -> list[Task]:
+    """Plays undisturbed first, to see which lines there are to die before."""
     found = [place for place in lines.places(options.engine) if place.startswith(options.only)]
-    there = lines.reached(world, found)
-    print(f"{len(found)} lines act, {len(there)} of them in this play", flush=True)
-    part, parts = map(int, options.part.split("/"))
-    there = there[part - 1 :: parts]
-    return lines.run(world, lines.pick(there, options.count, options.seed) if options.count else there)
+    files = sorted({place.split(":")[0] for place in found})
+    plays = [play for play in options.plays.split(",") if play]
+    tasks = [{"kind": "record", "name": f"undisturbed {play}", "play": play, "files": files} for play in plays]
+    seen: dict[str, set[str]] = {}
+    for task, result in jobs.play(tasks, home / "record", words, options.jobs, time.monotonic() + 600):
+        report.tell({**task, "keep": str(report.folder)}, result)
+        seen[task["play"]] = set(result.get("seen", ()))
+    plan = lines.plan({play: seen[play] for play in plays}, found)
+    report.not_come_by([place for place in found if place not in plan])
+    print(f"{len(found)} lines act, {len(plan)} of them in these plays", flush=True)
+    chosen = list(plan)
+    # In no order, so that a run that is cut short has seen something of everything.
+    random.Random(options.seed).shuffle(chosen)
+    return [
+        {"kind": "line", "name": place, "place": place, "play": plan[place]}
+        for place in chosen[: options.count or len(chosen)]
+    ]
+
+
+def _storms(options: argparse.Namespace) -> list[Task]:
+    return [
+        {"kind": "storm", "name": f"storm {seed}", "seed": seed, "seconds": options.seconds,
+         "victims": options.victims.split(",")}
+        for seed in range(options.seed, options.seed + options.storms)
+    ]  # fmt: skip
+
+
+class Report:
+    """Tells each result at once, all of them in `folder`/results.jsonl, and their sum at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._begun = folder, time.monotonic()
+        self._results = (folder / "results.jsonl").open("w")
+        self._told = self._wrong = 0
+        self._sums: Counter[str] = Counter()
+
+    def tell(self, task: Task, result: Result) -> None:
+        kept = {key: value for key, value in {**task, **result}.items() if key not in ("files", "keep", "seen")}
+        self._results.write(json.dumps(kept) + "\n")
+        self._results.flush()
+        said = {key: value for key, value in result.items() if key not in ("wrong", "seen", "died")}
+        fate = {True: "died", False: "lived"}.get(result.get("died", ""), "")
+        print(f"{task['name']} {fate} {said}", *result["wrong"], sep="\n    ", flush=True)
+        if task["kind"] != "record":
+            self._told += 1
+            self._sums.update({fate: 1} if fate else {})
+            self._sums.update({f"{who} killed": times for who, times in result.get("killed", {}).items()})
+        self._wrong += bool(result["wrong"])
+
+    def not_come_by(self, places: list[str]) -> None:
+        """Each with its text and why, in not-come-by.txt."""
+        why = {place: lines.why_not(place) for place in places}
+        text = [f"{place}: {why[place]}: {lines.text(place)}" for place in places]
+        (self.folder / "not-come-by.txt").write_text("\n".join(text))
+        print("not come by:", dict(Counter(why.values())), flush=True)
+
+    def end(self, planned: int) -> int:
+        took = time.monotonic() - self._begun
+        print(f"{self._told} of {planned} rounds, {dict(self._sums)}, {took:.0f} s, {self._wrong} with something wrong")
+        if self._told < planned:
+            print(f"{planned - self._told} were not begun: the time was over")
+        print(f"results: {self.folder}")
+        self._results.close()
+        return min(self._wrong, 1)
 
 
 if __name__ == "__main__":

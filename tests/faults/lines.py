@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import time
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 
-from tests.faults.questions import ask
-from tests.faults.scene import Scene, wrong
 from tests.faults.traced import IN_KEEPERS, KEEPER, ROOT
-from tests.faults.world import World, Wrong
 
 # What acts on the world, or writes down what was done to it.
 ACTING = (
@@ -19,6 +15,7 @@ ACTING = (
     "scheduler/sessions/*.py", "scheduler/rounds/time_limits.py", "scheduler/rounds/measure.py",
     "web/audit.py",
 )  # fmt: skip
+PLAYS = ("everyday", "away", "refused")  # see plays.py
 ENGINE = {
     "process": ("scheduler/engines/process/engine.py", "scheduler/engines/changes.py", KEEPER),
     "docker": ("scheduler/engines/docker/*.py", "scheduler/engines/changes.py"),
@@ -42,60 +39,30 @@ def _lines(path: Path) -> Iterator[int]:
     yield from within(compile(path.read_text(), str(path), "exec"))
 
 
-def reached(world: World, among: list[str]) -> list[str]:
-    """Those of these places that an undisturbed play comes by. The keeper's lines count as reached: they are few."""
-    folder = world.home / "record"
-    folder.mkdir()
-    (folder / "files").write_text("\n".join({str(ROOT / place.split(":")[0]) for place in among}))
-    world.start(traced=f"record:{folder}")
-    Scene(world, "undisturbed").play()
-    world.stop()
-    seen = {line for file in folder.glob("*.lines") for line in file.read_text().split()}
-    return [place for place in among if place in seen or place.startswith(IN_KEEPERS)]
+def plan(seen: dict[str, set[str]], among: list[str]) -> dict[str, str]:
+    """For each of these places the first play that comes by it, if one does.
+
+    A keeper's place has no play: its round is another one, and every keeper comes by most of it.
+    """
+    found: dict[str, str] = {place: "keepers" for place in among if place.startswith(IN_KEEPERS)}
+    for play, places_of_it in seen.items():
+        for place in among:
+            if place in places_of_it:
+                found.setdefault(place, play)
+    return {place: found[place] for place in among if place in found}
 
 
-def run(world: World, chosen: list[str]) -> int:
-    """Plays once for each place. Returns how many rounds had something wrong; prints each."""
-    faults = deaths = 0
-    for number, place in enumerate(chosen):
-        begun, starts = time.monotonic(), world.starts
-        world.start(traced=place)
-        play = _play_with_keepers if place.startswith(IN_KEEPERS) else _play
-        try:
-            found = play(world, f"{number}")
-        except (Wrong, AssertionError) as fault:
-            found = [str(fault)]
-        died = world.starts - starts > 1
-        deaths += died
-        if place.startswith(IN_KEEPERS):  # what is asked next needs keepers that live
-            world.stop()
-            world.start()
-        found = found or ask(world)
-        world.stop()
-        faults += bool(found)
-        what = f"{place} {'died' if died else 'lived'} {time.monotonic() - begun:.1f} s"
-        print(what, *found, sep="\n    ", flush=True)
-    print(f"{len(chosen)} lines, the scheduler died at {deaths}, {faults} rounds with something wrong")
-    return faults
+def why_not(place: str) -> str:
+    """What kind of line this is, that no play came by."""
+    file, _, line = place.partition(":")
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.ExceptHandler) and node.lineno <= int(line) <= (node.end_lineno or node.lineno):
+            return "after an error that did not occur"
+        if isinstance(node, ast.Raise) and node.lineno <= int(line) <= (node.end_lineno or node.lineno):
+            return "raises an error that did not occur"
+    return "on a way that no play goes"
 
 
-def _play(world: World, tag: str) -> list[str]:
-    scene = Scene(world, tag)
-    scene.play()
-    return wrong(scene.facts())
-
-
-def _play_with_keepers(world: World, tag: str) -> list[str]:
-    """Every keeper dies at the line: a launch may be refused; what was started can be ended, and is accounted for."""
-    script = f"echo began; exec {world.workload} --bytes 512MiB --check 1MiB --hold 1"
-    launched = world.outcome(world.begin_launch(f"kept-{tag}", "sh", "-c", script))
-    assert launched.container is not None
-    if launched.outcome == "done":
-        world.do("kill", launched.container)
-    ended = world.until(lambda: world.get(launched.container).finished_at, "it does not end")  # type: ignore[arg-type]
-    left = world.left_of(launched.container)
-    return [f"ended at {ended}, and processes of it live: {left}"] * bool(left)
-
-
-def pick(all_places: list[str], count: int, seed: int) -> list[str]:
-    return random.Random(seed).sample(all_places, min(count, len(all_places)))
+def text(place: str) -> str:
+    file, _, line = place.partition(":")
+    return (ROOT / file).read_text().splitlines()[int(line) - 1].strip()

@@ -81,7 +81,7 @@ class Person:
         wish.ttl = self.random.random() < 0.1
         script = f"{self.world.workload} --bytes {size} --check 1MiB --hold {hold} && exit {wish.ends_with}"
         body: dict[str, Any] = {
-            "name": wish.name, "image": self.world.image, "command": ["sh", "-c", f"echo began; {script}"],
+            "name": wish.name, "image": self.world.ground.image, "command": ["sh", "-c", f"echo began; {script}"],
             "gpu_memory": size + self.random.choice([128, 256, 1024]) * MIB,
             "remove_when_done": self.random.random() < 0.3, "priority": self.random.randint(-5, 5),
         }  # fmt: skip
@@ -176,8 +176,8 @@ class Reaper:
                 yield pid, container
 
 
-def run(world: Whole, victims: list[str], seconds: float, seed: int) -> int:
-    """Returns how many things were wrong; prints each."""
+def run(world: Whole, victims: list[str], seconds: float, seed: int) -> dict[str, Any]:
+    """What was wrong, and what happened meanwhile."""
     chance = random.Random(seed)
     people = [_person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
     reaper = Reaper(world, victims, random.Random(chance.random()))
@@ -202,10 +202,13 @@ def run(world: Whole, victims: list[str], seconds: float, seed: int) -> int:
     found += [said for wish in wishes for said in _judge(world, wish)]
     found += ask(world)
     did = sum((person.did for person in people), Counter[str]())
-    print(f"{len(wishes)} containers, killed: {dict(reaper.killed)}, asked: {dict(sorted(did.items()))}")
-    print(f"the longest time without a sign of life of a scheduler: {world.longest_silence:.1f} s")
-    print(*found, f"{len(found)} things wrong", sep="\n", flush=True)
-    return len(found)
+    return {
+        "wrong": found,
+        "containers": len(wishes),
+        "killed": dict(reaper.killed),
+        "asked": dict(sorted(did.items())),
+        "silence": round(world.longest_silence, 1),
+    }
 
 
 def _judge(world: Whole, wish: Wish) -> Iterator[str]:

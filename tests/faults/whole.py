@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from scheduler.engines.process import tree
+from tests.faults.ground import Ground
 from tests.faults.world import PATIENCE, ROOT, World, retried
 from web.models import Node
 
@@ -19,11 +19,11 @@ from web.models import Node
 class Whole(World):
     """When its parent dies it is started again, as a service manager would."""
 
-    def __init__(self, home: Path, workload: str, docker: Any = None, image: str = "local") -> None:
+    def __init__(self, ground: Ground) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        super().__init__(home, workload, docker, PORT=str(port))
-        self.image, self.url = image, f"http://127.0.0.1:{port}"
+        super().__init__(ground, PORT=str(port))
+        self.url = f"http://127.0.0.1:{port}"
         self.longest_silence = 0.0  # seconds between two signs of life of a scheduler; a second without any harm
         self._parent: subprocess.Popen[bytes] | None = None
 

@@ -21,6 +21,8 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 
 from scheduler.engines.process import tree
+from tests.faults.ground import Ground
+from tests.faults.traced import IN_KEEPERS as ALWAYS_TRACED
 from tests.support.card import _NVML, BUILD, ROOT
 from web.models import AllocationEvent, Claim, Command, Container, Gpu
 from web.services.issuing import hint
@@ -35,13 +37,14 @@ class Wrong(Exception):
 
 
 class World:
-    """`home`: GPUSHARE_HOME. `environment`: what the scheduler runs with, beside this process's own."""
+    """`environment`: what the scheduler runs with, beside this process's own."""
 
-    def __init__(self, home: Path, workload: str, docker: Any = None, **environment: str) -> None:
-        self.home, self.workload, self.docker = home, workload, docker
+    def __init__(self, ground: Ground, **environment: str) -> None:
+        self.ground, self.home, self.workload, self.docker = ground, ground.home, ground.workload, ground.docker
         self.starts = 0
         self._environment = {**os.environ, **environment}
-        self._log = (home / "scheduler.log").open("ab")
+        self._log = (self.home / "scheduler.log").open("ab")
+        self._traced = ""
         self._nursery: subprocess.Popen[str] | None = None
         self._alive: int | None = None
         self._changed = threading.Condition()
@@ -50,9 +53,22 @@ class World:
 
     # ---- the scheduler ----
 
+    def renew(self) -> None:
+        """A new round: nothing of the earlier ones is there."""
+        for pid in self._strangers():
+            os.kill(pid, signal.SIGKILL)
+        self.ground.renew()
+        self._log.truncate(0)
+
+    @property
+    def died(self) -> bool:
+        """Whether a process was killed before the line that this round is about."""
+        return (self.home / "died").exists()
+
     def start(self, traced: str = "") -> None:
-        """Starts it, `traced` if so told (see traced.py); when it dies it is started again, undisturbed."""
+        """Starts it, `traced` if so told (see traced.py); when it dies at the line, another one starts undisturbed."""
         self.starts += 1
+        self._traced = traced
         if self._nursery is None:
             self._nursery = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.nursery"], cwd=ROOT, env=self._environment, text=True,
@@ -75,12 +91,21 @@ class World:
             if word == "ended" and not self._ending:
                 if status != [str(-signal.SIGKILL)]:
                     print(f"the scheduler ended by itself with status {status[0]}", file=sys.stderr)
-                threading.Thread(target=self.start).start()
+                threading.Thread(target=self.start, args=(self._next(),)).start()
 
-    def kill(self) -> None:
-        """As a power cut would end it; another one follows."""
-        if (pid := self._alive) is not None:
-            os.kill(pid, signal.SIGKILL)
+    def _next(self) -> str:
+        return "" if self.died and not self._traced.startswith(ALWAYS_TRACED) else self._traced
+
+    def interrupt(self, meanwhile: Callable[[], None]) -> None:
+        """As a power cut would end it, and `meanwhile` happens while nobody is there; another one follows."""
+        self._ending = True
+        with self._changed:
+            if self._alive is not None:
+                os.kill(self._alive, signal.SIGKILL)
+            assert self._changed.wait_for(lambda: self._alive is None, PATIENCE)
+        meanwhile()
+        self._ending = False
+        self.start(self._next())
 
     def stop(self) -> None:
         self._ending = True
@@ -122,8 +147,11 @@ class World:
 
     def left_of(self, container: Container) -> list[int]:
         """Processes that were started in this container, by the socket that they were given."""
-        socket = f"{self.home}/sockets/{container.pk}/".encode()
-        return [pid for pid, _, environment in _processes() if socket in environment]
+        return self._strangers(str(container.pk))
+
+    def _strangers(self, container: str = "") -> list[int]:
+        socket = f"GPUSHARE_SOCKET={self.home}/sockets/{container}".encode()
+        return [pid for pid, environment in _processes() if socket in environment]
 
     # ---- what people want ----
 
@@ -135,7 +163,7 @@ class World:
     def begin_launch(self, name: str, *words: str, **fields: Any) -> Command:
         def write() -> Command:
             owner, _ = User.objects.get_or_create(username=fields.get("owner", "ada"))
-            settings = {"image": "local", "gpu_memory": GIB, **fields, "owner": owner}
+            settings = {"image": self.ground.image, "gpu_memory": GIB, **fields, "owner": owner}
             container = Container.objects.create(name=name, command=list(words), **settings)
             return Command.objects.create(kind="launch", container=container, issued_by=owner)
 
@@ -159,11 +187,12 @@ class World:
 
     def until(self, condition: Callable[[], T | None], otherwise: str, within: float = PATIENCE) -> T:
         """The first true value of `condition`. Raises Wrong."""
-        deadline = time.monotonic() + within
+        deadline, pause = time.monotonic() + within, 0.004
         while not (value := retried(condition)):
             if time.monotonic() > deadline:
                 raise Wrong(f"{otherwise} (waited for {within:.0f} s)")
-            time.sleep(0.01)
+            time.sleep(pause)
+            pause = min(1.4 * pause, 0.05)  # what takes long need not be looked at often
         return value
 
     def get(self, container: Container) -> Container:
@@ -210,11 +239,11 @@ class World:
         return gpus
 
 
-def _processes() -> Iterator[tuple[int, str, bytes]]:
-    """Every process that can be looked at: its pid, the words it was started with, its environment."""
+def _processes() -> Iterator[tuple[int, bytes]]:
+    """Every process that can be looked at: its pid and its environment."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            yield int(folder.name), (folder / "cmdline").read_text(), (folder / "environ").read_bytes()
+            yield int(folder.name), (folder / "environ").read_bytes()
         except OSError:
             continue
 

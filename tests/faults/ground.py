@@ -1,0 +1,126 @@
+"""What a world stands on, its own alone: a folder, a database, a card, and an engine; as new for every round.
+
+Names no part of Django before `open` has said where things are: the settings are read once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.dockerd import Dockerd
+    from tests.support.postgres import Postgres
+    from tests.support.redis_server import Redis
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / ".build"
+OF_A_ROUND = ("sockets", "processes", "logs", "consoles", "died")  # in `home`
+
+# A database is made once and copied, and so is the first admin, whose password takes a third of a second to hash.
+_PREPARE = """
+import django
+django.setup()
+from django.core.management import call_command
+from web.people.bootstrap import ensure_admin
+call_command("migrate", verbosity=0)
+ensure_admin()
+"""
+
+
+class Ground:
+    """`home`: GPUSHARE_HOME. `docker`: a client of a Docker engine of its own; None with the process engine."""
+
+    image, workload = "local", str(BUILD / "workload")
+    docker: Any = None
+    dockerd: Dockerd | None = None
+    postgres: Postgres | None = None
+    redis: Redis | None = None
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._stack = ExitStack()
+
+    def open(self, engine: str, database: str, redis: bool = False) -> None:
+        """Starts what is needed and sets this process's environment."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        os.environ.update({
+            "DJANGO_SETTINGS_MODULE": "appliance.settings", "GPUSHARE_HOME": str(self.home),
+            "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": engine, "GPUSHARE_SECRET_KEY": secrets.token_hex(32),
+            "DATABASE_URL": f"sqlite:///{self.home}/gpushare.sqlite3", "PYTHONPATH": _with_root(),
+        })  # fmt: skip
+        if database == "postgres":
+            from tests.support.postgres import running_postgres
+
+            self.postgres = self._stack.enter_context(running_postgres())
+            os.environ["DATABASE_URL"] = self.postgres.url
+        if redis:
+            from tests.support.redis_server import running_redis
+
+            self.redis = self._stack.enter_context(running_redis())
+            os.environ["REDIS_URL"] = self.redis.url
+        subprocess.run([sys.executable, "-c", _PREPARE], cwd=ROOT, check=True)
+        if self.postgres is None:
+            (self.home / "gpushare.sqlite3").rename(self.home / "template.sqlite3")
+        else:
+            os.environ["DATABASE_URL"] = self.postgres.url.rpartition("/")[0] + "/gpushare"
+        if engine == "docker":
+            self._start_docker()
+
+    def _start_docker(self) -> None:
+        import docker
+
+        from tests.support.dockerd import build_image, private
+
+        self.dockerd = self._stack.enter_context(private())
+        self.docker = docker.APIClient(self.dockerd.address, version="auto")
+        self._stack.callback(self.docker.close)
+        self.image, self.workload = "gpushare/faults:latest", "workload"
+        libraries = [BUILD / "libgpushare.so", BUILD / "sim" / "libcuda.so.1"]
+        build_image(self.docker, self.image, [BUILD / "workload"], mounted=libraries)
+        os.environ["GPUSHARE_DOCKER_HOST"] = self.dockerd.address
+
+    def renew(self) -> None:
+        """Nothing of an earlier round is left; nothing of it may run. For after `django.setup`."""
+        from django.db import connections
+
+        connections.close_all()
+        for name in OF_A_ROUND:
+            path = self.home / name
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        if self.docker is not None:
+            for container in self.docker.containers(all=True, quiet=True):
+                self.docker.remove_container(container["Id"], force=True, v=True)
+        if self.postgres is None:
+            for left in self.home.glob("gpushare.sqlite3*"):
+                left.unlink()
+            shutil.copy(self.home / "template.sqlite3", self.home / "gpushare.sqlite3")
+        else:
+            self._copy_in_postgres()
+
+    def _copy_in_postgres(self) -> None:
+        import psycopg
+
+        assert self.postgres is not None
+        with psycopg.connect(self.postgres.url.replace("/postgres", "/template1", 1), autocommit=True) as server:
+            server.execute("DROP DATABASE IF EXISTS gpushare WITH (FORCE)")
+            server.execute("CREATE DATABASE gpushare TEMPLATE postgres")
+
+    def keep(self, folder: Path) -> None:
+        """Copies what tells how a round went: logs, database, what processes left."""
+        shutil.rmtree(folder, ignore_errors=True)
+        skipped = shutil.ignore_patterns("template.sqlite3", "card", "sockets", "hints", "*.sock")
+        shutil.copytree(self.home, folder, ignore=skipped, ignore_dangling_symlinks=True)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _with_root() -> str:
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

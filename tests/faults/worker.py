@@ -1,0 +1,144 @@
+"""Plays rounds, one after the other, on a ground of its own: `python -m tests.faults.worker HOME ENGINE DATABASE`.
+
+A line of standard input is a task, a JSON object with its `kind`; a line of standard output is its result. Results have
+`wrong`, a list of sentences. Where that is not empty, what tells how it went is copied to the task's `keep`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.faults.ground import ROOT, Ground
+
+if TYPE_CHECKING:  # they read the settings
+    from tests.faults.scene import Scene
+    from tests.faults.world import World
+
+Task = dict[str, Any]
+Result = dict[str, Any]
+
+
+def main() -> None:
+    home, engine, database, *more = sys.argv[1:]
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed is no result
+    ground = Ground(Path(home))
+    try:
+        ground.open(engine, database, redis="redis" in more)
+        import django
+
+        django.setup()
+        rounds = Rounds(ground)
+        for line in sys.stdin:
+            results.write(json.dumps(rounds.play(json.loads(line))) + "\n")
+            results.flush()
+        rounds.close()
+    finally:
+        ground.close()
+
+
+class Rounds:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._world: World | None = None
+
+    @property
+    def world(self) -> World:
+        from tests.faults.world import World
+
+        if self._world is None:
+            self._ground.renew()
+            self._world = World(self._ground)
+        return self._world
+
+    def play(self, task: Task) -> Result:
+        begun = time.monotonic()
+        kinds: dict[str, Callable[[Task], Result]] = {
+            "record": self._record,
+            "line": self._line,
+            "storm": self._storm,
+        }
+        result = kinds[task["kind"]](task)
+        if result["wrong"] and "keep" in task:
+            self._ground.keep(Path(task["keep"]))
+        return {**result, "seconds": round(time.monotonic() - begun, 1)}
+
+    def close(self) -> None:
+        if self._world is not None:
+            self._world.close()
+
+    def _record(self, task: Task) -> Result:
+        """Which lines of these files an undisturbed play comes by: `seen`."""
+        folder = self._ground.home / "record"
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("*.lines"):
+            old.unlink()
+        (folder / "files").write_text("\n".join(str(ROOT / file) for file in task["files"]))
+        wrong = self._round(f"record:{folder}", lambda: _played(self.world, task["play"]))
+        return {"wrong": wrong, "seen": sorted({line for file in folder.glob("*.lines") for line in _words(file)})}
+
+    def _line(self, task: Task) -> Result:
+        """One death before a line."""
+        from tests.faults import keepers
+
+        if task["play"] == "keepers":
+            wrong = self._round(task["place"], lambda: keepers.play(self.world))
+        else:
+            wrong = self._round(task["place"], lambda: _played(self.world, task["play"]))
+        return {"wrong": wrong, "died": self.world.died}
+
+    def _round(self, traced: str, play: Callable[[], list[str]]) -> list[str]:
+        """What is wrong after a play; and once more if the line was come by only when the scheduler stopped."""
+        from tests.faults.questions import ask
+        from tests.faults.world import Wrong
+
+        world = self.world
+        world.renew()
+        world.start(traced=traced)
+        try:
+            found = play()
+        except (Wrong, AssertionError) as fault:
+            found = [str(fault)]
+        found = found or ask(world)
+        died = world.died
+        world.stop()
+        if world.died and not died and not found:
+            world.start()
+            found = ask(world)
+            world.stop()
+        return found
+
+    def _storm(self, task: Task) -> Result:
+        from tests.faults import storm
+        from tests.faults.whole import Whole
+
+        self._ground.renew()
+        whole = Whole(self._ground)
+        whole.start()
+        try:
+            return storm.run(whole, task["victims"], task["seconds"], task["seed"])
+        finally:
+            whole.close()
+
+
+def _played(world: World, name: str) -> list[str]:
+    from tests.faults import plays
+
+    play: type[Scene] = getattr(plays, name.capitalize())
+    scene = play(world)
+    scene.play()
+    return scene.wrong()
+
+
+def _words(file: Path) -> list[str]:
+    return file.read_text().split()
+
+
+if __name__ == "__main__":
+    main()
