@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import jobs, lines
+from tests.faults.kinds import KILLS, TROUBLES
 
 Task, Result = dict[str, Any], dict[str, Any]
 
@@ -23,6 +24,7 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="faults-"))
     until = time.monotonic() + options.minutes * 60
     words = [options.engine, options.database, *(["redis"] if options.redis else [])]
+    words += ["small"] if options.what == "storm" else []
     report = Report(options.out or Path(tempfile.mkdtemp(prefix="faults-out-")))
     tasks = _lines(options, home, words, report) if options.what == "lines" else _storms(options)
     for task in tasks:
@@ -47,7 +49,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="Lines of this file, or this one line (file:line).")
     parser.add_argument("--plays", default=",".join(lines.PLAYS))
     parser.add_argument("--storms", type=int, default=1, help="So many, each with the next seed.")
-    parser.add_argument("--victims", default="scheduler,web,parent,program,keeper", help="Who is killed in a storm.")
+    parser.add_argument("--harm", default="all", help="What happens in a storm (see harm.py), with commas; or `kills`.")
     parser.add_argument("--seconds", type=float, default=60.0, help="How long a storm rages.")
     return parser.parse_args()
 
@@ -57,10 +59,19 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
     found = [place for place in lines.places(options.engine) if place.startswith(options.only)]
     files = sorted({place.split(":")[0] for place in found})
     plays = [play for play in options.plays.split(",") if play]
-    tasks = [{"kind": "record", "name": f"undisturbed {play}", "play": play, "files": files} for play in plays]
+    tasks = [
+        {
+            "kind": "record",
+            "name": f"undisturbed {play}",
+            "play": play,
+            "files": files,
+            "keep": str(report.folder / play),
+        }
+        for play in plays
+    ]
     seen: dict[str, set[str]] = {}
     for task, result in jobs.play(tasks, home / "record", words, options.jobs, time.monotonic() + 600):
-        report.tell({**task, "keep": str(report.folder)}, result)
+        report.tell(task, result)
         seen[task["play"]] = set(result.get("seen", ()))
     plan = lines.plan({play: seen[play] for play in plays}, found)
     report.not_come_by([place for place in found if place not in plan])
@@ -75,9 +86,9 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
 
 
 def _storms(options: argparse.Namespace) -> list[Task]:
+    harm = {"all": (*KILLS, *TROUBLES), "kills": KILLS}.get(options.harm) or options.harm.split(",")
     return [
-        {"kind": "storm", "name": f"storm {seed}", "seed": seed, "seconds": options.seconds,
-         "victims": options.victims.split(",")}
+        {"kind": "storm", "name": f"storm {seed}", "seed": seed, "seconds": options.seconds, "harm": harm}
         for seed in range(options.seed, options.seed + options.storms)
     ]  # fmt: skip
 
@@ -103,6 +114,7 @@ class Report:
             self._told += 1
             self._sums.update({fate: 1} if fate else {})
             self._sums.update({f"{who} killed": times for who, times in result.get("killed", {}).items()})
+            self._sums.update(result.get("troubles", {}))
         self._wrong += bool(result["wrong"])
 
     def not_come_by(self, places: list[str]) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build"
-OF_A_ROUND = ("sockets", "processes", "logs", "consoles", "died")  # in `home`
+SMALL = 64 << 20  # bytes
+OF_A_ROUND = ("sockets", "processes", "logs", "consoles", "died", "trouble", "ballast")  # in `home`
 
 # A database is made once and copied, and so is the first admin, whose password takes a third of a second to hash.
 _PREPARE = """
@@ -42,14 +43,19 @@ class Ground:
     dockerd: Dockerd | None = None
     postgres: Postgres | None = None
     redis: Redis | None = None
+    small = False  # `home` is a file system of its own that can be filled
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self._stack = ExitStack()
 
-    def open(self, engine: str, database: str, redis: bool = False) -> None:
+    def open(self, engine: str, database: str, *, redis: bool = False, small: bool = False) -> None:
         """Starts what is needed and sets this process's environment."""
         self.home.mkdir(parents=True, exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "faults", str(self.home)]
+        if small and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+            self.small = True
+            self._stack.callback(subprocess.run, ["umount", "-l", str(self.home)], check=True)
         os.environ.update({
             "DJANGO_SETTINGS_MODULE": "appliance.settings", "GPUSHARE_HOME": str(self.home),
             "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": engine, "GPUSHARE_SECRET_KEY": secrets.token_hex(32),

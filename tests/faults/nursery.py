@@ -15,11 +15,12 @@ import traceback
 import django
 from django.core.management import call_command
 
-from tests.faults import traced
+from tests.faults import traced, troubled
 
 
 def main() -> None:
     django.setup()
+    troubled.tell_tasks()
     import scheduler.management.commands.runscheduler
     import scheduler.worker  # noqa: F401  (and with it all else)
 

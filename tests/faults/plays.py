@@ -27,7 +27,7 @@ class Everyday(Scene):
         "waiter": (_BY_HAND,),
         "late": (_IN_TIME,),
         "three": (("failed", (3,), "", _LIFE, 1),),
-        "broken": (("failed", (None,), "Cannot start", {}, 0),),
+        "broken": (("failed", (None,), "/nowhere/program", {}, 0),),
         "large": (_NEVER,),
     }
 
@@ -115,7 +115,7 @@ class Away(Scene):
         """Has its `sleep` end, and its shell go on: told by nobody's scheduler."""
         for id_, _, programs in self.world.containers_processes():
             for pid in programs if id_ == str(container.pk) else ():
-                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"):
                     os.kill(pid, signal.SIGTERM)
         # Nothing of it is to be there when the next scheduler looks.
         self.world.until(lambda: str(container.pk) not in self._living(), f"{container.name} goes on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -9,14 +10,18 @@ from pathlib import Path
 
 from django.core.management import CommandError, call_command
 
+from scheduler.engines.docker.options import LABEL
 from tests.faults.world import GIB, World, Wrong
 from web.models import AllocationEvent, Claim, Container, Gpu
+
+THREADS = 48  # of a scheduler at rest: its pools' together
+TASKS = 4  # of one kind, likewise
 
 
 def ask(world: World) -> list[str]:
     """What is wrong, in sentences; empty if nothing is. Waits for what takes a moment by its nature."""
     found = []
-    for question in (programs, memory, history, audit, leftovers, nobody_waits):
+    for question in (programs, memory, history, audit, leftovers, nobody_waits, nothing_kept):
         try:
             question(world)
         except Wrong as wrong:
@@ -114,11 +119,60 @@ def nobody_waits(world: World) -> None:
     world.do("remove", ended)
 
 
+def nothing_kept(world: World) -> None:
+    """The scheduler holds nothing of the ended: no descriptors, threads, tasks; nor has Docker groups or mounts."""
+
+    def clean() -> bool:
+        return not _kept_by_scheduler(world) and not _groups_and_mounts(world)
+
+    try:
+        world.until(clean, "", within=15)
+    except Wrong:
+        raise Wrong(f"it keeps {_kept_by_scheduler(world)} {_groups_and_mounts(world)}") from None
+
+
+def _kept_by_scheduler(world: World) -> list[str]:
+    """Descriptors of processes and pages, connections, and more threads or tasks than work at rest."""
+    live = Container.objects.live().count()
+    found = []
+    for pid in world.pids("scheduler"):
+        links = _links(pid)
+        pages = [link for link in links if "gpushare" in link and link.startswith("/memfd:")]
+        pidfds = links.count("anon_inode:[pidfd]")
+        if not live and (pages or pidfds):
+            found.append(f"{len(pages)} lease pages and {pidfds} pidfds")
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+        if threads > THREADS:
+            found.append(f"{threads} threads")
+        found += [f"{times} times the task {name}" for name, times in world.tasks(pid).items() if times > TASKS]
+    return found
+
+
+def _groups_and_mounts(world: World) -> list[str]:
+    """What is there of Docker containers that are no more."""
+    if world.ground.dockerd is None:
+        return []
+    there = len(world.docker.containers(all=True))
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    merged = [mount for mount in mounts if mount.startswith(f"{world.ground.dockerd.folder}/data/overlay2/")]
+    gone = set(Container.objects.exclude(removed_at=None).values_list("engine_id", flat=True))
+    groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/docker/*") if path.name in gone]
+    return groups + (merged if len(merged) > there else [])
+
+
+def _links(pid: int) -> list[str]:
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
 def _alive(world: World) -> set[str]:
     """The containers that the process engine's keepers, or Docker, have running."""
     if world.docker is not None:
-        found = world.docker.containers(filters={"label": "gpushare.id"})
-        return {container["Labels"]["gpushare.id"] for container in found}
+        found = world.docker.containers(filters={"label": LABEL})
+        return {container["Labels"][LABEL] for container in found}
     return {path.parent.name for path in (world.home / "processes").glob("*/running.json") if _kept(path)}
 
 

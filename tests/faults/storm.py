@@ -6,9 +6,7 @@ is known of every container what was wanted, and only those that were harmed the
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 import time
 from collections import Counter
@@ -20,6 +18,7 @@ from typing import Any
 import httpx
 from django.contrib.auth.models import Group, User
 
+from tests.faults.harm import Reaper
 from tests.faults.questions import ask
 from tests.faults.whole import Whole
 from tests.faults.world import GIB, MIB, PATIENCE, Wrong
@@ -138,49 +137,11 @@ class Person:
             time.sleep(0.1)
 
 
-class Reaper:
-    """Kills what it is told to, at random, and remembers whose container it harmed."""
-
-    def __init__(self, world: Whole, victims: list[str], chance: random.Random) -> None:
-        self.world, self.victims, self._random = world, victims, chance
-        self.killed: Counter[str] = Counter()
-        self.harmed: set[str] = set()  # containers' ids
-
-    def rage(self, until: float) -> None:
-        while time.monotonic() < until:
-            time.sleep(self._random.uniform(0.2, 1.5))
-            self.strike(self._random.choice(self.victims))
-
-    def strike(self, kind: str) -> None:
-        if kind in ("program", "keeper"):
-            found = list(self._of_containers(kind))
-            if found:
-                pid, container = self._random.choice(found)
-                self.harmed.add(container)
-                self._kill(pid, kind)
-        else:
-            for pid in self.world.pids(kind):
-                self._kill(pid, kind)
-
-    def _kill(self, pid: int, kind: str) -> None:
-        try:
-            os.kill(pid, signal.SIGKILL)
-            self.killed[kind] += 1
-        except ProcessLookupError:
-            pass
-
-    def _of_containers(self, kind: str) -> Iterator[tuple[int, str]]:
-        """Processes and the containers that they belong to."""
-        for container, keeper, programs in self.world.containers_processes():
-            for pid in [keeper] if kind == "keeper" else programs:
-                yield pid, container
-
-
-def run(world: Whole, victims: list[str], seconds: float, seed: int) -> dict[str, Any]:
+def run(world: Whole, harm: list[str], seconds: float, seed: int) -> dict[str, Any]:
     """What was wrong, and what happened meanwhile."""
     chance = random.Random(seed)
     people = [_person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
-    reaper = Reaper(world, victims, random.Random(chance.random()))
+    reaper = Reaper(world, harm, random.Random(chance.random()))
     found: list[str] = []
 
     def guarded(part: Callable[..., None], *arguments: Any) -> None:
@@ -190,7 +151,10 @@ def run(world: Whole, victims: list[str], seconds: float, seed: int) -> dict[str
             found.append(f"{type(error).__name__}: {error}")
 
     until = time.monotonic() + seconds
-    _together([(guarded, (person.act, until)) for person in people] + [(guarded, (reaper.rage, until))])
+    _together(
+        [(guarded, (person.act, until)) for person in people]
+        + [(guarded, (reaper.rage, part, until)) for part in reaper.parts]
+    )
     _together([(guarded, (person.settle,)) for person in people])
     wishes = [wish for person in people for wish in person.wishes if wish.pk]
     for wish in wishes:
@@ -206,6 +170,8 @@ def run(world: Whole, victims: list[str], seconds: float, seed: int) -> dict[str
         "wrong": found,
         "containers": len(wishes),
         "killed": dict(reaper.killed),
+        "troubles": dict(reaper.troubles),
+        "impossible": sorted(reaper.impossible),
         "asked": dict(sorted(did.items())),
         "silence": round(world.longest_silence, 1),
     }

@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
+
 from scheduler.engines.process import tree
 from tests.faults.ground import Ground
 from tests.faults.world import PATIENCE, ROOT, World, retried
@@ -30,11 +32,24 @@ class Whole(World):
     def start(self, traced: str = "") -> None:
         self.starts += 1
         self._parent = subprocess.Popen(
-            [sys.executable, "manage.py", "up"], cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log
+            [sys.executable, "-m", "tests.faults.troubled", "up"],
+            cwd=ROOT,
+            env=self._environment,
+            stdout=self._log,
+            stderr=self._log,
         )
         threading.Thread(target=self._start_again, args=(self._parent,), daemon=True).start()
         if self.starts == 1:
             threading.Thread(target=self._watch, daemon=True).start()
+
+    def wait_until_ready(self) -> None:
+        def ready() -> bool:
+            try:
+                return httpx.get(f"{self.url}/readyz").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        self.until(ready, "it is never ready", within=2 * PATIENCE)
 
     def _start_again(self, parent: subprocess.Popen[bytes]) -> None:
         parent.wait()

@@ -30,7 +30,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed is no result
     ground = Ground(Path(home))
     try:
-        ground.open(engine, database, redis="redis" in more)
+        ground.open(engine, database, redis="redis" in more, small="small" in more)
         import django
 
         django.setup()
@@ -122,7 +122,8 @@ class Rounds:
         whole = Whole(self._ground)
         whole.start()
         try:
-            return storm.run(whole, task["victims"], task["seconds"], task["seed"])
+            whole.wait_until_ready()
+            return storm.run(whole, task["harm"], task["seconds"], task["seed"])
         finally:
             whole.close()
 

@@ -6,6 +6,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,9 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import docker.errors
+import requests.exceptions
 from django.contrib.auth.models import User
-from django.db import OperationalError
+from django.db import DatabaseError, InterfaceError, connection
 
+from scheduler.engines.docker.options import LABEL
 from scheduler.engines.process import tree
 from tests.faults.ground import Ground
 from tests.faults.traced import IN_KEEPERS as ALWAYS_TRACED
@@ -130,20 +134,38 @@ class World:
     def containers_processes(self) -> Iterator[tuple[str, int, list[int]]]:
         """Of each living container: its id, its keeper (Docker: its shim), and its own processes."""
         if self.docker is not None:
-            for found in self.docker.containers(filters={"label": "gpushare.id"}):
-                first = self.docker.inspect_container(found["Id"])["State"]["Pid"]
-                stat = tree.stat(first)
-                if stat is not None:
-                    yield (
-                        found["Labels"]["gpushare.id"],
-                        stat.parent,
-                        [first, *(each.pid for each in tree.descendants(first))],
-                    )
+            with contextlib.suppress(requests.exceptions.RequestException, docker.errors.DockerException):
+                yield from self._in_docker()  # or it is away
             return
         for path in (self.home / "processes").glob("*/running.json"):
             keeper = json.loads(path.read_text())["keeper"]
             if not path.with_name("ended.json").exists():
                 yield path.parent.name, keeper, [each.pid for each in tree.descendants(keeper)]
+
+    def _in_docker(self) -> Iterator[tuple[str, int, list[int]]]:
+        for found in self.docker.containers(filters={"label": LABEL}):
+            with contextlib.suppress(docker.errors.NotFound):  # it was removed meanwhile
+                first = self.docker.inspect_container(found["Id"])["State"]["Pid"]
+                if (stat := tree.stat(first)) is not None:
+                    programs = [first, *(each.pid for each in tree.descendants(first))]
+                    yield found["Labels"][LABEL], stat.parent, programs
+
+    def pids(self, kind: str) -> list[int]:
+        """Of the "scheduler"."""
+        return [self._alive] if kind == "scheduler" and self._alive is not None else []
+
+    def tasks(self, pid: int) -> dict[str, int]:
+        """How many tasks of each kind the scheduler's loop has: see troubled.py."""
+        told = self.home / f"tasks.{pid}"
+        told.unlink(missing_ok=True)
+        os.kill(pid, signal.SIGUSR2)
+        self.until(told.exists, "the scheduler does not tell its tasks")
+        lines = told.read_text().splitlines()
+        return {name: int(times) for times, _, name in (line.partition(" ") for line in lines)}
+
+    def living(self) -> set[str]:
+        """The containers that are alive by the records."""
+        return retried(lambda: {str(pk) for pk in Container.objects.live().values_list("pk", flat=True)})
 
     def left_of(self, container: Container) -> list[int]:
         """Processes that were started in this container, by the socket that they were given."""
@@ -254,9 +276,10 @@ def retried(query: Callable[[], T]) -> T:
     while True:
         try:
             return query()
-        except OperationalError:
+        except (DatabaseError, InterfaceError):
             if time.monotonic() > deadline:
                 raise
+            connection.close()  # if it was cut off, another one is made
             time.sleep(0.05)
 
 

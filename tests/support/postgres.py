@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from scheduler.engines.process import tree
+from tests.support.eventually import until
 
 _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
 BIN = _FOUND[-1].parent if _FOUND else None
@@ -37,6 +42,15 @@ class Postgres:
     def stop(self) -> None:
         """Cuts its connections off; what was committed stays."""
         self._run("pg_ctl", "-m", "fast", "-w", "stop")
+
+    def kill(self) -> None:
+        """`kill -9` of all of it, and nothing of it is left."""
+        first = int(Path(f"{self._data}/postmaster.pid").read_text().split()[0])
+        family = [first, *(each.pid for each in tree.descendants(first))]
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(tree.stat(pid) for pid in family))
 
     def _run(self, program: str, *arguments: str) -> None:
         assert BIN is not None

@@ -1,0 +1,125 @@
+"""`manage.py` with troubles that can be switched on and off from outside: `python -m tests.faults.troubled up`.
+
+A trouble is on while its file is in GPUSHARE_HOME/trouble; see `harm.py` for those that need no help from inside.
+On SIGUSR2 a process writes what its event loop has to do to GPUSHARE_HOME/tasks.PID.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+TROUBLE = Path(os.environ.get("GPUSHARE_HOME", ".")) / "trouble"
+SLOW = 0.1  # seconds that a query takes longer
+
+
+def is_on(name: str) -> bool:
+    return os.path.exists(f"{TROUBLE}/{name}")
+
+
+def slow_database() -> None:
+    from django.db.backends.signals import connection_created
+
+    def slowly(execute: Callable[..., Any], *arguments: Any) -> Any:
+        if is_on("slow"):
+            time.sleep(SLOW)
+        return execute(*arguments)
+
+    def attach(connection: Any, **_: Any) -> None:
+        connection.execute_wrappers.append(slowly)
+
+    connection_created.connect(attach, weak=False)
+
+
+def lost_hints() -> None:
+    from appliance.datagrams import Datagrams
+
+    for name in ("send", "group_send"):
+        sends = getattr(Datagrams, name)
+
+        async def send(self: Any, *arguments: Any, sends: Any = sends) -> None:
+            if not is_on("deaf"):
+                await sends(self, *arguments)
+
+        setattr(Datagrams, name, send)
+
+
+def broken_card() -> None:
+    """ "card": NVML fails, as where a card has fallen off the bus; who starts meanwhile finds none."""
+    import pynvml
+
+    for name in ("MemoryInfo", "ComputeRunningProcesses", "ProcessUtilization", "HandleByIndex"):
+        asks = getattr(pynvml, f"nvmlDeviceGet{name}")
+
+        def ask(*arguments: Any, asks: Any = asks) -> Any:
+            if is_on("card"):
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+            return asks(*arguments)
+
+        setattr(pynvml, f"nvmlDeviceGet{name}", ask)
+    count = pynvml.nvmlDeviceGetCount
+    pynvml.nvmlDeviceGetCount = lambda: 0 if is_on("card") else count()
+
+
+def stepping_clock() -> None:
+    """The wall clock goes wrong by as many seconds as the file `clock` says."""
+    from django.utils import timezone
+
+    right, now = time.time, timezone.now
+
+    def wrong_by() -> float:
+        try:
+            return float((TROUBLE / "clock").read_text())
+        except (OSError, ValueError):
+            return 0.0
+
+    time.time = partial(lambda: right() + wrong_by())  # a function would become a method where a class has it
+    timezone.now = lambda: now() + datetime.timedelta(seconds=wrong_by())
+
+
+def tell_tasks() -> None:
+    """Has every event loop of this process and of its forks tell its tasks when asked."""
+    run = asyncio.Runner.run
+
+    def told(self: asyncio.Runner, *arguments: Any, **options: Any) -> Any:
+        loop = self.get_loop()
+        loop.add_signal_handler(signal.SIGUSR2, lambda: write(loop))
+        return run(self, *arguments, **options)
+
+    def write(loop: asyncio.AbstractEventLoop) -> None:
+        names = Counter(_kind(task) for task in asyncio.all_tasks(loop))
+        path = TROUBLE.parent / f"tasks.{os.getpid()}"
+        path.with_suffix(".new").write_text("\n".join(f"{count} {name}" for name, count in names.items()))
+        path.with_suffix(".new").rename(path)
+
+    asyncio.Runner.run = told  # type: ignore[method-assign]
+
+
+def _kind(task: asyncio.Task[Any]) -> str:
+    name = task.get_name()
+    return getattr(task.get_coro(), "__qualname__", name) if name.startswith("Task-") else name
+
+
+def main() -> None:
+    import django
+
+    stepping_clock()  # before anything else has taken the right one
+    django.setup()
+    for trouble in (slow_database, lost_hints, broken_card, tell_tasks):
+        trouble()
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(["manage.py", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
