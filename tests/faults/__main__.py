@@ -26,7 +26,14 @@ def main() -> int:
     words = [options.engine, options.database, *(["redis"] if options.redis else [])]
     words += ["small"] if options.what == "storm" else []
     report = Report(options.out or Path(tempfile.mkdtemp(prefix="faults-out-")))
-    tasks = _lines(options, home, words, report) if options.what == "lines" else _storms(options)
+    match options.what:
+        case "lines":
+            tasks = _lines(options, home, words, report)
+        case "storm":
+            tasks = _storms(options)
+        case "soak":
+            tasks = [{"kind": "soak", "name": f"soak {options.seed}", "seed": options.seed, "hours": options.hours,
+                      "seconds": 150 * options.hours}]  # fmt: skip
     for task in tasks:
         task["keep"] = str(report.folder / task["name"].replace("/", "."))
     for task, result in jobs.play(tasks, home, words, options.jobs, until):
@@ -37,7 +44,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
-    parser.add_argument("what", choices=["lines", "storm"])
+    parser.add_argument("what", choices=["lines", "storm", "soak"])
     parser.add_argument("--engine", choices=["process", "docker"], default="process")
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--redis", action="store_true", help="Hints by a Redis of its own, as in production.")
@@ -51,6 +58,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--storms", type=int, default=1, help="So many, each with the next seed.")
     parser.add_argument("--harm", default="all", help="What happens in a storm (see harm.py), with commas; or `kills`.")
     parser.add_argument("--seconds", type=float, default=60.0, help="How long a storm rages.")
+    parser.add_argument("--hours", type=float, default=24.0, help="Of a soak; an hour takes two and a half minutes.")
     return parser.parse_args()
 
 
@@ -107,9 +115,10 @@ class Report:
         kept = {key: value for key, value in {**task, **result}.items() if key not in ("files", "keep", "seen")}
         self._results.write(json.dumps(kept) + "\n")
         self._results.flush()
-        said = {key: value for key, value in result.items() if key not in ("wrong", "seen", "died")}
+        said = {key: value for key, value in result.items() if key not in ("wrong", "seen", "died", "table")}
         fate = {True: "died", False: "lived"}.get(result.get("died", ""), "")
         print(f"{task['name']} {fate} {said}", *result["wrong"], sep="\n    ", flush=True)
+        print(result.get("table", ""), end="", flush=True)
         if task["kind"] != "record":
             self._told += 1
             self._sums.update({fate: 1} if fate else {})

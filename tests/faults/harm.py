@@ -20,6 +20,7 @@ from tests.faults.kinds import SERVERS, TROUBLES
 from tests.faults.whole import Whole
 from tests.faults.world import MIB
 
+WEIGHTS = {"scheduler": 4, "web": 2, "parent": 1, "program": 4, "keeper": 2}
 LASTS = (0.5, 3.0)  # seconds; a trouble's
 
 
@@ -33,7 +34,7 @@ class Reaper:
         self.harmed: set[str] = set()  # containers' ids
         self.impossible: set[str] = set()  # troubles that this machine lets nobody make
         # Each in a thread of its own: things die while others go wrong.
-        kills = [kind for kind in kinds if kind not in (*TROUBLES, *SERVERS)]
+        kills = [kind for kind in kinds for _ in range(WEIGHTS.get(kind, 0))]
         self.parts = [part for part in (kills, [kind for kind in kinds if kind not in kills]) if part]
 
     def rage(self, kinds: list[str], until: float) -> None:
@@ -53,7 +54,7 @@ class Reaper:
                 pid, container = self._random.choice(found)
                 self.harmed.add(container)
                 self._kill(pid, kind)
-        else:
+        elif kind != "parent" or self.world.pids("web"):  # else it has just been started, and would never come to be
             for pid in self.world.pids(kind):
                 self._kill(pid, kind)
 

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ class Person:
     name: str
     key: str
     random: random.Random
+    pace: float = 0.5  # seconds between two deeds at most
     wishes: list[Wish] = field(default_factory=list)
     did: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +64,7 @@ class Person:
                                          (self._remove, 1)):  # fmt: skip
                         deeds += [partial(deed, wish)] * weight
                 self.random.choice(deeds)()
-                time.sleep(self.random.random() / 2)
+                time.sleep(self.random.random() * self.pace)
 
     def settle(self) -> None:
         """Resumes whatever is paused, so that all can come to its end."""
@@ -140,41 +141,35 @@ class Person:
 def run(world: Whole, harm: list[str], seconds: float, seed: int) -> dict[str, Any]:
     """What was wrong, and what happened meanwhile."""
     chance = random.Random(seed)
-    people = [_person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
+    people = [person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
     reaper = Reaper(world, harm, random.Random(chance.random()))
-    found: list[str] = []
-
-    def guarded(part: Callable[..., None], *arguments: Any) -> None:
-        try:
-            part(*arguments)
-        except Exception as error:
-            found.append(f"{type(error).__name__}: {error}")
-
     until = time.monotonic() + seconds
-    _together(
-        [(guarded, (person.act, until)) for person in people]
-        + [(guarded, (reaper.rage, part, until)) for part in reaper.parts]
-    )
-    _together([(guarded, (person.settle,)) for person in people])
-    wishes = [wish for person in people for wish in person.wishes if wish.pk]
+    found = together([partial(each.act, until) for each in people],
+                     [partial(reaper.rage, part, until) for part in reaper.parts])  # fmt: skip
+    found += accounted_for(world, people, reaper.harmed)
+    return {
+        "wrong": found,
+        "containers": sum(bool(wish.pk) for each in people for wish in each.wishes),
+        "killed": dict(reaper.killed),
+        "troubles": dict(reaper.troubles),
+        "impossible": sorted(reaper.impossible),
+        "asked": dict(sorted(sum((each.did for each in people), Counter[str]()).items())),
+        "silence": round(world.longest_silence, 1),
+    }
+
+
+def accounted_for(world: Whole, people: list[Person], harmed: set[str]) -> list[str]:
+    """Lets all come to its end; what is wrong then."""
+    found = together([each.settle for each in people])
+    wishes = [wish for each in people for wish in each.wishes if wish.pk]
     for wish in wishes:
-        wish.harmed = wish.pk in reaper.harmed
+        wish.harmed = wish.pk in harmed
     try:
         world.until(lambda: not Container.objects.live().exists(), "containers do not come to their end", within=300)
     except Wrong as fault:
         found.append(f"{fault}: {[(c.name, c.state, c.queue_reason) for c in Container.objects.live()]}")
     found += [said for wish in wishes for said in _judge(world, wish)]
-    found += ask(world)
-    did = sum((person.did for person in people), Counter[str]())
-    return {
-        "wrong": found,
-        "containers": len(wishes),
-        "killed": dict(reaper.killed),
-        "troubles": dict(reaper.troubles),
-        "impossible": sorted(reaper.impossible),
-        "asked": dict(sorted(did.items())),
-        "silence": round(world.longest_silence, 1),
-    }
+    return found + ask(world)
 
 
 def _judge(world: Whole, wish: Wish) -> Iterator[str]:
@@ -195,15 +190,25 @@ def _judge(world: Whole, wish: Wish) -> Iterator[str]:
     )
 
 
-def _person(world: Whole, name: str, chance: random.Random) -> Person:
+def person(world: Whole, name: str, chance: random.Random, pace: float = 0.5) -> Person:
     user, _ = User.objects.get_or_create(username=name)
     user.groups.add(Group.objects.get_or_create(name="user")[0])
-    return Person(world, name, tokens.make(user)[1], chance)
+    return Person(world, name, tokens.make(user)[1], chance, pace)
 
 
-def _together(parts: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-    threads = [threading.Thread(target=part, args=arguments) for part, arguments in parts]
+def together(*parts: Sequence[Callable[[], None]]) -> list[str]:
+    """Does all of this at once; what failed."""
+    found: list[str] = []
+
+    def guarded(part: Callable[[], None]) -> None:
+        try:
+            part()
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=guarded, args=(part,)) for some in parts for part in some]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return found

@@ -1,7 +1,8 @@
 """`manage.py` with troubles that can be switched on and off from outside: `python -m tests.faults.troubled up`.
 
 A trouble is on while its file is in GPUSHARE_HOME/trouble; see `harm.py` for those that need no help from inside.
-On SIGUSR2 a process writes what its event loop has to do to GPUSHARE_HOME/tasks.PID.
+Where FAULTS_FASTER is a number, the clock runs so much faster (see soak.py). On SIGUSR2 a process writes what its event
+loop has to do to GPUSHARE_HOME/tasks.PID.
 """
 
 from __future__ import annotations
@@ -86,6 +87,26 @@ def stepping_clock() -> None:
     timezone.now = lambda: now() + datetime.timedelta(seconds=wrong_by())
 
 
+def faster(factor: float) -> None:
+    """The wall clock runs so much faster, and what the scheduler does each second or minute comes by that clock."""
+    from django.utils import timezone
+
+    import scheduler.worker
+    from scheduler.rounds import housekeeping, measure
+    from web.models import records
+    from web.services import issuing
+
+    began, right = time.time(), time.time
+    ahead = partial(lambda: began + (right() - began) * factor)
+    time.time = ahead
+    timezone.now = lambda: datetime.datetime.fromtimestamp(ahead(), datetime.UTC)
+    for module, name in (
+        (measure, "PERIOD"), (measure, "AGAIN"), (housekeeping, "EVERY"), (scheduler.worker, "SIGN_OF_LIFE"),
+    ):  # fmt: skip
+        setattr(module, name, getattr(module, name) / factor)
+    records.SIGN_OF_LIFE = issuing.SIGN_OF_LIFE = factor * records.SIGN_OF_LIFE
+
+
 def tell_tasks() -> None:
     """Has every event loop of this process and of its forks tell its tasks when asked."""
     run = asyncio.Runner.run
@@ -116,6 +137,8 @@ def main() -> None:
     django.setup()
     for trouble in (slow_database, lost_hints, broken_card, tell_tasks):
         trouble()
+    if factor := float(os.environ.get("FAULTS_FASTER", "0")):
+        faster(factor)
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(["manage.py", *sys.argv[1:]])

@@ -21,10 +21,10 @@ from web.models import Node
 class Whole(World):
     """When its parent dies it is started again, as a service manager would."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, **environment: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        super().__init__(ground, PORT=str(port))
+        super().__init__(ground, PORT=str(port), **environment)
         self.url = f"http://127.0.0.1:{port}"
         self.longest_silence = 0.0  # seconds between two signs of life of a scheduler; a second without any harm
         self._parent: subprocess.Popen[bytes] | None = None

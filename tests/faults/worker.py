@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tests.faults.ground import ROOT, Ground
 
 if TYPE_CHECKING:  # they read the settings
     from tests.faults.scene import Scene
+    from tests.faults.whole import Whole
     from tests.faults.world import World
 
 Task = dict[str, Any]
@@ -63,6 +65,7 @@ class Rounds:
             "record": self._record,
             "line": self._line,
             "storm": self._storm,
+            "soak": self._soak,
         }
         result = kinds[task["kind"]](task)
         if result["wrong"] and "keep" in task:
@@ -116,14 +119,26 @@ class Rounds:
 
     def _storm(self, task: Task) -> Result:
         from tests.faults import storm
+
+        with self._whole() as whole:
+            return storm.run(whole, task["harm"], task["seconds"], task["seed"])
+
+    def _soak(self, task: Task) -> Result:
+        from tests.faults import soak
+
+        with self._whole(**soak.ENVIRONMENT) as whole:
+            return soak.run(whole, task["hours"], task["seed"])
+
+    @contextmanager
+    def _whole(self, **environment: str) -> Iterator[Whole]:
         from tests.faults.whole import Whole
 
         self._ground.renew()
-        whole = Whole(self._ground)
+        whole = Whole(self._ground, **environment)
         whole.start()
         try:
             whole.wait_until_ready()
-            return storm.run(whole, task["harm"], task["seconds"], task["seed"])
+            yield whole
         finally:
             whole.close()
 
