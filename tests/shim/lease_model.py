@@ -6,8 +6,8 @@ broker.Broker, processes.Sessions); everything between two such lines is seen by
 scheduler may be killed, and another takes over; after any step the process may be killed. What a program, a neighbour
 or the card does of itself may come at any moment, or never.
 
-lease_world.py is what they change; lease_explorer.py goes through all of it. `broken` names steps that are left out or done in another order: each must be
-found out. Sizes are units.
+lease_world.py is what they change; lease_explorer.py goes through all of it. `broken` names steps that are left out or
+done in another order: each must be found out. Sizes are units.
 """
 
 from __future__ import annotations
