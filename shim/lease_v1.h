@@ -2,8 +2,8 @@
  *
  * It differs in two words, which both sides write: where `taken` stands is its headroom, and where `limit` stands what
  * is leased in all. A scheduler that is killed between the two leaves bytes that nobody holds, until the process ends.
- * What one context takes stands where `accepted` does. `peak` is in bytes used, and set back by the scheduler; the other
- * words do not exist.
+ * What one context takes stands where `accepted` does. `peak` is in bytes used, and set back by the scheduler; the
+ * other words do not exist.
  */
 #ifndef GPUSHARE_LEASE_V1_H
 #define GPUSHARE_LEASE_V1_H

@@ -3,6 +3,9 @@
 Native and shimmed alternate in as many short rounds as the time allows, and only the median of the paired ratios (or
 differences) counts: a card and its host drift by more than what is measured. Prints a table with each bar of the
 issue and whether it is met; writes bench.json after each section, so that a run that is cut keeps what it had.
+
+`--peer LIBRARY`: another build of libgpushare.so, of an earlier commit say, takes its turns with both, and has tables
+of its own beside: what a change costs shows in one run on one card.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 
 from tests.gpu.shim import card, starting, training
 from tests.gpu.shim.bars import bar
+from tests.gpu.shim.starting import in_turn
 from tests.support.grants import BUILD
 
 Pairs = dict[str, list[tuple[float, float]]]  # name → native and shimmed, round by round
@@ -43,17 +47,21 @@ def numbers(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines())}
 
 
-def alternate(seconds: float, once: Callable[[dict[str, str]], dict[str, float]], shim: dict[str, str]) -> Pairs:
-    pairs: Pairs = {}
-    once({}), once(shim)  # warm the page cache
+def alternate(
+    seconds: float, once: Callable[[dict[str, str]], dict[str, float]], shims: dict[str, dict[str, str]]
+) -> dict[str, Pairs]:
+    """Of each of the libraries its pairs; all in turns with native."""
+    envs = {"native": {}, **shims}
+    pairs: dict[str, Pairs] = {name: {} for name in shims}
+    for env in envs.values():
+        once(env)  # warm the page cache
     begin, rounds = time.monotonic(), 0
     # Stops where one more round would be too long.
     while rounds < 3 or (time.monotonic() - begin) * (rounds + 1) / rounds < seconds:
-        order = [{}, shim] if rounds % 2 else [shim, {}]
-        results = [once(env) for env in order]
-        native, shimmed = results if not order[0] else reversed(results)
-        for name, value in native.items():
-            pairs.setdefault(name, []).append((value, shimmed[name]))
+        results = {name: once(envs[name]) for name in in_turn(list(envs), rounds)}
+        for shim in shims:
+            for name, value in results["native"].items():
+                pairs[shim].setdefault(name, []).append((value, results[shim][name]))
         rounds += 1
     return pairs
 
@@ -126,9 +134,9 @@ def scaling(pairs: Pairs) -> Pairs:
     return found
 
 
-def both_in_one(program: Path, env: dict[str, str]) -> dict[str, dict[str, Any]]:
+def both_in_one(program: Path, env: dict[str, str], shim: str) -> dict[str, dict[str, Any]]:
     """Native and shimmed in one process: what a wrapper alone adds."""
-    print(f"\n{'inside one process':28}{'native':>12}{'shimmed':>12}{'differ':>10} ns")
+    print(f"\n{'inside one process' + shim:28}{'native':>12}{'shimmed':>12}{'differ':>10} ns")
     rows = {}
     for line in run([str(program), "pairs"], env).splitlines():
         name, *values = line.rsplit(" ", 3)
@@ -145,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=250)
     parser.add_argument("--only", nargs="+", choices=SHARES, default=list(SHARES), help="these sections and no others")
+    parser.add_argument("--peer", type=Path, help="another libgpushare.so")
     parser.add_argument("--out", type=Path, default=Path())
     arguments = parser.parse_args()
     begin = time.monotonic()
@@ -152,6 +161,9 @@ def main() -> None:
     # One process at a time gets the whole quota at once; those that train together get a part each.
     alone, shared = (card.scheduler(120 * card.GIB, extra * card.GIB) for extra in (120, 1))
     env = alone.env()
+    shims = {"": env}
+    if arguments.peer:
+        shims[", peer"] = {**env, "LD_PRELOAD": str(arguments.peer.resolve())}
     results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), **card.about()}
     print(json.dumps(results), flush=True)
 
@@ -164,21 +176,27 @@ def main() -> None:
         left = sum(SHARES[name] for name in arguments.only if name not in results)
         return float(begin + arguments.seconds - time.monotonic()) * SHARES[section] / left
 
+    def compare(section: str, title: str, unit: str, once: Callable[[dict[str, str]], dict[str, float]]) -> None:
+        for shim, pairs in alternate(share(section), once, shims).items():
+            keep(section + shim, table(title + shim, unit, pairs))
+            if section == "threads":
+                keep("scaling" + shim, table("scaling" + shim, "times", scaling(pairs)))
+
     try:
         if "calls" in arguments.only:
-            keep("inside one process", both_in_one(calls, env))
-            pairs = alternate(share("calls"), lambda env: numbers(run([str(calls)], env)), env)
-            keep("calls", table("calls of the runtime API", "ns", pairs))
+            for shim, shimmed in shims.items():
+                keep("inside one process" + shim, both_in_one(calls, shimmed, shim))
+            compare("calls", "calls of the runtime API", "ns", lambda env: numbers(run([str(calls)], env)))
         if "start" in arguments.only:
-            keep("start", table("start of a process", "ms", alternate(share("start"), start_once(start), env)))
+            compare("start", "start of a process", "ms", start_once(start))
         if "start in a container" in arguments.only:
             # A part of that time is the appliance's own start.
-            pairs = {"start in a container": starting.rounds(start, share("start in a container") * 0.7)}
-            keep("start in a container", table("with the real scheduler", "ms", pairs))
+            peers = {shim: env["LD_PRELOAD"] for shim, env in shims.items() if shim}
+            for shim, both in starting.rounds(start, share("start in a container") * 0.7, peers).items():
+                pairs = {"start in a container": both}
+                keep("start in a container" + shim, table("with the real scheduler" + shim, "ms", pairs))
         if "threads" in arguments.only:
-            pairs = alternate(share("threads"), lambda env: numbers(run([str(calls), "threads"], env)), env)
-            keep("threads", table("threads", "pairs/s", pairs))
-            keep("scaling", table("scaling", "times", scaling(pairs)))
+            compare("threads", "threads", "pairs/s", lambda env: numbers(run([str(calls), "threads"], env)))
         for limit, (images, sequences, couples) in training.SIZES.items():
             if (section := f"training, {limit}") in arguments.only:
                 together = shared.env()
