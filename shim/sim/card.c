@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CARD_MAGIC 0x53494d32u /* "SIM2" */
+#define CARD_MAGIC 0x53494d33u /* "SIM3" */
 #define PAGE 4096ull
 /* How often an ordinary query may look for the dead: the look is one system call per living process. */
 #define LOOK_EVERY_US 500
@@ -74,6 +74,8 @@ static void describe(struct card *new, unsigned gpus, uint64_t bytes, uint64_t f
     new->gpus = gpus;
     new->home_namespace = pid_namespace();
     new->free_delay_us = free_delay_us;
+    new->out_rate = 3ull << 29; /* 1.5 and 4.5 GiB/s: what an H100's processes of 4 GiB reached under the shim */
+    new->in_rate = 9ull << 29;
     for (unsigned i = 0; i < gpus; i++) {
         struct card_gpu *gpu = &new->gpu[i];
         syscall(SYS_getrandom, gpu->uuid, sizeof gpu->uuid, 0);
@@ -214,6 +216,7 @@ static bool claim(unsigned entry) {
     atomic_store(&process->home_pid, at_home ? (int32_t)getpid() : 0);
     atomic_store(&process->taking, 0);
     for (unsigned gpu = 0; gpu < CARD_GPUS; gpu++) atomic_store(&process->held[gpu], 0);
+    memset((void *)&process->checkpoint, 0, sizeof process->checkpoint);
     unsigned entries = atomic_load(&card->entries);
     while (entries <= entry && !atomic_compare_exchange_weak(&card->entries, &entries, entry + 1)) {
     }
@@ -251,12 +254,27 @@ uint64_t card_free(unsigned gpu) {
     return count_free(gpu);
 }
 
+/* Gives back any `units` of this process's units; how many it had. */
+static uint64_t put_back_any(unsigned gpu, uint64_t units) {
+    _Atomic uint32_t *owner = owners(gpu);
+    uint64_t given = 0;
+    for (uint64_t unit = 0; unit < card->gpu[gpu].units && given < units; unit++) {
+        uint32_t mine = self_id;
+        if (atomic_load_explicit(&owner[unit], memory_order_relaxed) == mine)
+            given += atomic_compare_exchange_strong(&owner[unit], &mine, 0);
+    }
+    return given;
+}
+
 static void put_back(unsigned gpu, uint64_t units, const uint32_t *taken) {
     _Atomic uint32_t *owner = owners(gpu);
+    uint64_t elsewhere = 0;
     for (uint64_t i = 0; i < units; i++) {
         uint32_t mine = self_id;
-        atomic_compare_exchange_strong(&owner[taken[i]], &mine, 0);
+        elsewhere += !atomic_compare_exchange_strong(&owner[taken[i]], &mine, 0);
     }
+    /* It was away in between, and has others now: which ones is nobody's business, only how many. */
+    if (elsewhere > 0) put_back_any(gpu, elsewhere);
 }
 
 /* One pass over the table, from where the last one ended. */
@@ -324,6 +342,20 @@ void card_give(unsigned gpu, uint64_t units, const uint32_t *taken) {
     put_back(gpu, units, taken);
 }
 
+uint64_t card_put_away(unsigned gpu) {
+    uint64_t units = atomic_exchange(&card->process[self].held[gpu], 0);
+    return put_back_any(gpu, units);
+}
+
+bool card_bring_back(unsigned gpu, uint64_t units) {
+    uint32_t *taken = malloc(units * sizeof *taken);
+    bool there = units == 0 || (taken != NULL && card_take(gpu, units, taken));
+    free(taken);
+    return there;
+}
+
+struct card_process *card_self(void) { return still_here() ? &card->process[self] : NULL; }
+
 /* As the caller's PID namespace knows it. At home it is kept, to be shown until a dead process's memory is back. */
 static pid_t pid_of(unsigned entry) {
     if (!at_home) return living(entry);
@@ -331,6 +363,15 @@ static pid_t pid_of(unsigned entry) {
     pid_t pid = atomic_load(&process->home_pid);
     if (pid == 0 && (pid = living(entry)) > 0) atomic_store(&process->home_pid, pid);
     return pid;
+}
+
+struct card_process *card_process_of(pid_t pid) {
+    look(true);
+    unsigned entries = atomic_load(&card->entries);
+    for (unsigned entry = 0; entry < entries; entry++)
+        if (phase(atomic_load(&card->process[entry].state)) == LIVE && pid_of(entry) == pid)
+            return &card->process[entry];
+    return NULL;
 }
 
 unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units) {

@@ -34,12 +34,22 @@ struct card_gpu {
     uint64_t owners; /* offset in the file of this GPU's unit table */
 };
 
+/* What a process's checkpointing is about; checkpoint.c, which alone knows what the words mean. All zero: running. */
+struct card_checkpoint {
+    _Atomic uint32_t state;           /* enum state */
+    _Atomic uint32_t inside;          /* threads that are in the driver */
+    _Atomic uint32_t order, answered; /* equal: nothing is to be done */
+    _Atomic int32_t result;
+    _Atomic uint64_t away[CARD_GPUS]; /* units that are in host memory */
+};
+
 struct card_process {
     _Atomic uint64_t state; /* phase, generation and time of death; see card.c */
     _Atomic int32_t
         home_pid;            /* its id in the PID namespace that the card was made in; 0: nobody there has looked yet */
     _Atomic uint32_t taking; /* threads half-way through card_take */
     _Atomic uint64_t held[CARD_GPUS]; /* display only: the unit table decides */
+    struct card_checkpoint checkpoint;
 };
 
 struct card {
@@ -47,6 +57,9 @@ struct card {
     uint32_t gpus;
     uint64_t home_namespace; /* inode of the PID namespace that the card was made in: the host's */
     uint64_t free_delay_us;
+    _Atomic uint64_t out_rate,
+        in_rate;                /* of checkpoints, bytes a second; a process's first one out takes twice as long */
+    _Atomic uint32_t fault;     /* what the next step of a checkpoint comes to, for tests; checkpoint.c */
     _Atomic uint64_t looked_us; /* when the dead were last looked for */
     _Atomic uint32_t entries;   /* entries below this have been used */
     struct card_gpu gpu[CARD_GPUS];
@@ -70,6 +83,15 @@ bool card_join(void);
 /* Takes units for this process, all or none. False: the card has fewer. `taken` receives their numbers. */
 bool card_take(unsigned gpu, uint64_t units, uint32_t *taken);
 void card_give(unsigned gpu, uint64_t units, const uint32_t *taken);
+
+/* All of this process's memory on a GPU leaves the card; how many units it was. */
+uint64_t card_put_away(unsigned gpu);
+/* As many come back, though not the same ones. False, with nothing taken: the card has fewer. */
+bool card_bring_back(unsigned gpu, uint64_t units);
+
+/* This process's entry, NULL before card_join; and another's, by its id in the caller's PID namespace. */
+struct card_process *card_self(void);
+struct card_process *card_process_of(pid_t pid);
 
 /* Free units, after those of processes long dead have been dropped. */
 uint64_t card_free(unsigned gpu);

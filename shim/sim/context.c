@@ -16,6 +16,7 @@ static _Thread_local int depth;
 
 static CUresult start(struct context *context, CUdevice device, unsigned flags) {
     if (!card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
+    checkpoint_serve();
     CUresult result = units_take(sim_gpu(device), SIM_CONTEXT_UNITS, &context->overhead);
     if (result != CUDA_SUCCESS) return result;
     context->device = device;

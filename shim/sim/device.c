@@ -203,6 +203,7 @@ static const struct {
     {CUDA_ERROR_UNSUPPORTED_LIMIT, "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "primary context already initialized"},
@@ -224,10 +225,10 @@ static CUresult describe(CUresult error, const char **text, bool name) {
 }
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name) {
-    ENTERED();
+    COUNTED();
     return describe(error, name, true);
 }
 EXPORT CUresult cuGetErrorString(CUresult error, const char **text) {
-    ENTERED();
+    COUNTED();
     return describe(error, text, false);
 }

@@ -11,16 +11,30 @@
 /* The same function under another name, such as the one for per-thread default streams. */
 #define ALSO(name, of) extern __typeof__(of) name __attribute__((alias(#of), visibility("default")))
 
-/* Every entry point begins with this: tests ask by sim_calls(name) how often the driver was entered. */
+/* Every entry point begins with COUNTED, or with ENTERED, which waits as well while this process is locked: tests ask
+ * by sim_calls(name) how often the driver was entered. */
 struct entry {
     const char *name;
     _Atomic uint64_t calls;
 };
-#define ENTERED()                                                                                                      \
+#define COUNTED()                                                                                                      \
     do {                                                                                                               \
         static struct entry entry __attribute__((section("sim_entries"), used)) = {.name = __func__};                  \
         atomic_fetch_add_explicit(&entry.calls, 1, memory_order_relaxed);                                              \
     } while (0)
+#define ENTERED()                                                                                                      \
+    COUNTED();                                                                                                         \
+    __attribute__((cleanup(checkpoint_leave), unused)) bool sim_inside = checkpoint_enter()
+
+/* ---- checkpoint.c ---- */
+
+/* Waits until this process is not locked. True: this is the thread's outermost call, and it is counted as inside. */
+bool checkpoint_enter(void);
+void checkpoint_leave(const bool *inside);
+/* One more, or one fewer, handle of memory that several processes use. */
+void checkpoint_shared(int more);
+/* From now on this process can be locked and checkpointed from outside. */
+void checkpoint_serve(void);
 
 typedef int CUresult;
 typedef int CUdevice;
@@ -56,6 +70,7 @@ enum {
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
     CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_ILLEGAL_STATE = 401,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
@@ -65,6 +80,7 @@ enum {
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_UNKNOWN = 999,
 };
 
 #define SIM_CUDA_VERSION 13000
@@ -106,6 +122,8 @@ bool heap_find(CUdeviceptr address, struct place *place);
 CUresult heap_take_hidden(unsigned gpu, uint64_t bytes, CUdeviceptr *address, int *file, off_t *offset);
 /* The memory file of a GPU, made if need be; −1 if that cannot be. */
 int heap_open(unsigned gpu);
+/* Does this process have managed memory? */
+bool heap_has_managed(void);
 /* In which file an address of the heap lies, and where. */
 int heap_file(CUdeviceptr address, off_t *offset);
 /* Is the address in the simulated memory's address space at all? */

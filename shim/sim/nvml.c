@@ -297,3 +297,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device
 EXPORT int sim_card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_delay_us) {
     return card_create(path, gpus, bytes, free_delay_us);
 }
+
+/* How fast checkpoints move memory, bytes a second; 0: at once. */
+EXPORT void sim_card_speed(uint64_t out, uint64_t in) {
+    atomic_store(&card_open()->out_rate, out);
+    atomic_store(&card_open()->in_rate, in);
+}
+
+/* What the next checkpointing step (1 lock, 2 checkpoint, 3 restore, 4 unlock) of any process comes to: 1 it fails,
+ * 2 it hangs, 3 the process dies, 4 the asker dies once it has asked. */
+EXPORT void sim_card_fault(unsigned step, unsigned how) { atomic_store(&card_open()->fault, step | how << 8); }

@@ -30,13 +30,17 @@ MIB = 1 << 20
 CONTEXT = 66 * MIB  # what a simulated context takes
 
 _NVML = """
-import json, sys
+import ctypes, json, sys
 from pathlib import Path
 import shim.sim
 shim.sim.load_nvml(Path(sys.argv[1]))
 import pynvml
 pynvml.nvmlInit()
+driver = shim.sim.load_nvml(Path(sys.argv[1]))
 for line in sys.stdin:
+    name, *numbers = line.split() or [""]
+    if name:
+        getattr(driver, name)(*map(ctypes.c_uint64, map(int, numbers)))
     gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
     print(json.dumps([{
         "uuid": pynvml.nvmlDeviceGetUUID(gpu),
@@ -96,13 +100,20 @@ class Card:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def order(self, name: str, *numbers: int) -> None:
+        """Calls what only the simulated NVML has: sim_card_speed, sim_card_fault."""
+        self._ask(f"{name} {' '.join(map(str, numbers))}")
+
     def gpus(self) -> list[dict[str, Any]]:
         """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}. Asked from another process."""
+        return self._ask()
+
+    def _ask(self, order: str = "") -> list[dict[str, Any]]:
         if self._nvml is None:
             self._nvml = self.python(_NVML, str(BUILD))
         assert self._nvml.stdin is not None
         assert self._nvml.stdout is not None
-        self._nvml.stdin.write("\n")
+        self._nvml.stdin.write(order + "\n")
         self._nvml.stdin.flush()
         gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())
         for gpu in gpus:

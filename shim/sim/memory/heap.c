@@ -50,6 +50,7 @@ struct window {
 };
 
 static struct window windows[CARD_GPUS];
+static unsigned managed; /* blocks */
 /* One lock for the process's heap, as the real driver has: it is never held while waiting for anybody. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -140,6 +141,7 @@ static CUresult block_take(unsigned gpu, const void *owner, enum block_kind kind
     if (block->first == window->units || units_take(gpu, count, &block->units) != CUDA_SUCCESS) goto failed;
     for (uint64_t i = 0; i < count; i++) window->at[block->first + i] = block;
     window->next = block->first + count;
+    managed += kind == BLOCK_MANAGED;
     block->kind = kind;
     block->owner = owner;
     *made = block;
@@ -157,6 +159,7 @@ static void block_give(unsigned gpu, struct block *block) {
     fallocate(window->file, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, (off_t)(block->first * CARD_UNIT),
               (off_t)(count * CARD_UNIT));
     units_give(gpu, &block->units);
+    managed -= block->kind == BLOCK_MANAGED;
     free(block->shared);
     free(block);
 }
@@ -335,6 +338,13 @@ bool heap_find(CUdeviceptr address, struct place *place) {
     bool found = find(address, place);
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+bool heap_has_managed(void) {
+    pthread_mutex_lock(&lock);
+    bool has = managed > 0;
+    pthread_mutex_unlock(&lock);
+    return has;
 }
 
 int heap_open(unsigned gpu) {

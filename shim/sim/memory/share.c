@@ -58,7 +58,9 @@ EXPORT CUresult cuIpcGetMemHandle(struct ipc_handle *handle, CUdeviceptr address
     struct place place;
     if (handle == NULL || !heap_find(address, &place) || place.kind != BLOCK_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     memset(handle, 0, sizeof *handle);
-    return locate(place.base, &place, &handle->where) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!locate(place.base, &place, &handle->where)) return CUDA_ERROR_INVALID_VALUE;
+    checkpoint_shared(+1);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct ipc_handle handle, unsigned flags) {
@@ -73,6 +75,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct ipc_handle ha
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return CUDA_ERROR_INVALID_VALUE;
     result = map(file, &handle.where, address);
+    if (result == CUDA_SUCCESS) checkpoint_shared(+1);
     close(file);
     return result;
 }
@@ -87,7 +90,9 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    return vmm_unmap_file(address / CARD_UNIT * CARD_UNIT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!vmm_unmap_file(address / CARD_UNIT * CARD_UNIT)) return CUDA_ERROR_INVALID_VALUE;
+    checkpoint_shared(-1);
+    return CUDA_SUCCESS;
 }
 
 /* ---- pools ---- */

@@ -1,0 +1,181 @@
+"""The card helper: CUDA's checkpoint calls on other processes, each with a deadline, off the scheduler's loop.
+
+A call into the driver cannot be broken off, and one on a frozen or broken process never returns. So each is made by a
+worker, a process of its own (worker.py), which does one at a time: when the deadline passes the worker is ended and the
+next call gets another. Workers are kept for the next call, because a driver takes 0.1 s to begin.
+
+    running --lock--> locked --checkpoint--> checkpointed --restore--> locked --unlock--> running
+
+Nothing in here decides anything, and nothing is remembered: the state of a process is asked of the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKER = Path(__file__).with_name("worker.py")
+BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a boot can take long
+KEPT = 4  # idle workers
+log = logging.getLogger(__name__)
+
+
+class State(enum.IntEnum):
+    """CUprocessState. `UNKNOWN`: it could not be asked."""
+
+    UNKNOWN = -1
+    RUNNING = 0
+    LOCKED = 1
+    CHECKPOINTED = 2
+    FAILED = 3
+
+
+class Why(enum.Enum):
+    """Why a call did not do what it should."""
+
+    NO_CALLS = "no_calls"
+    HUNG = "hung"
+    BUSY = "busy"
+    CANNOT = "cannot"
+    NO_ROOM = "no_room"
+    NOT_THERE = "not_there"
+    WRONG_STATE = "wrong_state"
+    FAILED = "failed"
+
+
+# CUresult → why, and what that means for people.
+MEANS: Mapping[int, tuple[Why, str]] = {
+    1: (Why.NOT_THERE, "it does not use a card, or has ended"),
+    2: (Why.NO_ROOM, "the card has no room for what it had there"),
+    401: (Why.WRONG_STATE, "it is already locked, or not locked yet"),
+    600: (Why.BUSY, "what it had given the card to do was not done in time"),
+    801: (Why.CANNOT, "it uses managed memory, memory shared between processes, or MPS, which cannot be moved"),
+}
+
+
+class CardError(Exception):
+    """A call on `pid` that failed; the message is for people. `state` is what the process is in afterwards."""
+
+    def __init__(self, why: Why, pid: int, message: str, state: State = State.UNKNOWN) -> None:
+        super().__init__(message)
+        self.why, self.pid, self.state = why, pid, state
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call that succeeded: the state afterwards, and the seconds it took."""
+
+    state: State
+    seconds: float
+
+
+class CardHelper:
+    """Makes the calls. `env` is added to the workers' environment. At most `at_once` calls at a time; others wait."""
+
+    def __init__(self, env: Mapping[str, str] | None = None, at_once: int = 16) -> None:
+        self._env = env
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._busy: set[asyncio.subprocess.Process] = set()
+        self._turns = asyncio.Semaphore(at_once)
+
+    async def why_not(self) -> str:
+        """A sentence why this machine cannot do it; empty if it can."""
+        try:
+            self._keep(await self._begin())
+        except CardError as error:
+            return str(error)
+        return ""
+
+    async def state(self, pid: int, within: float) -> State:
+        """Raises CardError, as all of these do. `within` is the deadline in seconds."""
+        return (await self._call("state", pid, within)).state
+
+    async def lock(self, pid: int, within: float) -> Done:
+        """Nothing new of the process reaches its cards; returns when what it had given them is done.
+
+        A lock that takes too long is taken back by the driver itself; one that even so does not return has hung.
+        """
+        return await self._call("lock", pid, within + 1.0, int(within * 1000))
+
+    async def checkpoint(self, pid: int, within: float) -> Done:
+        """What a locked process has on its cards goes to the host's memory, which counts as the process's own."""
+        return await self._call("checkpoint", pid, within)
+
+    async def restore(self, pid: int, within: float) -> Done:
+        """The other way; it is locked then. There must be room."""
+        return await self._call("restore", pid, within)
+
+    async def unlock(self, pid: int, within: float) -> Done:
+        return await self._call("unlock", pid, within)
+
+    async def close(self) -> None:
+        """Calls under way are brought to their end by the process they are made on."""
+        for worker in (*self._idle, *self._busy):
+            await self._end(worker)
+        self._idle.clear()
+
+    async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
+        async with self._turns:
+            worker = self._idle.pop() if self._idle else await self._begin()
+            self._busy.add(worker)
+            try:
+                async with asyncio.timeout(within):
+                    answer = await self._exchange(worker, order, pid, *more)
+            except TimeoutError:
+                raise CardError(Why.HUNG, pid, f"Process {pid} did not answer a {order} within {within:g} s.") from None
+            else:
+                if answer:
+                    self._keep(worker)
+            finally:
+                self._busy.discard(worker)
+                if worker not in self._idle:
+                    await self._end(worker)
+        return self._judge(order, pid, answer)
+
+    async def _exchange(self, worker: asyncio.subprocess.Process, *words: object) -> list[str]:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        if words:
+            with contextlib.suppress(ConnectionError):
+                worker.stdin.write((" ".join(map(str, words)) + "\n").encode())
+                await worker.stdin.drain()
+        return (await worker.stdout.readline()).decode().split(maxsplit=2)
+
+    def _judge(self, order: str, pid: int, answer: list[str]) -> Done:
+        if len(answer) != 3:
+            raise CardError(Why.FAILED, pid, f"The helper was ended during a {order} of process {pid}.")
+        code, state, seconds = int(answer[0]), State(int(answer[1])), float(answer[2])
+        if code == 0:
+            return Done(state, seconds)
+        why, means = MEANS.get(code, (Why.FAILED, f"CUDA error {code}"))
+        raise CardError(why, pid, f"Process {pid}: the {order} failed: {means}.", state)
+
+    async def _begin(self) -> asyncio.subprocess.Process:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env
+        )
+        try:
+            async with asyncio.timeout(BEGIN_SECONDS):
+                word, *rest = (await self._exchange(worker)) or ["cannot"]
+        except BaseException:
+            await self._end(worker)
+            raise
+        if word != "ready":
+            await self._end(worker)
+            raise CardError(Why.NO_CALLS, 0, f"CUDA's checkpoint calls cannot be used here: {' '.join(rest)}.")
+        return worker
+
+    def _keep(self, worker: asyncio.subprocess.Process) -> None:
+        if len(self._idle) < KEPT and worker.returncode is None:
+            self._idle.append(worker)
+
+    async def _end(self, worker: asyncio.subprocess.Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()
+        await worker.wait()

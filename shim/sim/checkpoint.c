@@ -1,0 +1,257 @@
+/* cuCheckpointProcess…: one process has another's work on the card stopped, and its memory moved to the host and back.
+ *
+ * As on a real card, the process itself does what it is told, in a thread that the driver keeps: one that is frozen
+ * does not answer, and its asker waits with it; and what was begun is brought to its end even if the asker dies. An
+ * order is one word that the asker swaps in, once the one before has been answered. Locked means: no thread is in the
+ * driver, and none enters it.
+ *
+ * Refused, as there: managed memory and memory shared by IPC (CUDA_ERROR_NOT_SUPPORTED; the process stays locked). */
+#include "driver.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum state { RUNNING = 0, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3 }; /* CUprocessState */
+enum step { LOCK = 1, CHECKPOINT = 2, RESTORE = 3, UNLOCK = 4 };
+
+/* An order: what to do, how long a lock may wait for running calls, and a number, so that none is like the last. */
+#define STEP(order) ((order) & 7)
+#define PATIENCE_MS(order) ((order) >> 3 & 0x1fffff)
+#define LONGEST_MS 0x1fffffu
+#define ORDER(number, step, patience_ms) ((number) << 24 | (patience_ms) << 3 | (step))
+
+#define LIVES_EVERY_MS 50 /* how often an asker looks whether the one it asks still lives */
+
+static _Thread_local unsigned depth;
+static _Atomic int shared; /* IPC handles given out or opened */
+
+static void wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+
+/* Returns when `word` is no longer `value`, is woken, or the time is over. */
+static void wait_while(_Atomic uint32_t *word, uint32_t value, unsigned ms) {
+    struct timespec at_most = {ms / 1000, (long)(ms % 1000) * 1000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, ms > 0 ? &at_most : NULL, NULL, 0);
+}
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- the program's threads ---- */
+
+bool checkpoint_enter(void) {
+    struct card_process *process = card_self();
+    if (depth++ > 0 || process == NULL) return false;
+    struct card_checkpoint *mine = &process->checkpoint;
+    for (;;) {
+        atomic_fetch_add(&mine->inside, 1);
+        uint32_t state = atomic_load(&mine->state);
+        if (state == RUNNING) return true;
+        if (atomic_fetch_sub(&mine->inside, 1) == 1) wake(&mine->inside);
+        wait_while(&mine->state, state, 0);
+    }
+}
+
+void checkpoint_leave(const bool *inside) {
+    depth--;
+    struct card_process *process = card_self();
+    if (!*inside || process == NULL) return;
+    struct card_checkpoint *mine = &process->checkpoint;
+    if (atomic_fetch_sub(&mine->inside, 1) == 1 && atomic_load(&mine->state) != RUNNING) wake(&mine->inside);
+}
+
+void checkpoint_shared(int more) { atomic_fetch_add(&shared, more); }
+
+/* ---- the driver's thread ---- */
+
+static void enter_state(struct card_checkpoint *mine, enum state state) {
+    atomic_store(&mine->state, state);
+    wake(&mine->state);
+}
+
+static CUresult lock(struct card_checkpoint *mine, unsigned patience_ms) {
+    uint64_t begun = now_ms();
+    enter_state(mine, LOCKED);
+    for (uint32_t inside; (inside = atomic_load(&mine->inside)) > 0;) {
+        uint64_t waited = now_ms() - begun;
+        if (patience_ms > 0 && waited >= patience_ms) {
+            enter_state(mine, RUNNING);
+            return CUDA_ERROR_NOT_READY;
+        }
+        wait_while(&mine->inside, inside, patience_ms > 0 ? patience_ms - (unsigned)waited : 0);
+    }
+    return CUDA_SUCCESS;
+}
+
+static void take_time(uint64_t units, uint64_t bytes_per_second) {
+    double seconds = bytes_per_second > 0 ? (double)(units * CARD_UNIT) / (double)bytes_per_second : 0;
+    struct timespec rest = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+    }
+}
+
+static CUresult checkpoint(struct card_process *process) {
+    static bool before;
+    struct card_checkpoint *mine = &process->checkpoint;
+    struct card *card = card_open();
+    if (heap_has_managed() || atomic_load(&shared) > 0) return CUDA_ERROR_NOT_SUPPORTED;
+    uint64_t units = 0;
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) units += atomic_load(&process->held[gpu]);
+    take_time(before ? units : 2 * units, atomic_load(&card->out_rate));
+    before = true;
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) atomic_store(&mine->away[gpu], card_put_away(gpu));
+    enter_state(mine, CHECKPOINTED);
+    return CUDA_SUCCESS;
+}
+
+static CUresult restore(struct card_checkpoint *mine) {
+    struct card *card = card_open();
+    uint64_t units = 0;
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
+        if (!card_bring_back(gpu, atomic_load(&mine->away[gpu]))) {
+            while (gpu-- > 0) card_put_away(gpu);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        units += atomic_load(&mine->away[gpu]);
+    }
+    take_time(units, atomic_load(&card->in_rate));
+    enter_state(mine, LOCKED);
+    return CUDA_SUCCESS;
+}
+
+/* What a test has ordered for the next such step (sim_card_fault): see nvml.c. */
+enum how { FAILS = 1, HANGS = 2, PROCESS_DIES = 3, ASKER_DIES = 4 };
+
+static bool comes_to(enum step step, enum how how) {
+    uint32_t fault = step | how << 8;
+    return atomic_compare_exchange_strong(&card_open()->fault, &fault, 0);
+}
+
+static CUresult carry_out(struct card_process *process, uint32_t order) {
+    struct card_checkpoint *mine = &process->checkpoint;
+    static const enum state wanted[] = {
+        [LOCK] = RUNNING, [CHECKPOINT] = LOCKED, [RESTORE] = CHECKPOINTED, [UNLOCK] = LOCKED};
+    enum step step = STEP(order);
+    if (atomic_load(&mine->state) != wanted[step]) return CUDA_ERROR_ILLEGAL_STATE;
+    if (comes_to(step, PROCESS_DIES)) kill(getpid(), SIGKILL);
+    while (comes_to(step, HANGS)) pause();
+    if (comes_to(step, FAILS)) {
+        if (step == CHECKPOINT || step == RESTORE) enter_state(mine, FAILED);
+        return CUDA_ERROR_UNKNOWN;
+    }
+    switch (step) {
+        case LOCK:
+            return lock(mine, PATIENCE_MS(order));
+        case CHECKPOINT:
+            return checkpoint(process);
+        case RESTORE:
+            return restore(mine);
+        default:
+            enter_state(mine, RUNNING);
+            return CUDA_SUCCESS;
+    }
+}
+
+static void *serve(void *nothing) {
+    struct card_process *process;
+    while ((process = card_self()) != NULL) {
+        struct card_checkpoint *mine = &process->checkpoint;
+        uint32_t order = atomic_load(&mine->order);
+        if (order == atomic_load(&mine->answered)) {
+            wait_while(&mine->order, order, 0);
+            continue;
+        }
+        atomic_store(&mine->result, carry_out(process, order));
+        atomic_store(&mine->answered, order);
+        wake(&mine->answered);
+    }
+    return nothing;
+}
+
+void checkpoint_serve(void) {
+    static _Atomic bool serving;
+    if (atomic_exchange(&serving, true)) return;
+    /* The program's signals are for its own threads. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 1 << 18);
+    if (pthread_create(&thread, &attributes, serve, NULL) != 0) atomic_store(&serving, false);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* ---- the asker ---- */
+
+static CUresult ask(int pid, enum step step, unsigned patience_ms) {
+    CUresult ready = sim_ready();
+    if (ready != CUDA_SUCCESS) return ready;
+    if (patience_ms > LONGEST_MS) patience_ms = LONGEST_MS;
+    struct card_process *process = pid > 0 ? card_process_of(pid) : NULL;
+    if (process == NULL) return CUDA_ERROR_INVALID_VALUE;
+    struct card_checkpoint *theirs = &process->checkpoint;
+    uint64_t life = atomic_load(&process->state);
+    uint32_t mine = 0;
+    while (atomic_load(&process->state) == life) {
+        uint32_t answered = atomic_load(&theirs->answered), last = atomic_load(&theirs->order);
+        if (mine != 0 && answered == mine) return atomic_load(&theirs->result);
+        if (mine == 0 && answered == last) {
+            uint32_t order = ORDER((last >> 24) + 1, (uint32_t)step, patience_ms);
+            if (!atomic_compare_exchange_strong(&theirs->order, &last, order)) continue;
+            mine = order;
+            wake(&theirs->order);
+            if (comes_to(step, ASKER_DIES)) kill(getpid(), SIGKILL);
+        }
+        wait_while(&theirs->answered, answered, LIVES_EVERY_MS);
+        if (card_process_of(pid) != process) break;
+    }
+    return CUDA_ERROR_INVALID_VALUE; /* it is dead */
+}
+
+struct lock_args {
+    unsigned timeout_ms, reserved0;
+    uint64_t reserved1[7];
+};
+
+EXPORT CUresult cuCheckpointProcessLock(int pid, const struct lock_args *args) {
+    COUNTED();
+    return ask(pid, LOCK, args != NULL ? args->timeout_ms : 0);
+}
+
+EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, const void *args) {
+    COUNTED();
+    (void)args;
+    return ask(pid, CHECKPOINT, 0);
+}
+
+EXPORT CUresult cuCheckpointProcessRestore(int pid, const void *args) {
+    COUNTED();
+    (void)args; /* restoring onto other GPUs than before: not here */
+    return ask(pid, RESTORE, 0);
+}
+
+EXPORT CUresult cuCheckpointProcessUnlock(int pid, const void *args) {
+    COUNTED();
+    (void)args;
+    return ask(pid, UNLOCK, 0);
+}
+
+EXPORT CUresult cuCheckpointProcessGetState(int pid, int *state) {
+    COUNTED();
+    CUresult ready = sim_ready();
+    if (ready != CUDA_SUCCESS) return ready;
+    struct card_process *process = pid > 0 ? card_process_of(pid) : NULL;
+    if (process == NULL || state == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *state = (int)atomic_load(&process->checkpoint.state);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,179 @@
+"""The card helper against the simulated driver: real workers, real programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from scheduler.card.helper import CardError, CardHelper, State, Why
+from tests.support.card import CONTEXT, MIB, Card, card  # noqa: F401
+from tests.support.program import Program
+
+LOCK, CHECKPOINT, RESTORE, UNLOCK = 1, 2, 3, 4
+FAILS, HANGS, PROCESS_DIES, ASKER_DIES = 1, 2, 3, 4
+LONG = 30.0
+
+
+@pytest.fixture
+def quick(card: Card) -> Card:  # noqa: F811
+    card.order("sim_card_speed", 0, 0)
+    return card
+
+
+@pytest.fixture
+def cuda(quick: Card) -> Program:
+    program = Program(quick, quick.env())
+    program("cuInit", 0)
+    context = program.new("cuDevicePrimaryCtxRetain", 0)
+    program("cuCtxSetCurrent", context)
+    return program
+
+
+@pytest.fixture
+async def helper(quick: Card) -> AsyncIterator[CardHelper]:
+    helper = CardHelper(quick.env())
+    yield helper
+    await helper.close()
+
+
+async def test_memory_goes_out_and_comes_back_to_the_byte(quick: Card, cuda: Program, helper: CardHelper) -> None:
+    address = cuda.new("cuMemAlloc_v2", 64 * MIB)
+    cuda("cuMemcpyHtoD_v2", address, {"bytes": "c0ffee"}, 3)
+    held = quick.used()
+    assert held == 64 * MIB + CONTEXT
+    await helper.lock(cuda.pid, LONG)
+    assert (await helper.checkpoint(cuda.pid, LONG)).state is State.CHECKPOINTED
+    assert quick.used() == 0
+    assert (await helper.restore(cuda.pid, LONG)).state is State.LOCKED
+    assert quick.used() == held
+    assert (await helper.unlock(cuda.pid, LONG)).state is State.RUNNING
+    assert cuda("cuMemcpyDtoH_v2", {"bytes": "000000"}, address, 3)[0] == "c0ffee"
+    assert cuda.result("cuMemFree_v2", address) == 0
+    assert quick.used() == CONTEXT
+
+
+async def test_what_came_back_is_given_back_whole_whoever_took_its_place(
+    quick: Card, cuda: Program, helper: CardHelper
+) -> None:
+    addresses = [cuda.new("cuMemAlloc_v2", 32 * MIB) for _ in range(3)]
+    await helper.lock(cuda.pid, LONG)
+    await helper.checkpoint(cuda.pid, LONG)
+    other = quick.start("--bytes", "256MiB", "--hold", "1")
+    assert other.wait() == 0
+    neighbour = Program(quick, quick.env())
+    neighbour("cuInit", 0)
+    neighbour("cuCtxSetCurrent", neighbour.new("cuDevicePrimaryCtxRetain", 0))
+    neighbour.new("cuMemAlloc_v2", 512 * MIB)
+    await helper.restore(cuda.pid, LONG)
+    await helper.unlock(cuda.pid, LONG)
+    for address in addresses:
+        assert cuda.result("cuMemFree_v2", address) == 0
+    assert quick.gpus()[0]["held"] == {cuda.pid: CONTEXT, neighbour.pid: 512 * MIB + CONTEXT}
+
+
+async def test_calls_of_a_locked_process_wait(cuda: Program, helper: CardHelper) -> None:
+    await helper.lock(cuda.pid, LONG)
+    cuda.start_new("cuMemAlloc_v2", MIB)
+    answer = asyncio.create_task(asyncio.to_thread(cuda.receive))
+    assert await helper.state(cuda.pid, LONG) is State.LOCKED
+    await asyncio.sleep(0.05)  # it may only ever be found not to have waited
+    assert not answer.done()
+    await helper.unlock(cuda.pid, LONG)
+    assert (await answer)["result"] == 0
+
+
+async def test_no_room_leaves_it_out_and_whole(quick: Card, cuda: Program, helper: CardHelper) -> None:
+    cuda.new("cuMemAlloc_v2", 3 << 30)
+    await helper.lock(cuda.pid, LONG)
+    await helper.checkpoint(cuda.pid, LONG)
+    other = Program(quick, quick.env())
+    other("cuInit", 0)
+    other("cuCtxSetCurrent", other.new("cuDevicePrimaryCtxRetain", 0))
+    address = other.new("cuMemAlloc_v2", 3 << 30)
+    with pytest.raises(CardError, match="no room") as caught:
+        await helper.restore(cuda.pid, LONG)
+    assert (caught.value.why, caught.value.state) == (Why.NO_ROOM, State.CHECKPOINTED)
+    other("cuMemFree_v2", address)
+    await helper.restore(cuda.pid, LONG)
+    assert quick.gpus()[0]["held"][cuda.pid] == (3 << 30) + CONTEXT
+
+
+async def test_managed_memory_is_refused_and_can_go_on(cuda: Program, helper: CardHelper) -> None:
+    cuda.new("cuMemAllocManaged", 4 * MIB, 1)
+    await helper.lock(cuda.pid, LONG)
+    with pytest.raises(CardError, match="managed memory") as caught:
+        await helper.checkpoint(cuda.pid, LONG)
+    assert (caught.value.why, caught.value.state) == (Why.CANNOT, State.LOCKED)
+    await helper.unlock(cuda.pid, LONG)
+    assert cuda.result("cuCtxSynchronize") == 0
+
+
+async def test_steps_out_of_order_are_refused(cuda: Program, helper: CardHelper) -> None:
+    for step in (helper.checkpoint, helper.restore, helper.unlock):
+        with pytest.raises(CardError) as caught:
+            await step(cuda.pid, LONG)
+        assert (caught.value.why, caught.value.state) == (Why.WRONG_STATE, State.RUNNING)
+
+
+async def test_a_process_without_a_card_or_dead_is_told(cuda: Program, helper: CardHelper) -> None:
+    cuda.process.kill()
+    cuda.process.wait()
+    for pid in (cuda.pid, os.getpid()):
+        with pytest.raises(CardError, match="does not use a card, or has ended") as caught:
+            await helper.lock(pid, LONG)
+        assert caught.value.why is Why.NOT_THERE
+
+
+async def test_a_hung_call_costs_its_worker_and_nobody_else(quick: Card, cuda: Program, helper: CardHelper) -> None:
+    quick.order("sim_card_fault", CHECKPOINT, HANGS)
+    await helper.lock(cuda.pid, LONG)
+    with pytest.raises(CardError, match="did not answer a checkpoint") as caught:
+        await helper.checkpoint(cuda.pid, 0.5)
+    assert caught.value.why is Why.HUNG
+    assert await helper.why_not() == ""
+
+
+async def test_a_frozen_process_hangs_its_asker_until_it_goes_on(cuda: Program, helper: CardHelper) -> None:
+    os.kill(cuda.pid, signal.SIGSTOP)
+    with pytest.raises(CardError) as caught:
+        await helper.checkpoint(cuda.pid, 0.5)
+    assert caught.value.why is Why.HUNG
+    os.kill(cuda.pid, signal.SIGCONT)
+    assert (await helper.lock(cuda.pid, LONG)).state is State.LOCKED
+
+
+@pytest.mark.parametrize("step", ["lock", "checkpoint", "restore", "unlock"])
+async def test_an_asker_that_dies_leaves_what_it_asked_for_done(
+    quick: Card, cuda: Program, helper: CardHelper, step: str
+) -> None:
+    steps = ["lock", "checkpoint", "restore", "unlock"]
+    for each in steps[: steps.index(step)]:
+        await getattr(helper, each)(cuda.pid, LONG)
+    quick.order("sim_card_fault", steps.index(step) + 1, ASKER_DIES)
+    with pytest.raises(CardError, match="helper was ended") as caught:
+        await getattr(helper, step)(cuda.pid, LONG)
+    assert caught.value.why is Why.FAILED
+    # Whoever asks next waits until that is through.
+    await getattr(helper, steps[(steps.index(step) + 1) % 4])(cuda.pid, LONG)
+
+
+@pytest.mark.parametrize("step", ["lock", "checkpoint", "restore", "unlock"])
+async def test_a_process_that_dies_meanwhile_is_told(quick: Card, cuda: Program, helper: CardHelper, step: str) -> None:
+    steps = ["lock", "checkpoint", "restore", "unlock"]
+    for each in steps[: steps.index(step)]:
+        await getattr(helper, each)(cuda.pid, LONG)
+    quick.order("sim_card_fault", steps.index(step) + 1, PROCESS_DIES)
+    with pytest.raises(CardError) as caught:
+        await getattr(helper, step)(cuda.pid, LONG)
+    assert caught.value.why is Why.NOT_THERE
+    assert cuda.process.wait() == -signal.SIGKILL
+    await asyncio.to_thread(quick.wait_until_empty)
+
+
+async def test_a_machine_without_the_calls_says_so(tmp_path: object) -> None:
+    helper = CardHelper({"LD_LIBRARY_PATH": str(tmp_path), "PATH": os.environ["PATH"]})
+    assert (await helper.why_not()).startswith("CUDA's checkpoint calls cannot be used here: ")
