@@ -47,7 +47,7 @@ def blocked(state: State, wanted: Container) -> Refused | None:
     """What speaks against it as things are now: idle headroom that is taken back may make it possible."""
     known = state.containers.get(wanted.id)
     for gpu, quota in wanted.quota.items():
-        leased = wanted.leased.get(gpu, 0)
+        leased = wanted.leased.get(gpu, 0) + wanted.out.get(gpu, 0)
         if leased > quota:
             text = f"It holds {size(leased)} of GPU {gpu}, more than the new quota of {size(quota)}."
             return Refused(Reason.INVALID, text, wanted.id)

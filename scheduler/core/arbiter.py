@@ -56,7 +56,9 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
+    SwappedOut,
     Ticked,
+    WantedBack,
 )
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, State
 from scheduler.core.step import Step
@@ -177,10 +179,23 @@ def _container_resumed(step: Step, event: ContainerResumed) -> None:
         _put(step, replace(known, paused=False))
 
 
+def _swapped_out(step: Step, event: SwappedOut) -> None:
+    if known := step.state.containers.get(event.container):
+        step.call_off(known)
+        step.state = changes.put_out(step.state, known.id)
+
+
+def _wanted_back(step: Step, event: WantedBack) -> None:
+    known = step.state.containers.get(event.container)
+    if known and not known.killed and not known.returning:
+        since = step.state.now if event.since is None or not isfinite(event.since) else event.since
+        step.want_back(known, min(since, step.state.now))
+
+
 def _container_killed(step: Step, event: ContainerKilled) -> None:
     step.drop_asking(event.container, "The container is being ended.")
     if known := step.state.containers.get(event.container):
-        _put(step, replace(known, killed=True, paused=False))
+        _put(step, replace(known, killed=True, paused=False, returning=False))
         _reject_all(step, [r for r in step.state.waiting if r.container == known.id])
 
 
@@ -236,6 +251,7 @@ def _session_ended(step: Step, event: SessionEnded) -> None:
     if known := step.state.sessions.get(event.session):
         _reject_all(step, [r for r in step.state.waiting if r.session == known.id])
         step.touched.update(step.state.containers[known.container].quota)
+        step.came.add(known.container)
         step.state = changes.drop_session(step.state, known)
 
 
@@ -290,6 +306,8 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     PriorityChanged: _priority_changed,
     ContainerPaused: _container_paused,
     ContainerResumed: _container_resumed,
+    SwappedOut: _swapped_out,
+    WantedBack: _wanted_back,
     ContainerKilled: _container_killed,
     ContainerEnded: _container_ended,
     SessionOpened: _session_opened,

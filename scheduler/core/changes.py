@@ -55,9 +55,9 @@ def put_session(state: State, session: Session) -> State:
 
 def drop_session(state: State, session: Session) -> State:
     container = state.containers[session.container]
-    leased = _sum(container.leased, session.leased, -1)
+    leased, out = _sum(container.leased, session.leased, -1), _sum(container.out, session.out, -1)
     others = tuple(key for key in container.sessions if key != session.id)
-    state = put_container(state, replace(container, leased=leased, sessions=others))
+    state = put_container(state, replace(container, leased=leased, out=out, sessions=others))
     return replace(state, sessions={key: each for key, each in state.sessions.items() if key != session.id})
 
 
@@ -68,6 +68,27 @@ def lend(state: State, session: int, gpu: str, change: int) -> State:
     more = {gpu: max(change, -lender.leased.get(gpu, 0))}
     state = put_container(state, replace(container, leased=_sum(container.leased, more, 1)))
     return replace(state, sessions={**state.sessions, session: replace(lender, leased=_sum(lender.leased, more, 1))})
+
+
+def put_out(state: State, name: str) -> State:
+    """What the sessions of a container are leased is leased no more, and remembered as out."""
+    container = state.containers[name]
+    sessions = {
+        key: replace(each, leased={}, out=_sum(each.out, each.leased, 1))
+        for key in container.sessions
+        if (each := state.sessions[key])
+    }
+    out = _sum(container.out, container.leased, 1)
+    state = put_container(state, replace(container, leased={}, out=out, returning=False))
+    return replace(state, sessions={**state.sessions, **sessions})
+
+
+def bring_back(state: State, request: Request) -> State:
+    """What a session had on a GPU, before it was swapped out, is leased again (`lend`): it is out no more."""
+    session, container = state.sessions[request.session], state.containers[request.container]
+    back = {request.gpu: request.bytes}
+    state = put_container(state, replace(container, out=_sum(container.out, back, -1)))
+    return replace(state, sessions={**state.sessions, session.id: replace(session, out=_sum(session.out, back, -1))})
 
 
 def without(state: State, request: Request) -> State:

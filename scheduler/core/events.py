@@ -76,6 +76,31 @@ class ContainerResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class SwappedOut:
+    """Its memory has left its cards: all that its sessions were leased returns, and is remembered as `out`.
+
+    Until it is wanted back it holds nothing and asks for nothing. Told of one that is on its way back, it calls that
+    off.
+    """
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBack:
+    """What was swapped out is to come back: it is asked for as a newcomer asks, with a call for each session and GPU.
+
+    Such a call has a serial below 0; no shortage, patience or quota rejects it. Answered by `Restore`, once all
+    of it is lent again.
+    """
+
+    now: float
+    container: str
+    since: float | None = None  # when the wait began, if a restarted scheduler takes it over
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerKilled:
     """It is being ended: its waiting calls are rejected at once; its memory returns as its sessions end."""
 
@@ -172,6 +197,8 @@ Event = (
     | PriorityChanged
     | ContainerPaused
     | ContainerResumed
+    | SwappedOut
+    | WantedBack
     | ContainerKilled
     | ContainerEnded
     | SessionOpened
@@ -255,6 +282,13 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """All that the container had is lent to it again: bring it back to its cards."""
+
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pressure:
     """Set or clear the pressure flag in every lease page of this GPU. May repeat what is already so."""
 
@@ -269,4 +303,4 @@ class TakeBack:
     gpu: str
 
 
-Effect = Admitted | Refused | Granted | Rejected | Suspended | Pressure | TakeBack
+Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | Pressure | TakeBack

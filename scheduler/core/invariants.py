@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scheduler.core import safety
 from scheduler.core.policies import POLICIES
-from scheduler.core.state import State
+from scheduler.core.state import Container, State
 
 
 def violations(state: State) -> list[str]:
@@ -24,6 +24,7 @@ def _sums(state: State) -> Iterator[str]:
                     yield f"session {key} is leased {amount} of {gpu}"
         if total != dict(container.leased):
             yield f"{container.id} is leased {dict(container.leased)}, its sessions {total}"
+        yield from _outs(state, container)
         if container.killed and container.paused:
             yield f"{container.id} is killed and paused"
         for gpu in container.leased.keys() - container.quota.keys():
@@ -43,6 +44,19 @@ def _sums(state: State) -> Iterator[str]:
         yield f"spanning is {state.spanning}, not {spanning}"
 
 
+def _outs(state: State, container: Container) -> Iterator[str]:
+    """What is swapped out, and what of it is asked back."""
+    total: dict[str, int] = {}
+    for key in container.sessions:
+        for gpu, amount in state.sessions[key].out.items():
+            total[gpu] = total.get(gpu, 0) + amount
+            asked = sum(r.back and (r.session, r.gpu, r.bytes) == (key, gpu, amount) for r in state.waiting)
+            if asked != container.returning:
+                yield f"{amount} of session {key} on {gpu} are out, and asked back {asked} times"
+    if total != dict(container.out):
+        yield f"{container.id} has {dict(container.out)} out, its sessions {total}"
+
+
 def _queue(state: State) -> Iterator[str]:
     keys = [(request.session, request.serial) for request in state.waiting]
     if len(keys) != len(set(keys)):
@@ -53,7 +67,7 @@ def _queue(state: State) -> Iterator[str]:
             yield f"a call of nobody waits: {request}"
         elif container.killed:
             yield f"a call of {container.id} waits, which is killed"
-        elif not 0 < request.bytes <= container.quota[request.gpu]:
+        elif not 0 < request.bytes <= container.quota[request.gpu] and not request.back:
             yield f"a call waits for {request.bytes} of a quota of {container.quota[request.gpu]}"
         if not request.suspended and not request.awaiting:
             yield f"a call is neither suspended nor awaiting headroom: {request}"

@@ -36,7 +36,8 @@ class Container:
 
     `quota` maps each of its GPUs to the most it may hold there. `guaranteed` containers have that reserved from the
     start. `max_wait` limits each single wait; None waits for ever. `fail_fast` is `on_shortage: fail`. `leased` is the
-    sum over `sessions`, kept so that a decision need not walk them.
+    sum over `sessions`, kept so that a decision need not walk them; so is `out`, what they had on its cards when it was
+    swapped out. `returning`: it is wanted back.
     """
 
     id: str
@@ -52,15 +53,19 @@ class Container:
     waited: float = 0.0  # seconds suspended so far, ended waits only
     leased: Mapping[str, int] = field(default_factory=dict)
     sessions: tuple[int, ...] = ()
+    out: Mapping[str, int] = field(default_factory=dict)
+    returning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One process. `leased` maps a GPU to all that it was handed there, used or not."""
+    """One process. `leased` maps a GPU to all that it was handed there, used or not; `out` to what it had there before
+    it was swapped out."""
 
     id: int
     container: str
     leased: Mapping[str, int] = field(default_factory=dict)
+    out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class Request:
 
     `suspended` becomes true once taking back idle headroom did not help it; `awaiting` are the GPUs whose headroom is
     being taken back for it. `placed`: an admin has put it where it is in the queue; the policy has no say over it.
+    `back`: it is not a program's, but for what a swapped session had.
     """
 
     session: int
@@ -79,6 +85,7 @@ class Request:
     since: float
     suspended: bool = False
     placed: bool = False
+    back: bool = False
     awaiting: frozenset[str] = frozenset()
 
 

@@ -6,7 +6,18 @@ from dataclasses import replace
 from math import isfinite
 
 from scheduler.core import admission, changes, policies, safety
-from scheduler.core.events import Admitted, Effect, Granted, Pressure, Reason, Refused, Rejected, Suspended, TakeBack
+from scheduler.core.events import (
+    Admitted,
+    Effect,
+    Granted,
+    Pressure,
+    Reason,
+    Refused,
+    Rejected,
+    Restore,
+    Suspended,
+    TakeBack,
+)
 from scheduler.core.state import Asking, Container, Request, State
 
 
@@ -23,6 +34,7 @@ class Step:
         self.disturbed = False  # something happened that no decision could have prevented
         self._settled: set[tuple[int, int]] = set()  # calls whose last awaited headroom this event has returned
         self._idle: set[str] = set()  # GPUs whose idle headroom is to be taken back
+        self.came: set[str] = set()  # containers of which something swapped out has come back, or is gone
 
     def advance(self, now: float) -> None:
         if isfinite(now) and now > self.state.now:
@@ -45,6 +57,7 @@ class Step:
             if not self.touched:
                 break
         self._press()
+        self._restore()
 
     # ---- calls ----
 
@@ -87,6 +100,8 @@ class Step:
         """Ends the waits whose time is over, and those that their whole quota has no room for."""
         for request in self.state.waiting:
             container = self.state.containers[request.container]
+            if request.back:
+                continue
             if request.bytes > container.quota[request.gpu]:
                 self.reject(request, Reason.OVER_QUOTA)
             elif container.max_wait is not None and self.state.now - request.since >= container.max_wait:
@@ -115,14 +130,24 @@ class Step:
         leased = container.leased.get(request.gpu, 0)
         if container.guaranteed:  # it takes from its own reserve first
             room += safety.held(container, request.gpu) - leased
-        if container.killed or amount > room or leased + amount > container.quota[request.gpu]:
+        if container.killed or amount > room or self._over_quota(request, amount):
             return None
         after = changes.lend(self.state, request.session, request.gpu, amount)
+        if request.back:
+            after = changes.bring_back(after, request)
         return after if safety.harmless(self.state, after, container.id) else None
+
+    def _over_quota(self, request: Request, amount: int) -> bool:
+        """Whether `amount` more is more than its container may have. What it had before it was swapped out it may."""
+        container, gpu = self.state.containers[request.container], request.gpu
+        has = container.leased.get(gpu, 0) + container.out.get(gpu, 0)
+        return not request.back and has + amount > container.quota[gpu]
 
     def _grant(self, request: Request, after: State) -> None:
         self.state = replace(changes.without(after, request), grants=after.grants + 1)
         waited = self._end_wait(request)
+        if request.back:
+            self.came.add(request.container)
         self.effects.append(
             Granted(
                 session=request.session,
@@ -144,10 +169,11 @@ class Step:
         so that a growing program asks a number of times that grows with the logarithm of what it takes.
         """
         state, gpu = self.state, request.gpu
-        if state.waiting and gpu in safety.linked(state, {other.gpu for other in state.waiting}):
+        if request.back or (state.waiting and gpu in safety.linked(state, {other.gpu for other in state.waiting})):
             return 0
         container, card = state.containers[request.container], state.gpus[gpu]
-        extra = (container.quota[gpu] - container.leased.get(gpu, 0)) // len(container.sessions)
+        has = container.leased.get(gpu, 0) + container.out.get(gpu, 0)
+        extra = (container.quota[gpu] - has) // len(container.sessions)
         if sum(state.containers[name].quota[gpu] for name in card.members) > card.capacity:
             extra = min(extra, request.bytes)
         after = self._after(request, extra, safety.free(state, gpu)) if extra > 0 else None
@@ -176,9 +202,9 @@ class Step:
             if (request.session, request.serial) not in self._settled:
                 continue
             container = self.state.containers[request.container]
-            if container.leased.get(request.gpu, 0) + request.bytes > container.quota[request.gpu]:
+            if self._over_quota(request, request.bytes):
                 self.reject(request, Reason.OVER_QUOTA)
-            elif container.fail_fast:
+            elif container.fail_fast and not request.back:
                 self.reject(request, Reason.SHORTAGE)
             elif not request.suspended:
                 self._replace(request, replace(request, suspended=True))
@@ -194,9 +220,7 @@ class Step:
     def _press(self) -> None:
         """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
         for request in self.state.waiting:
-            container = self.state.containers[request.container]
-            over = container.leased.get(request.gpu, 0) + request.bytes > container.quota[request.gpu]
-            if over and not request.awaiting:
+            if self._over_quota(request, request.bytes) and not request.awaiting:
                 # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
                 self._replace(request, replace(request, awaiting=frozenset([request.gpu])))
                 self._idle.add(request.gpu)
@@ -207,6 +231,33 @@ class Step:
         self.effects.extend(Pressure(gpu, True) for gpu in sorted(now - before))
         self.effects.extend(TakeBack(gpu) for gpu in sorted(now - before | self._idle & awaited))
         self.effects.extend(Pressure(gpu, False) for gpu in sorted(before - now))
+
+    # ---- swapping ----
+
+    def want_back(self, container: Container, since: float) -> None:
+        """Puts a call into the queue for each part that is out."""
+        self.state = changes.put_container(self.state, replace(container, returning=True))
+        self.came.add(container.id)
+        for key in container.sessions:
+            out = self.state.sessions[key].out
+            for serial, gpu in enumerate(container.quota, start=1):
+                if gpu in out:
+                    self.wait(Request(key, -serial, container.id, gpu, out[gpu], since, back=True))
+
+    def call_off(self, container: Container) -> None:
+        """Nothing of it is asked back any more."""
+        for request in self.state.waiting:
+            if request.container == container.id and request.back:
+                self._end_wait(request)
+                self.state = changes.without(self.state, request)
+        self.touched.update(container.quota)
+
+    def _restore(self) -> None:
+        for name in sorted(self.came & self.state.containers.keys()):
+            container = self.state.containers[name]
+            if container.returning and not container.out:
+                self.state = changes.put_container(self.state, replace(container, returning=False))
+                self.effects.append(Restore(name))
 
     # ---- launches and quotas ----
 

@@ -2,9 +2,9 @@
 
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
-every pause and every change of quota. Headroom is not followed: what a process used of its lease without asking, in
-whatever order, shows only when headroom is taken back, so *every* amount from nothing to all of each lease is tried
-there. Containers that differ in name only are one state.
+every pause, every change of quota, and every swap out and back. Headroom is not followed: what a process used of its
+lease without asking, in whatever order, shows only when headroom is taken back, so *every* amount from nothing to all
+of each lease is tried there. Containers that differ in name only are one state.
 
 In every state that the arbiter settles on, all of `core/invariants.py` is checked, deadlock among it; as long as no
 pause has happened also that nobody passes quota or capacity and that everybody is completable.
@@ -31,8 +31,10 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
+    SwappedOut,
     TakeBack,
     Ticked,
+    WantedBack,
 )
 from scheduler.core.invariants import violations
 from scheduler.core.state import Container, Gpu, Request, Session, State
@@ -40,8 +42,10 @@ from scheduler.core.state import Container, Gpu, Request, Session, State
 LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
 
-# A container in a key: quota and lease by GPU, paused, and its call: (place in the queue, gpu, bytes, due) or ().
-Key = tuple[tuple[tuple[int, ...], tuple[int, ...], bool, tuple[int, int, int, bool] | tuple[()]], ...]
+# A call in a key: its place in the queue, gpu, bytes, due, and whether it is for what was swapped out.
+Call = tuple[int, int, int, bool, bool]
+# A container in a key: quota, lease and what is swapped out by GPU, paused, and its calls.
+Key = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, tuple[Call, ...]], ...]
 
 # Events handed in together, and their effects; an answer to TakeBack follows as another pair.
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
@@ -56,18 +60,22 @@ class Host:
     policy: str
     pauses: bool = False
     changes: bool = False
+    swaps: bool = False
 
     @property
     def gpus(self) -> int:
         return len(self.quotas[0])
 
 
-def hosts(policy: str, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool) -> list[Host]:
+def hosts(
+    policy: str, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool, swaps: bool = False
+) -> list[Host]:
     """Every choice of quotas, up to the names of containers. If quotas change, every choice of GPUs is enough."""
     amounts = (0, capacity) if changes else range(capacity + 1)
     vectors = [vector for vector in product(amounts, repeat=gpus) if any(vector)]
     return [
-        Host(capacity, quotas, policy, pauses, changes) for quotas in combinations_with_replacement(vectors, containers)
+        Host(capacity, quotas, policy, pauses, changes, swaps)
+        for quotas in combinations_with_replacement(vectors, containers)
     ]
 
 
@@ -77,7 +85,7 @@ class Broken(AssertionError):
 
 def explore(host: Host, limit: int | None = None) -> int:
     """Explores a host to the end (or to `limit` states). Returns the number of states; raises Broken."""
-    start: Key = tuple(sorted((quota, (0,) * host.gpus, False, ()) for quota in host.quotas))
+    start: Key = tuple(sorted((quota, (0,) * host.gpus, (0,) * host.gpus, False, ()) for quota in host.quotas))
     came_from: dict[Key, tuple[Key | None, Step]] = {start: (None, ())}
     frontier = deque([start])
     while frontier and (limit is None or len(came_from) < limit):
@@ -121,7 +129,7 @@ def _wrong(host: Host, state: State) -> list[str]:
 
 
 def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
-    calling = {request.container for request in state.waiting}
+    calling = {request.container for request in state.waiting if not request.back}
     for session, container in enumerate(state.containers.values()):
         for gpu, quota in container.quota.items():
             leased = container.leased.get(gpu, 0)
@@ -133,7 +141,11 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             if host.changes:
                 others = (amount for amount in range(1, host.capacity + 1) if amount != quota)
                 yield from ((QuotaChanged(NOW, container.id, {**container.quota, gpu: to}),) for to in others)
-        if container.leased or container.id in calling:
+        if host.swaps and (container.leased or container.returning):
+            yield (SwappedOut(NOW, container.id),)
+        if container.out and not container.returning:
+            yield (WantedBack(NOW, container.id),)
+        if container.leased or container.out or container.id in calling:
             yield SessionEnded(NOW, session), SessionOpened(NOW, session, container.id)
         if host.pauses:
             yield ((ContainerResumed if container.paused else ContainerPaused)(NOW, container.id),)
@@ -193,19 +205,20 @@ def _lots(host: Host, state: State) -> Iterator[None]:
 
 def _key(state: State) -> Key:
     gpus = list(state.gpus)
-    calls: dict[str, tuple[int, int, int, bool]] = {}
+    calls: dict[str, list[Call]] = {name: [] for name in state.containers}
     for place, request in enumerate(state.waiting):
         due = state.now - request.since >= LONG
         if state.policy == "random":
             place = 0  # it asks for no order
-        calls[request.container] = (place, gpus.index(request.gpu), request.bytes, due)
+        calls[request.container].append((place, gpus.index(request.gpu), request.bytes, due, request.back))
     return tuple(
         sorted(
             (
                 tuple(container.quota.get(gpu, 0) for gpu in gpus),
                 tuple(container.leased.get(gpu, 0) for gpu in gpus),
+                tuple(container.out.get(gpu, 0) for gpu in gpus),
                 container.paused,
-                calls.get(container.id, ()),
+                tuple(calls[container.id]),
             )
             for container in state.containers.values()
         )
@@ -216,16 +229,20 @@ def build(host: Host, key: Key) -> State:
     """The state that a key stands for, settled."""
     gpus = [f"g{index}" for index in range(host.gpus)]
     containers, sessions, calls = {}, {}, []
-    for session, (quota, leased, paused, call) in enumerate(key):
+    places = sum(len(its) for *_, its in key)
+    for session, (quota, leased, out, paused, its) in enumerate(key):
         name = "ABCDEFGH"[session]
         holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
         promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
-        containers[name] = Container(name, promised, paused=paused, leased=holds, sessions=(session,))
-        sessions[session] = Session(session, name, holds)
-        if call:
-            place, gpu, amount, due = call
-            since = NOW - (LONG if due else 0) - (len(key) - place) / 1000
-            calls.append((place, Request(session, 0, name, gpus[gpu], amount, since, suspended=True)))
+        away = {gpu: amount for gpu, amount in zip(gpus, out, strict=True) if amount}
+        containers[name] = Container(
+            name, promised, paused=paused, leased=holds, sessions=(session,), out=away, returning=any(c[4] for c in its)
+        )
+        sessions[session] = Session(session, name, holds, away)
+        for place, gpu, amount, due, back in its:
+            since = NOW - (LONG if due else 0) - (places - place) / 1000
+            serial = -1 - gpu if back else 0
+            calls.append((place, Request(session, serial, name, gpus[gpu], amount, since, suspended=True, back=back)))
     state = State(
         gpus={
             gpu: Gpu(

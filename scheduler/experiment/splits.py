@@ -80,7 +80,7 @@ def _splits(cards: Cards, first: int) -> Iterator[tuple[Part, ...]]:
 
 
 def _check(cards: Cards, split: tuple[Part, ...]) -> int:
-    key: Key = tuple((*part, ()) for part in split)
+    key: Key = tuple((quota, leased, (0,) * cards.gpus, paused, ()) for quota, leased, paused in split)
     state = build(Host(cards.capacity, tuple(quota for quota, _, _ in split), "fifo"), key)
     certain = _certain(cards, state)
     steps = 0

@@ -89,6 +89,8 @@ class Host(RuleBasedStateMachine):
         gone = [key for key, process in self.world.processes.items() if process.container == name]
         for key in gone:
             del self.world.processes[key]
+        self.world.swapped.discard(name)
+        self.world.wanted.discard(name)
         self.world.do(ContainerEnded(self.now, name))
 
     @rule(name=containers)
@@ -104,10 +106,27 @@ class Host(RuleBasedStateMachine):
     def resume(self, name):
         self.world.do(ContainerResumed(self.now, name))
 
+    # ---- swapping ----
+
+    @rule(name=containers)
+    def swap_out(self, name):
+        if name in self.state.containers:
+            self.world.swap_out(name, self.now)
+
+    @precondition(lambda self: self.world.swapped - self.world.wanted)
+    @rule(data=st.data())
+    def want_back(self, data):
+        name = data.draw(st.sampled_from(sorted(self.world.swapped - self.world.wanted)))
+        if not self.state.containers[name].killed:
+            self.world.want_back(name, self.now)
+
     # ---- processes ----
 
     def able(self):
-        """Those that can act: not frozen. One whose every thread waits can still be ended."""
+        """Those that can act: not frozen. One whose every thread waits can still be ended.
+
+        One that is swapped out can ask, by a thread that asked for headroom before it reached the locked driver.
+        """
         alive = self.state.containers
         return sorted(k for k, p in self.world.processes.items() if not alive[p.container].paused)
 

@@ -19,9 +19,12 @@ from scheduler.core.events import (
     Pressure,
     Refused,
     Rejected,
+    Restore,
     Returned,
     Suspended,
+    SwappedOut,
     TakeBack,
+    WantedBack,
 )
 from scheduler.core.invariants import violations
 from scheduler.core.state import State
@@ -29,12 +32,16 @@ from scheduler.core.state import State
 
 @dataclass
 class Process:
-    """What one session holds, as it knows it itself; `calls` are its calls in flight: serial → (gpu, bytes)."""
+    """What one session holds, as it knows it itself; `calls` are its calls in flight: serial → (gpu, bytes).
+
+    `out`: what it had on each GPU before it was swapped out.
+    """
 
     container: str
     used: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     headroom: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     calls: dict[int, tuple[str, int]] = field(default_factory=dict)
+    out: dict[str, int] = field(default_factory=dict)
 
 
 class World:
@@ -43,6 +50,8 @@ class World:
         self.processes: dict[int, Process] = {}
         self.pressure: set[str] = set()
         self.log: list[Effect] = []
+        self.swapped: set[str] = set()  # containers whose memory is not on their cards
+        self.wanted: set[str] = set()  # those of them that are to come back
 
     def do(self, event: Event) -> list[Effect]:
         """Handles an event and everything that follows from it at once. Returns all effects."""
@@ -62,6 +71,10 @@ class World:
         match effect:
             case Granted():
                 process = self.processes[effect.session]
+                if effect.serial < 0:
+                    assert (process.out.pop(effect.gpu), 0) == (effect.bytes, effect.extra)
+                    process.used[effect.gpu] += effect.bytes
+                    return
                 assert process.calls.pop(effect.serial) == (effect.gpu, effect.bytes)
                 process.used[effect.gpu] += effect.bytes
                 process.headroom[effect.gpu] += effect.extra
@@ -74,6 +87,10 @@ class World:
                 (self.pressure.add if effect.on else self.pressure.discard)(effect.gpu)
             case TakeBack():
                 events.append(self.take_back(effect.gpu, all_=True))
+            case Restore(container):
+                assert not any(p.out for p in self.processes.values() if p.container == container)
+                self.swapped.remove(container)
+                self.wanted.remove(container)
             case Suspended() | Admitted() | Refused():
                 pass
 
@@ -100,17 +117,41 @@ class World:
         process.headroom[gpu] += amount
         return self.do(self.take_back(gpu, all_=False)) if gpu in self.pressure else []
 
+    def swap_out(self, container: str, now: float) -> list[Effect]:
+        """Its idle headroom first, then all else."""
+        mine = {key: p for key, p in self.processes.items() if p.container == container}
+        for gpu in self.state.containers[container].quota:
+            taken = {key: p.headroom.pop(gpu) for key, p in mine.items() if p.headroom.get(gpu)}
+            self.do(Returned(now, gpu, taken))
+        for process in mine.values():
+            for gpu, used in process.used.items():
+                process.out[gpu] = process.out.get(gpu, 0) + used + process.headroom[gpu]
+            process.out = {gpu: amount for gpu, amount in process.out.items() if amount}
+            process.used.clear()
+            process.headroom.clear()
+        self.swapped.add(container)
+        self.wanted.discard(container)
+        return self.do(SwappedOut(now, container))
+
+    def want_back(self, container: str, now: float) -> list[Effect]:
+        self.wanted.add(container)
+        return self.do(WantedBack(now, container))
+
     # ---- what must hold ----
 
     def check(self) -> None:
         assert violations(self.state) == []
         for key, process in self.processes.items():
             leased = self.state.sessions[key].leased
+            assert dict(self.state.sessions[key].out) == process.out
             for gpu in self.state.gpus:
                 used, headroom = process.used[gpu], process.headroom[gpu]
                 assert used >= 0
                 assert headroom >= 0
                 assert leased.get(gpu, 0) - headroom == used, (key, gpu, leased, used, headroom)
         in_flight = {(key, serial) for key, process in self.processes.items() for serial in process.calls}
-        assert in_flight == {(r.session, r.serial) for r in self.state.waiting}, "a call was forgotten"
+        assert in_flight == {(r.session, r.serial) for r in self.state.waiting if not r.back}, "a call was forgotten"
+        for name in self.swapped & self.state.containers.keys():
+            returning = self.state.containers[name].returning
+            assert returning == (name in self.wanted and not self.state.containers[name].killed), name
         assert self.pressure == self.state.pressed

@@ -29,6 +29,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--pauses", action="store_true", help="containers may be paused and resumed")
         parser.add_argument("--changes", action="store_true", help="quotas may change")
+        parser.add_argument("--swaps", action="store_true", help="containers may be swapped out and back")
         parser.add_argument(
             "--splits",
             action="store_true",
@@ -46,16 +47,18 @@ class Command(BaseCommand):
                 self._deadlock(policy, options["capacity"], options["containers"])
             else:
                 self._explore(policy, **{name: options[name] for name in
-                                         ("containers", "capacity", "gpus", "pauses", "changes")})  # fmt: skip
+                                         ("containers", "capacity", "gpus", "pauses", "changes", "swaps")})  # fmt: skip
 
-    def _explore(self, policy: str, *, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool) -> None:
+    def _explore(
+        self, policy: str, *, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool, swaps: bool
+    ) -> None:
         began = time.monotonic()
         try:
             with ProcessPoolExecutor(os.cpu_count()) as pool:
-                counts = list(pool.map(explore, hosts(policy, containers, capacity, gpus, pauses, changes)))
+                counts = list(pool.map(explore, hosts(policy, containers, capacity, gpus, pauses, changes, swaps)))
         except Broken as broken:
             raise CommandError(f"{policy}: this must not be.\n{broken}") from None
-        with_what = "".join([", pauses" * pauses, ", changes of quota" * changes])
+        with_what = "".join([", pauses" * pauses, ", changes of quota" * changes, ", swaps" * swaps])
         self.stdout.write(
             f"{policy}: {containers} containers, {gpus} GPU of {capacity} units{with_what}: {len(counts)} hosts, "
             f"{sum(counts)} states, none broken ({time.monotonic() - began:.0f} s)"

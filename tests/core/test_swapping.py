@@ -1,0 +1,175 @@
+"""A container whose memory has left its card holds nothing there; what it had comes back by the rules for newcomers."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core.events import (
+    ContainerAdded,
+    ContainerEnded,
+    ContainerKilled,
+    ContainerPaused,
+    ContainerResumed,
+    Granted,
+    Needed,
+    OverheadMeasured,
+    QuotaChanged,
+    Reason,
+    Refused,
+    Rejected,
+    Restore,
+    Returned,
+    SessionEnded,
+    SessionOpened,
+    Suspended,
+    SwappedOut,
+    TakeBack,
+    Ticked,
+    WantedBack,
+)
+from scheduler.core.invariants import violations
+from scheduler.core.safety import free
+from scheduler.experiment.explorer import Host, explore
+from tests.core.test_a_calls_life import Card
+
+
+def swapped(**quotas: int) -> Card:
+    """A (session 1) has used 6 of its quota and is out."""
+    card = Card(**quotas)
+    card.do(Needed(1, 1, 1, "g", 6))
+    card.do(Returned(1, "g", {1: card.state.sessions[1].leased["g"] - 6}))
+    card.do(SwappedOut(2, "A"))
+    return card
+
+
+def test_what_it_had_is_everybodys():
+    card = swapped(A=6, B=10)
+    assert free(card.state, "g") == 10
+    (granted,) = [effect for effect in card.do(Needed(3, 2, 1, "g", 10)) if isinstance(effect, Granted)]
+    assert granted.container == "B"
+
+
+def test_it_comes_back_at_once_where_there_is_room():
+    card = swapped(A=6, B=4)
+    effects = card.do(WantedBack(3, "A"))
+    assert [type(effect) for effect in effects] == [Granted, Restore]
+    assert card.state.containers["A"].leased == {"g": 6}
+    assert card.state.containers["A"].out == {}
+
+
+def test_it_waits_for_room_as_others_do_and_nothing_is_lent_twice():
+    card = swapped(A=6, B=10)
+    card.do(Needed(3, 2, 1, "g", 10))
+    assert any(isinstance(effect, Suspended) for effect in wait(card, WantedBack(4, "A")))
+    assert not any(isinstance(effect, Restore) for effect in card.do(WantedBack(5, "A")))
+    effects = card.do(SessionEnded(6, 2))
+    assert [type(effect) for effect in effects][-1] is Restore
+    assert violations(card.state) == []
+
+
+def wait(card: Card, event):
+    """Answers TakeBack: nobody has idle headroom."""
+    effects = list(card.do(event))
+    for effect in effects:
+        if isinstance(effect, TakeBack):
+            effects += card.do(Returned(event.now, effect.gpu, {}, all=True))
+    return effects
+
+
+def test_neither_patience_nor_shortage_ends_its_wait():
+    card = Card(B=10)
+    card.do(ContainerAdded(0, "A", {"g": 6}, fail_fast=True, max_wait=5.0))
+    card.do(SessionOpened(0, 9, "A"))
+    card.do(Needed(1, 9, 1, "g", 6))
+    card.do(SwappedOut(2, "A"))
+    card.do(Needed(3, 1, 1, "g", 10))
+    wait(card, WantedBack(4, "A"))
+    card.do(Ticked(400))
+    assert [request.container for request in card.state.waiting] == ["A"]
+
+
+def test_a_kill_ends_its_wait_and_its_end_gives_nothing_back_twice():
+    card = swapped(A=6, B=10)
+    card.do(Needed(3, 2, 1, "g", 10))
+    wait(card, WantedBack(4, "A"))
+    (rejected,) = [effect for effect in card.do(ContainerKilled(5, "A")) if isinstance(effect, Rejected)]
+    assert rejected.reason is Reason.KILLED
+    card.do(SessionEnded(6, 1))
+    card.do(ContainerEnded(7, "A"))
+    assert card.state.gpus["g"].held == 10
+    assert violations(card.state) == []
+
+
+def test_what_is_called_off_on_its_way_back_is_out_again():
+    card = swapped(A=6, B=4)
+    card.do(WantedBack(3, "A"))
+    card.do(SwappedOut(4, "A"))
+    assert card.state.containers["A"].out == {"g": 6}
+    assert free(card.state, "g") == 10
+
+
+def test_a_process_that_ends_while_out_is_not_waited_for():
+    card = Card(A=6, B=6)
+    card.do(SessionOpened(0, 9, "A"))
+    card.do(Needed(1, 1, 1, "g", 3))
+    card.do(Needed(1, 9, 1, "g", 3))
+    card.do(SwappedOut(2, "A"))
+    wait(card, Needed(3, 2, 1, "g", 6))
+    card.do(SessionEnded(4, 9))
+    assert card.state.containers["A"].out == card.state.sessions[1].out != {}
+    assert isinstance(card.do(WantedBack(5, "A"))[-1], Restore)
+
+
+def test_with_nothing_left_to_bring_it_is_told_at_once():
+    card = swapped(A=6)
+    card.do(SessionEnded(3, 1))
+    assert card.do(WantedBack(4, "A")) == (Restore("A"),)
+
+
+def test_a_paused_one_is_given_nothing_before_it_goes_on():
+    card = swapped(A=6, B=4)
+    card.do(ContainerPaused(3, "A"))
+    wait(card, WantedBack(4, "A"))
+    assert card.state.containers["A"].leased == {}
+    assert isinstance(card.do(ContainerResumed(5, "A"))[-1], Restore)
+
+
+def test_a_quota_below_what_is_out_is_refused():
+    card = swapped(A=6)
+    (refused,) = [effect for effect in wait(card, QuotaChanged(3, "A", {"g": 5})) if isinstance(effect, Refused)]
+    assert "holds 6 bytes" in refused.explanation
+
+
+def test_its_own_calls_count_what_is_out():
+    """A thread that asks while the driver is locked: not beyond the quota, though nothing is held."""
+    card = swapped(A=8)
+    effects = wait(card, Needed(3, 1, 2, "g", 3))
+    assert [effect.reason for effect in effects if isinstance(effect, Rejected)] == [Reason.OVER_QUOTA]
+    assert any(isinstance(effect, Granted) for effect in wait(card, Needed(4, 1, 3, "g", 2)))
+
+
+def test_what_has_grown_past_the_quota_comes_back_all_the_same():
+    card = Card(A=6, B=4)
+    card.do(Needed(1, 1, 1, "g", 6))
+    card.do(OverheadMeasured(1, 1, "g", 1))
+    card.do(SwappedOut(2, "A"))
+    assert isinstance(card.do(WantedBack(3, "A"))[-1], Restore)
+    assert card.state.containers["A"].leased == {"g": 7}
+
+
+def test_who_is_unknown_is_no_matter():
+    card = Card(A=6)
+    assert card.do(SwappedOut(1, "X")) == ()
+    assert card.do(WantedBack(1, "X")) == ()
+    assert card.do(WantedBack(float("nan"), "A")) == (Restore("A"),)
+
+
+@pytest.mark.parametrize("policy", ["fair", "fifo", "best-fit"])
+def test_no_state_of_a_small_host_is_broken_by_swapping(policy):
+    host = Host(2, ((2,), (2,)), policy, pauses=True)
+    assert explore(replace(host, swaps=True)) > 2 * explore(host)
+
+
+def test_two_gpus_and_swapping_break_nothing():
+    host = Host(2, ((2, 1), (1, 2)), "fifo")
+    assert explore(replace(host, swaps=True)) > 2 * explore(host)
