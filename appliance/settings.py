@@ -233,6 +233,8 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
 }
 GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 30)  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
+# Host memory that swapped containers may take together; 0 switches swapping off, unset takes half of what is there.
+GPUSHARE_SWAP_MEMORY = environment.size("GPUSHARE_SWAP_MEMORY", "0") if os.environ.get("GPUSHARE_SWAP_MEMORY") else None
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
 GPUSHARE_PRICE = environment.number("GPUSHARE_PRICE", 0)  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = environment.one_of(

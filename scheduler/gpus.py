@@ -125,7 +125,7 @@ class Gpus:
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
         self._busy_since: dict[str, int] = {}  # microseconds since the epoch, NVML's own clock
-        self._environment: dict[str, str] = {}  # what a program needs to reach these cards
+        self.environment: dict[str, str] = {}  # what a program needs to reach these cards
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
 
     @classmethod
@@ -169,7 +169,7 @@ class Gpus:
     def _start(self, choice: Choice, home: Path, build: Path) -> None:
         if choice.simulation:
             self.simulation = simulated_card(choice.simulation, home, build)
-            self._environment = {"GPUSHARE_SIM": str(self.simulation), "LD_LIBRARY_PATH": str(build / "sim")}
+            self.environment = {"GPUSHARE_SIM": str(self.simulation), "LD_LIBRARY_PATH": str(build / "sim")}
             os.environ["GPUSHARE_SIM"] = str(self.simulation)
             # A real driver's library may be loaded by now, under the same name.
             pynvml.nvmlLib = shim.sim.load_nvml(build)
@@ -234,7 +234,7 @@ class Gpus:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._environment},
+            env={**os.environ, **self.environment},
         )
         assert child.stdout is not None
         assert child.stderr is not None

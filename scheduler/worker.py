@@ -28,6 +28,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
+from scheduler.card.helper import CardHelper
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.ending import Ender
@@ -37,6 +38,7 @@ from scheduler.containers.leftovers import Leftovers
 from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
+from scheduler.containers.swapping import Swapping, available
 from scheduler.containers.takeover import TakeOver
 from scheduler.core import policies
 from scheduler.core.events import GpuSeen, Ticked
@@ -141,6 +143,7 @@ class Scheduler:
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
         stack.push_async_callback(self.ender.close)
+        stack.push_async_callback(self.swapping.close)
         stack.push_async_callback(self.commands.close)
         await self.measure.once()  # foreign memory is to be known before the first decision
         self.report.publish()
@@ -148,6 +151,8 @@ class Scheduler:
         await self.store.flush()
         await self.store.promises.nothing_held(except_by=list(self.broker.tenants))
         await self.ender.resume(self.containers.all())
+        await self.swapping.start()
+        await self.swapping.go_on()
         await stack.enter_async_context(self._background())
 
     def _node(self) -> dict[str, Any]:
@@ -196,8 +201,14 @@ class Scheduler:
         self.launcher = Launcher(
             self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.store, self.home
         )
-        self.steering = Steering(self.containers, self.engine, self.broker, self.roster, self.store)
         self.ender = Ender(self.engine, self.broker, self.intents, self.store.records)
+        budget = settings.GPUSHARE_SWAP_MEMORY
+        self.swapping = Swapping(
+            CardHelper({**os.environ, **self.gpus.environment}), self.engine, self.broker, self.store,
+            lambda tenant, reason: self.ender.end(tenant, reason=reason),
+            available() // 2 if budget is None else budget,
+        )  # fmt: skip
+        self.steering = Steering(self.containers, self.engine, self.broker, self.roster, self.swapping, self.store)
         self.commands = Commands(
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
         )

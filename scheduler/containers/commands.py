@@ -198,14 +198,12 @@ class Commands:
         arguments = command.arguments
         match command.kind:
             case CommandKind.PAUSE:
-                await self._steering.pause(tenant)
-                return "It is paused."
+                free = bool(arguments.get("free_memory"))
+                return await self._steering.pause(tenant, free_memory=free, why=f"Paused {_for_whom(command)}")
             case CommandKind.RESUME:
-                await self._steering.resume(tenant)
-                return "It goes on."
+                return await self._steering.resume(tenant)
             case CommandKind.KILL:
-                by = command.issued_by.get_username() if command.issued_by else "the appliance"
-                reason = f"Killed by {by}" + (f": {command.note}" if command.note else ".")
+                reason = f"Killed {_for_whom(command)}"
                 await self._ender.end(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
                 return "It has ended."
             case CommandKind.CHANGE:
@@ -225,3 +223,8 @@ class Commands:
     def _decided(self, refused: Refused | None) -> None:
         if refused is not None:
             raise Problem(refused.reason.value, refused.explanation, 400)
+
+
+def _for_whom(command: Command) -> str:
+    by = command.issued_by.get_username() if command.issued_by else "the appliance"
+    return f"by {by}" + (f": {command.note}" if command.note else ".")

@@ -22,7 +22,7 @@ from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
-from web.models import Container, Shortage
+from web.models import Container, Shortage, Swap
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,8 @@ class Containers:
         self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
         self._store.container(tenant.id, paused_at=None)
         self._store.event("unpaused", tenant.id)
+        if tenant.swap == Swap.OUT:
+            self._broker.want_back(tenant)
 
     def _ended(self, tenant: Tenant, sighting: Sighting) -> None:
         reason = tenant.reason or self._reason(tenant, sighting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler.containers.life import Containers, as_problem
+from scheduler.containers.swapping import Swapping
 from scheduler.core.events import PriorityChanged
 from scheduler.engines.base import Condition, Engine, Sighting
 from scheduler.sessions.broker import Broker
@@ -18,20 +19,46 @@ from web.models import Container
 class Steering:
     """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing."""
 
-    def __init__(self, containers: Containers, engine: Engine, broker: Broker, roster: Roster, store: Store) -> None:
+    def __init__(
+        self,
+        containers: Containers,
+        engine: Engine,
+        broker: Broker,
+        roster: Roster,
+        swapping: Swapping,
+        store: Store,
+    ) -> None:
         self._containers = containers
         self._engine = engine
         self._broker = broker
         self._roster = roster
+        self._swapping = swapping
         self._store = store
 
-    async def pause(self, tenant: Tenant) -> None:
+    async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "") -> str:
+        """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that."""
+        was_paused, freed = tenant.paused, ""
+        try:
+            if free_memory:
+                if was_paused and not tenant.swap:
+                    await self._engine.resume(tenant.engine_id)  # a frozen process cannot move its memory
+                freed = " " + await self._swapping.out(tenant, why)
+        except Problem:
+            if was_paused:
+                await self._freeze(tenant)
+            raise
+        await self._freeze(tenant)
+        return f"It is paused.{freed}"
+
+    async def _freeze(self, tenant: Tenant) -> None:
         await self._engine.pause(tenant.engine_id)
         self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
 
-    async def resume(self, tenant: Tenant) -> None:
+    async def resume(self, tenant: Tenant) -> str:
+        """Lets it go on: at once, or when there is room for what was swapped out."""
         await self._engine.resume(tenant.engine_id)
         self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
+        return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
 
     async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, int]) -> None:
         """Another quota (`gpu_memory`, bytes on each GPU) or `priority`; what is refused leaves both as they were."""

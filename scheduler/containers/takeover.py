@@ -23,7 +23,7 @@ from scheduler.sessions.processes import Sessions
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant, start_time
 from scheduler.store import Store
-from web.models import Container
+from web.models import Container, Swap
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,9 @@ class TakeOver:
             else:
                 launching.add(str(row.pk))
         await self._processes()
+        for tenant in self._broker.tenants.values():
+            if tenant.swap == Swap.OUT:
+                self._broker.swapped_out(tenant)
         await self._containers.reconcile()
         living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
         self._server.clear(living | launching)
@@ -73,6 +76,7 @@ class TakeOver:
         tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
+        tenant.swap = row.swap
         tenant.paused = row.paused_at is not None
         tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None

@@ -154,7 +154,9 @@ class Measure:
         missing = [
             session.id
             for session in self._broker.sessions.values()
-            if not session.ended and all(gpu in shown and session.pid not in shown[gpu] for gpu in session.leases)
+            if not session.ended
+            and not self._broker.tenants[session.container].swap
+            and all(gpu in shown and session.pid not in shown[gpu] for gpu in session.leases)
         ]
         self._missing = {id_: self._missing.get(id_, 0) + 1 for id_ in missing}
         if looked := [self._broker.sessions[id_] for id_, times in self._missing.items() if times % TIMES == 0]:
@@ -165,6 +167,8 @@ class Measure:
             lease = session.leases.get(gpu)
             if lease is None or session.ended or session.pid not in held:
                 continue
+            if self._broker.tenants[session.container].swap:
+                continue  # what it has on the card comes and goes
             if lease.check():
                 log.warning("container %s, process %d forged its lease page", session.container, session.pid)
             used = lease.used

@@ -28,9 +28,12 @@ from scheduler.core.events import (
     Refused,
     Rejected,
     Reordered,
+    Restore,
     Returned,
     Suspended,
+    SwappedOut,
     TakeBack,
+    WantedBack,
 )
 from scheduler.core.state import State
 from scheduler.sessions.connection import Connection
@@ -61,6 +64,7 @@ class Broker:
         self.contexts = contexts
         self.changed = changed  # called with the container whose memory or waiting has changed
         self.answered: Callable[[Tenant], None] = lambda tenant: None  # fewer of its calls are open
+        self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
         self.records = Records(journal, lambda: self.state.policy)
         self._later: deque[Event] = deque()
         self._telling = False
@@ -105,6 +109,8 @@ class Broker:
                     tenant = self.tenants[container]
                     waited = self.waits.gone_on(tenant)
                     self.records.suspended(tenant, self.sessions[session], effect, waited)
+                case Restore(container):
+                    self.restore(container)
                 case Admitted() | Refused():
                     pass  # the answer to whoever asked
         if self.state.waiting is not waiting:
@@ -121,6 +127,9 @@ class Broker:
 
     def _granted(self, grant: Granted) -> None:
         session = self.sessions.get(grant.session)
+        if grant.serial < 0:
+            self._granted_back(grant)
+            return
         connection = self._asker(session, grant.serial) if session else None
         if session is None or connection is None or not connection.open:
             # Whoever asked is not there any more; should it come back, it will ask again.
@@ -144,6 +153,15 @@ class Broker:
             tenant.open_calls -= 1
             self.answered(tenant)
         return session.asked.pop(serial, None)
+
+    def _granted_back(self, grant: Granted) -> None:
+        """No program has asked, and the page has it already."""
+        tenant, session = self.tenants[grant.container], self.sessions[grant.session]
+        self.waits.over(tenant)
+        session.leases[grant.gpu].bring_back(grant.bytes)
+        self.changed(tenant.id)
+        if grant.was_suspended:
+            self.records.granted(tenant, session, grant)
 
     def _rejected(self, rejection: Rejected) -> None:
         session = self.sessions.get(rejection.session)
@@ -202,6 +220,18 @@ class Broker:
                 self.tell(Returned(self.now(), gpu, {session.id: lowered}))
         elif grown := lease.charge(size):
             self.tell(OverheadMeasured(self.now(), session.id, gpu, grown))
+
+    def swapped_out(self, tenant: Tenant) -> None:
+        """What its processes have on their cards is there no more. Of one on its way back: that is called off."""
+        for session in tenant.sessions.values():
+            for lease in session.leases.values():
+                lease.put_out()
+        self.tell(SwappedOut(self.now(), tenant.id))
+        self.changed(tenant.id)
+
+    def want_back(self, tenant: Tenant, since: float | None = None) -> None:
+        """It is to go on: `restore` is called once there is room."""
+        self.tell(WantedBack(self.now(), tenant.id, since))
 
     def reorder(self, containers: tuple[str, ...]) -> Refused | None:
         """A person has put those who wait into this order."""

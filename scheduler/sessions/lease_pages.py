@@ -83,6 +83,7 @@ class Lease:
         self.index = index  # of the slot in its page
         self.granted = 0
         self.measured = 0  # inside `granted`: what the card shows beyond what the process has charged itself
+        self.out = 0  # inside `granted`: what it had on the card before it was swapped out
         self.unheard = 0  # inside `granted`: told, but not heard of; whoever asks again is told again
         self.forged = False
         self._slot = slot
@@ -104,7 +105,17 @@ class Lease:
 
     @property
     def used(self) -> int:
-        """What the process uses, as far as its page tells. Never negative, never above `granted`."""
+        """What the process uses of the card, as far as its page tells. Never negative, never above `held`."""
+        return max(0, self._charged - self.out)
+
+    @property
+    def held(self) -> int:
+        """What of the card nobody else can have for it."""
+        return self.granted - self.out
+
+    @property
+    def _charged(self) -> int:
+        """By its page, which knows nothing of swapping."""
         return self.granted - self.headroom
 
     @property
@@ -151,12 +162,12 @@ class Lease:
     def said_hello(self) -> None:
         """The process has a new connection: nothing more can reach it from an earlier one."""
         self.check()
-        self.unheard = 0 if self.forged else min(self._slot.unheard(self._unsent), self.used)
+        self.unheard = 0 if self.forged else min(self._slot.unheard(self._unsent), self._charged)
         self._unsent = 0
 
     def tell_again(self, size: int) -> bool:
         """Whether a call that asks for `size` bytes has been granted them already and was not told."""
-        told = 0 < size <= min(self.unheard, self.used)
+        told = 0 < size <= min(self.unheard, self._charged)
         self.unheard -= size if told else 0
         return told
 
@@ -169,7 +180,7 @@ class Lease:
     def take_back(self, at_most: int = ANY) -> int:
         """Lowers the lease by up to `at_most` idle bytes; returns how many it was."""
         self.check()
-        if self.forged:
+        if self.forged or self.out:
             return 0
         self._note_peak()
         return self._lower(self._slot.take_back(min(at_most, self.granted) + self._beyond))
@@ -180,6 +191,15 @@ class Lease:
         self._beyond -= beyond
         self.granted -= size - beyond
         return size - beyond
+
+    def put_out(self) -> int:
+        """What it holds is on the card no more; returns how many bytes more that are than before."""
+        more, self.out = self.held, self.granted
+        return more
+
+    def bring_back(self, size: int) -> None:
+        """Of what was out, `size` bytes are to be on the card again."""
+        self.out -= size
 
     def charge(self, size: int) -> int:
         """Counts `size` bytes more as used, out of the headroom; returns by how many the lease has grown for it."""

@@ -65,6 +65,7 @@ class Tenant:
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
     killed: bool = False
     paused: bool = False
+    swap: str = ""  # how far its swapping is: Swap
     idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None
     suspended_before: float = 0.0  # seconds, ended waits only
@@ -83,7 +84,11 @@ class Tenant:
         return sum(lease.used for lease in self.leases(gpu).values())
 
     def granted(self, gpu: str) -> int:
-        return sum(lease.granted for lease in self.leases(gpu).values())
+        return sum(lease.held for lease in self.leases(gpu).values())
+
+    def out(self, gpu: str) -> int:
+        """What of it is in host memory."""
+        return sum(lease.out for lease in self.leases(gpu).values())
 
     def overhead(self, gpu: str) -> int:
         return sum(lease.overhead for lease in self.leases(gpu).values())

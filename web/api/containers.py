@@ -28,7 +28,7 @@ from web.models import Command, Container
 from web.models.records import claims_with_gpus
 from web.people.roles import require_steering, rights_of, steered_by
 from web.services import steering
-from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec
+from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
 STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
 LAUNCHED = {201: SteeredAnswer, 202: PendingAnswer, **ERRORS}
@@ -114,14 +114,16 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         """Removes an ended container and its output; its history stays. 409: it has not ended."""
         return self._outcome(steering.remove(person(request), self.get_object()))
 
-    @extend_schema(request=NoteSpec, responses=STEERED)
+    @extend_schema(request=PauseSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: UUID) -> Response:
         """Freezes its processes. What it holds on a GPU stays held, so those who wait for it go on waiting.
 
-        `note` is kept in the audit log. 403: not yours to steer. 409: it has ended.
+        With `free_memory` its VRAM goes to host memory first, byte by byte, and is free for others; when it is resumed
+        it waits until there is room for it, and goes on where it was. `note` is kept in the audit log. 403: not yours
+        to steer. 409: it has ended, or its memory cannot be freed: `message` says why.
         """
-        given = NoteSpec.parse(request.data)
+        given = PauseSpec.parse(request.data)
         return self._outcome(steering.pause(person(request), self.get_object(), **given))
 
     @extend_schema(request=NoteSpec, responses=STEERED)

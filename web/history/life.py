@@ -10,7 +10,7 @@ from itertools import chain, groupby
 from django.db.models import Q
 from django.utils import timezone
 
-from web.history.spans import STANDING, Paused, Span, Waited, spans
+from web.history.spans import STANDING, Paused, Span, Swapped, Waited, spans
 from web.models import Container, State
 from web.models.states import state_of
 
@@ -34,12 +34,16 @@ def stretches(container: Container) -> list[Stretch]:
     return list(_joined(_pieces(start, end, container.started_at, told)))
 
 
+_FACTS = {Paused: "paused_at", Waited: "suspended_since", Swapped: "swapped_at"}
+
+
 @dataclass(slots=True)
 class _Moment:
     """What its record said of it at one time; what has ended is not told of any more."""
 
     started_at: datetime | None = None
     paused_at: datetime | None = None
+    swapped_at: datetime | None = None
     suspended_since: datetime | None = None
     kill_requested_at: datetime | None = None
     finished_at: datetime | None = None
@@ -52,8 +56,8 @@ def _pieces(start: datetime, end: datetime, started_at: datetime | None, told: l
     if started_at is not None:
         changes.append((max(start, started_at), "started_at", started_at))
     for span in told:
-        if isinstance(span, Paused | Waited):
-            fact = "paused_at" if isinstance(span, Paused) else "suspended_since"
+        if fact := _FACTS.get(type(span)):
+            assert isinstance(span, Paused | Waited | Swapped)
             changes += [(span.start, fact, span.start), (span.end, fact, None)]
     # What ends goes first: the next of its kind may begin at the same time.
     changes.sort(key=lambda change: (change[0], change[2] is not None))

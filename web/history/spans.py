@@ -1,4 +1,4 @@
-"""From raw events to spans of time: when a container held how much, when it was suspended, and when paused.
+"""From raw events to spans of time: when a container held how much, when it was suspended, paused or swapped.
 
 The only reading of events: whatever is charged, shown in a report or told of a container's life comes from here, so
 that reports, allowances, pages and the audit log cannot disagree. Time is counted in whole microseconds and sizes in
@@ -48,19 +48,29 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
+class Swapped:
+    """What it had on its cards was in host memory from `start` to `end`."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     at: datetime
 
 
-Span = Held | Waited | Paused | Rejected
+Span = Held | Waited | Paused | Swapped | Rejected
 
-# All events that say when it was suspended or paused. There are few: what it held changes each second.
+# All events that say when it was suspended, paused or swapped. There are few: what it held changes each second.
 STANDING = (
     EventKind.SUSPENDED,
     EventKind.RESUMED,
     EventKind.REJECTED,
     EventKind.PAUSED,
     EventKind.UNPAUSED,
+    EventKind.SWAPPED_OUT,
+    EventKind.SWAPPED_IN,
     EventKind.ENDED,
 )
 
@@ -107,6 +117,7 @@ class _Ledger:
     waiting: int = 0
     waiting_since: datetime | None = None
     paused_since: datetime | None = None
+    swapped_since: datetime | None = None
 
     def take(self, event: Event) -> Iterator[Span]:
         if event.kind == EventKind.ENDED:
@@ -127,6 +138,10 @@ class _Ledger:
             self.paused_since = self.paused_since or event.at
         elif event.kind == EventKind.UNPAUSED:
             yield from self._stop_pausing(event.at)
+        elif event.kind == EventKind.SWAPPED_OUT:
+            self.swapped_since = self.swapped_since or event.at
+        elif event.kind == EventKind.SWAPPED_IN:
+            yield from self._stop_swapping(event.at)
         if event.kind == EventKind.REJECTED:
             yield Rejected(event.at)
 
@@ -136,6 +151,7 @@ class _Ledger:
         self.waiting = 0
         yield from self._stop_waiting(at)
         yield from self._stop_pausing(at)
+        yield from self._stop_swapping(at)
 
     def _hold(self, gpu: int, at: datetime, size: int) -> Iterator[Span]:
         since, before = self.held.pop(gpu, (at, 0))
@@ -154,6 +170,11 @@ class _Ledger:
             yield Paused(self.paused_since, at)
         self.paused_since = None
 
+    def _stop_swapping(self, at: datetime) -> Iterator[Span]:
+        if self.swapped_since is not None and at > self.swapped_since:
+            yield Swapped(self.swapped_since, at)
+        self.swapped_since = None
+
 
 def clip(found: Iterable[Span], start: datetime) -> Iterator[Span]:
     """Only what lies at or after `start`."""
@@ -165,5 +186,7 @@ def clip(found: Iterable[Span], start: datetime) -> Iterator[Span]:
                 yield Waited(max(since, start), end)
             case Paused(since, end) if end > start:
                 yield Paused(max(since, start), end)
+            case Swapped(since, end) if end > start:
+                yield Swapped(max(since, start), end)
             case Rejected(at) if at >= start:
                 yield span

@@ -12,6 +12,7 @@ from web.models.records import (
     Gpu,
     Node,
     Shortage,
+    Swap,
     UsageSample,
 )
 from web.models.states import State
@@ -31,6 +32,7 @@ __all__ = [
     "Seal",
     "Shortage",
     "State",
+    "Swap",
     "Token",
     "UsageSample",
 ]

@@ -88,6 +88,14 @@ class Shortage(models.TextChoices):
     FAIL = "fail"
 
 
+class Swap(models.TextChoices):
+    """Written before each step: what a scheduler that takes over has to bring to its end. Empty: nothing is swapped."""
+
+    LEAVING = "leaving"  # its processes are being stopped, and their memory goes to the host's
+    OUT = "out"
+    COMING = "coming"  # there is room for it again, and it is being brought back
+
+
 class ContainerQuerySet(models.QuerySet["Container"]):
     def live(self) -> ContainerQuerySet:
         """Those that have not ended."""
@@ -161,6 +169,9 @@ class Container(models.Model):
     engine_id = models.CharField(max_length=128, blank=True, db_index=True)
     started_at = models.DateTimeField(null=True, blank=True)
     paused_at = models.DateTimeField(null=True, blank=True)
+    swap = models.CharField(max_length=8, blank=True, choices=Swap, help_text="How far its swapping is.")
+    swapped_at = models.DateTimeField(null=True, blank=True, help_text="Since when its VRAM is in host memory.")
+    swapped = models.BigIntegerField(default=0, help_text="What of its VRAM is in host memory.")
     suspended_since = models.DateTimeField(null=True, blank=True)
     suspended_seconds = models.FloatField(default=0.0, help_text="Ended waits only.")
     kill_requested_at = models.DateTimeField(null=True, blank=True)
@@ -225,7 +236,7 @@ class Claim(models.Model):
 class Command(models.Model):
     """Something a person wants done. Taken by the scheduler once; `outcome` says what really happened.
 
-    `arguments` by kind: launch {}; pause {}; resume {}; kill {"grace": seconds}; remove {};
+    `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
     change {"gpu_memory"?: bytes, "priority"?: int}; policy {"policy": name}; reorder {"containers": [ids]};
     forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name}, answered in `result`.
     """
@@ -289,6 +300,8 @@ class AllocationEvent(models.Model):
         ENDED = "ended"
         PAUSED = "paused"
         UNPAUSED = "unpaused"
+        SWAPPED_OUT = "swapped_out"  # its memory on a card went to the host's
+        SWAPPED_IN = "swapped_in"  # and came back
         KILLED = "killed"
         QUOTA = "quota"
         WARNED = "warned"  # its time is nearly over

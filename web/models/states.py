@@ -18,6 +18,7 @@ class State(models.TextChoices):
     RUNNING = "running"
     SUSPENDED = "suspended"
     PAUSED = "paused"
+    SWAPPED = "swapped"
     EXITED = "exited"
     FAILED = "failed"
     KILLED = "killed"
@@ -28,6 +29,8 @@ class Facts(Protocol):
 
     @property
     def started_at(self) -> datetime | None: ...
+    @property
+    def swapped_at(self) -> datetime | None: ...
     @property
     def paused_at(self) -> datetime | None: ...
     @property
@@ -45,6 +48,7 @@ Rule = tuple[str, Any, State]  # if this fact is so, this is the state; the firs
 
 _LIVE: tuple[Rule, ...] = (
     ("started_at", None, State.CREATED),
+    ("swapped_at", GIVEN, State.SWAPPED),
     ("paused_at", GIVEN, State.PAUSED),
     ("suspended_since", GIVEN, State.SUSPENDED),
 )

@@ -23,7 +23,7 @@ from web.people.roles import Deed, require, require_steering
 from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import choose_gpus, launch
 from web.spec import placement, quotas
-from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PolicySpec
+from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -43,10 +43,10 @@ __all__ = [
 ]
 
 
-def pause(user: User, container: Container, note: str = "") -> Command:
-    """Freezes it. What it holds stays held."""
-    NoteSpec.parse({"note": note})
-    return _steer(user, container, Command.Kind.PAUSE, note)
+def pause(user: User, container: Container, note: str = "", *, free_memory: bool = False) -> Command:
+    """Freezes it. What it holds stays held; with `free_memory` it goes to host memory first, and is everybody's."""
+    PauseSpec.parse({"note": note, "free_memory": free_memory})
+    return _steer(user, container, Command.Kind.PAUSE, note, **({"free_memory": True} if free_memory else {}))
 
 
 def resume(user: User, container: Container, note: str = "") -> Command:

@@ -201,6 +201,10 @@ class NoteSpec(StrictSerializer):
     note = StrictText(required=False, allow_blank=True, default="", max_length=500)
 
 
+class PauseSpec(NoteSpec):
+    free_memory = StrictBoolean(required=False, default=False)
+
+
 class KillSpec(NoteSpec):
     grace = StrictNumber(required=False, default=0.0, min_value=0, max_value=3600)
 

@@ -150,6 +150,19 @@ class DockerEngine:
     async def resume(self, engine_id: str) -> None:
         await self._act(self._client.api.unpause, engine_id, Condition.RUNNING)
 
+    async def add_memory(self, engine_id: str, extra: int) -> None:
+        self._check_started()
+        await self._client.call(self._set_memory, engine_id, extra)
+
+    def _set_memory(self, engine_id: str, extra: int) -> None:
+        found = self._client.api.inspect_container(engine_id)
+        launched_with = found["Config"]["Labels"].get(options.LABEL_MEMORY)
+        if not launched_with or found["State"]["Status"] not in ("running", "paused"):
+            return
+        limit = int(launched_with) + extra
+        swap = limit if found["HostConfig"]["MemorySwap"] > 0 else None
+        self._client.api.update_container(engine_id, mem_limit=limit, memswap_limit=swap)
+
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         self._check_started()
         self._watch.killing.add(engine_id)

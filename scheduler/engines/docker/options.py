@@ -26,6 +26,7 @@ LABEL_SHARED = "com.gpushare.shared"  # on a volume that everybody may mount
 LABEL_NAME = "com.gpushare.name"
 LABEL_LOG = "com.gpushare.log"
 LABEL_TTY = "com.gpushare.tty"
+LABEL_MEMORY = "com.gpushare.memory"  # the limit of host memory it was launched with; empty: none
 LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers on one Docker engine apart
 
 SHIM = f"{LIBRARIES}/libgpushare.so"
@@ -64,6 +65,7 @@ def create_body(
 ) -> dict[str, Any]:
     """The body of POST /containers/create. `places`: where Docker finds each folder of the host. Raises EngineError."""
     bindings = _port_bindings(launch.ports)
+    limited = _limits(launch, limits)
     return {
         "Image": launch.image,
         "Cmd": list(launch.command) or None,
@@ -75,6 +77,7 @@ def create_body(
             LABEL_NAME: launch.name,
             LABEL_LOG: str(launch.log_path),
             LABEL_HOME: str(given.home),
+            LABEL_MEMORY: str(limited["Memory"] or ""),
             LABEL_TTY: "yes" if launch.tty else "no",  # always said, or an image could say it
         },
         "Healthcheck": {"Test": ["NONE"]},  # an image's own would run in it again and again, unasked
@@ -85,7 +88,7 @@ def create_body(
         "AttachStdin": launch.interactive,
         "ExposedPorts": {port: {} for port in bindings},
         "HostConfig": {
-            **_limits(launch, limits),
+            **limited,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
             "Privileged": False,

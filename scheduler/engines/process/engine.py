@@ -148,6 +148,9 @@ class ProcessEngine:
         tree.thaw(self._living(engine_id).keeper)
         self._tell_living(engine_id)
 
+    async def add_memory(self, engine_id: str, extra: int) -> None:
+        """Nothing to do: it gives no limits."""
+
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         running = self._running(engine_id)
         if running is None or not running.is_kept():

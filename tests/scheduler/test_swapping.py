@@ -1,0 +1,252 @@
+"""A pause that frees the card, on a real scheduler with real programs: nothing is lost, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import sys
+
+import pytest
+
+import shim.sim
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
+from web.models import Claim, Container, Gpu, Swap
+
+LOCK, CHECKPOINT, RESTORE, UNLOCK = 1, 2, 3, 4
+FAILS, HANGS, PROCESS_DIES, ASKER_DIES = 1, 2, 3, 4
+STEPS = pytest.mark.parametrize("step", [LOCK, CHECKPOINT], ids=["lock", "checkpoint"])
+
+
+def at_once() -> None:
+    """The simulated card of this process moves memory without taking time."""
+    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(0), ctypes.c_uint64(0))
+
+
+def fault(step: int, how: int) -> None:
+    shim.sim.load_nvml(BUILD).sim_card_fault(step, how)
+
+
+# It holds memory, and looks whether every byte of it is right once it may go on.
+HOLDER = """
+import hashlib, os, sys, time
+from tests.support.cuda import *
+cuda, size, go_on = Cuda(), int(sys.argv[1]), sys.argv[2]
+addresses = [cuda.alloc(size // 4) for _ in range(4)]
+told = [hashlib.sha256(str(address).encode()).digest() * (MIB // 32) for address in addresses]
+for address, data in zip(addresses, told):
+    cuda.write(address + size // 4 - MIB, data)
+print("holding", flush=True)
+while not os.path.exists(go_on):
+    time.sleep(0.01)
+assert [cuda.read(address + size // 4 - MIB, MIB) for address in addresses] == told
+for address in addresses:
+    assert cuda.free(address) == 0
+print("every byte is right", flush=True)
+"""
+
+
+async def holder(host: Host, size: int = 2 * GIB, **fields: object) -> Container:
+    at_once()
+    words = (sys.executable, "-c", HOLDER, str(size), str(host.home / "go-on"))
+    container = await host.launch(*words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)}, **fields)
+    await host.says(container, "holding")
+    return container
+
+
+async def ends_well(host: Host, container: Container) -> Container:
+    (host.home / "go-on").touch()
+    ended = await host.until(container, "exited", 60)
+    assert "every byte is right" in host.log(container)
+    return ended
+
+
+async def free_memory(host: Host) -> int:
+    await host.up.measure.once()
+    host.up.report.publish()
+    await host.up.store.flush()
+    gpu = await query(Gpu.objects.get)
+    return gpu.real
+
+
+async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(host: Host) -> None:
+    container = await holder(host)
+    answer = await host.command("pause", container, free_memory=True)
+    assert answer.outcome == "done", answer.message
+    assert "GiB of GPU memory came free in" in answer.message
+    swapped = await host.get(container)
+    assert (swapped.state, swapped.swap, swapped.paused_at is not None) == ("swapped", Swap.OUT, True)
+    assert swapped.swapped > 2 * GIB
+    assert await free_memory(host) == 0
+    assert (await host.claim(container)).used == 0
+    answer = await host.command("resume", container)
+    assert answer.outcome == "done", answer.message
+    ended = await ends_well(host, container)
+    assert (ended.swap, ended.swapped, ended.swapped_at) == ("", 0, None)
+    events = await host.events(container, "swapped_out", "paused", "unpaused", "swapped_in")
+    assert [event.kind for event in events] == ["swapped_out", "paused", "unpaused", "swapped_in"]
+    assert events[0].bytes == events[3].bytes == swapped.swapped
+
+
+async def test_what_came_free_is_anothers_and_it_comes_back_when_there_is_room(host: Host) -> None:
+    container = await holder(host, 3 * GIB)
+    await host.command("pause", container, free_memory=True)
+    other = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", "--hold", "600", gpu_memory=5 * GIB)
+    await host.says(other, "holding")
+    answer = await host.command("resume", container)
+    assert "as soon as its memory is back" in answer.message
+    waits = await eventually(lambda: host.up.broker.tenants[str(container.pk)].suspended_since)
+    assert waits is not None
+    assert (await host.get(container)).state == "swapped"
+    await host.command("kill", other)
+    await ends_well(host, container)
+    assert all(event.waited > 0 for event in await host.events(container, "resumed"))
+
+
+async def test_paused_again_while_it_waits_it_stays_out(host: Host) -> None:
+    container = await holder(host, 3 * GIB)
+    await host.command("pause", container, free_memory=True)
+    other = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", "--hold", "600", gpu_memory=5 * GIB)
+    await host.says(other, "holding")
+    await host.command("resume", container)
+    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    await host.command("kill", other)
+    await eventually(lambda: str(other.pk) not in host.up.broker.tenants)
+    assert (await host.get(container)).state == "swapped"
+    assert not host.up.broker.state.containers[str(container.pk)].returning
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
+async def test_one_that_is_paused_already_can_still_free_its_memory(host: Host) -> None:
+    container = await holder(host)
+    await host.command("pause", container)
+    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    assert (await host.get(container)).state == "swapped"
+    assert await free_memory(host) == 0
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
+async def test_managed_memory_is_refused_and_goes_on(host: Host) -> None:
+    at_once()
+    code = (
+        "import sys, time; from tests.support.cuda import *; cuda = Cuda(); address = c_uint64();"
+        "cuda('cuMemAllocManaged', byref(address), c_size_t(8 * MIB), 1); print('has it', flush=True);"
+        "time.sleep(0.5); [(cuda('cuCtxSynchronize'), time.sleep(0.05)) for _ in range(40)];"
+        "print('went on', flush=True)"
+    )
+    root = str(BUILD.parent)
+    container = await host.launch(sys.executable, "-c", code, environment={"PYTHONPATH": root})
+    await host.says(container, "has it")
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code, answer.status) == ("refused", "cannot_swap", 409)
+    assert "managed memory" in answer.message
+    assert (await host.get(container)).state == "running"
+    assert (await host.get(container)).swap == ""
+    await host.until(container, "exited")
+    assert "went on" in host.log(container)
+
+
+@STEPS
+async def test_a_step_that_fails_changes_nothing(host: Host, step: int) -> None:
+    container = await holder(host)
+    fault(step, FAILS)
+    answer = await host.command("pause", container, free_memory=True)
+    assert answer.outcome == "refused"
+    if step == LOCK:  # after a failed checkpoint the driver promises nothing
+        assert (await host.get(container)).state == "running"
+        await ends_well(host, container)
+
+
+@STEPS
+async def test_a_helper_that_dies_costs_nothing(host: Host, step: int) -> None:
+    container = await holder(host)
+    fault(step, ASKER_DIES)
+    answer = await host.command("pause", container, free_memory=True)
+    assert answer.outcome == "refused"
+    assert (await host.get(container)).swap == ""
+    await ends_well(host, container)
+
+
+@pytest.mark.parametrize("step", [LOCK, CHECKPOINT, RESTORE, UNLOCK])
+async def test_a_program_that_dies_meanwhile_is_ended_and_all_comes_back(host: Host, step: int) -> None:
+    container = await holder(host)
+    if step > CHECKPOINT:
+        await host.command("pause", container, free_memory=True)
+        fault(step, PROCESS_DIES)
+        await host.command("resume", container)
+    else:
+        fault(step, PROCESS_DIES)
+        await host.command("pause", container, free_memory=True)
+    await host.until(container, "failed")
+    assert (await host.returned(container)).used == 0
+    assert await free_memory(host) == 0
+
+
+async def test_killed_while_out(host: Host) -> None:
+    container = await holder(host)
+    await host.command("pause", container, free_memory=True)
+    await host.command("kill", container)
+    await host.until(container, "killed")
+    assert (await host.returned(container)).granted == 0
+    assert await free_memory(host) == 0
+
+
+async def test_without_host_memory_to_spare_it_is_refused_with_the_figures(host: Host) -> None:
+    container = await holder(host)
+    host.up.swapping._budget = GIB
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "no_host_memory")
+    assert "of the 1 GiB that may be used for this" in answer.message
+
+
+async def test_one_without_gpu_memory_is_just_paused(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+    answer = await host.command("pause", container, free_memory=True)
+    assert answer.message == "It is paused. It held no GPU memory."
+    assert (await host.get(container)).state == "paused"
+
+
+async def test_a_new_scheduler_knows_what_is_out_and_brings_it_back(host: Host) -> None:
+    container = await holder(host)
+    await host.command("pause", container, free_memory=True)
+    await host.stop()
+    await host.start()
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert (tenant.swap, sum(tenant.used(gpu) for gpu in tenant.quota)) == (Swap.OUT, 0)
+    other = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", gpu_memory=5 * GIB)
+    await host.until(other, "exited")
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
+@pytest.mark.parametrize("moment", [Swap.LEAVING, Swap.OUT, Swap.COMING])
+async def test_a_scheduler_killed_in_the_middle_leaves_nothing_half(host: Host, moment: Swap) -> None:
+    """Slowly enough that the next one comes in between."""
+    separate = SeparateScheduler(host.home, GPUSHARE_POLICY="fifo")
+    container = await holder(host, GIB)
+    await host.stop()
+    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
+    await separate.start()
+
+    async def reached() -> None:
+        for _ in range(2000):
+            if (await host.get(container)).swap == moment:
+                return
+            await asyncio.sleep(0.005)
+
+    command = asyncio.create_task(host.command("pause", container, free_memory=True))
+    if moment is Swap.COMING:
+        await command
+        command = asyncio.create_task(host.command("resume", container))
+    await reached()
+    await separate.kill()
+    await host.start()
+    answer = await command
+    assert answer.outcome == "done", answer.message
+    if moment is not Swap.COMING:
+        assert (await host.get(container)).state == "swapped"
+        await host.command("resume", container)
+    await ends_well(host, container)
+    assert await query(Claim.objects.filter(used__gt=0).count) == 0
