@@ -91,9 +91,15 @@ def logs(
             print(json.dumps({"line": line}), flush=True)
 
 
-def pause(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
-    """Freeze containers. What they hold on the GPUs stays held."""
-    _for_each(containers, lambda client, it: client.act(it, "pause", note=why), as_json)
+def pause(
+    containers: options.Containers,
+    free: Annotated[bool, typer.Option("--free", help="Move their GPU memory to host memory: others get it.")] = False,
+    why: Note = "",
+    as_json: options.Json = False,
+) -> None:
+    """Freeze containers. What they hold on the GPUs stays held, unless it is freed."""
+    more = {"free_memory": True} if free else {}
+    _for_each(containers, lambda client, it: client.act(it, "pause", note=why, **more), as_json)
 
 
 def resume(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:

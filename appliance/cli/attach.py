@@ -29,6 +29,7 @@ LAST_LOOK = 0.05  # once its output has ended, its end is near
 GLANCE = 5.0  # seconds for its answer: Ctrl-C waits for that
 DRAIN = 10.0  # seconds for the rest of the output of a container that has ended
 PATIENCE = 60.0  # seconds without an answer until we give up; the container goes on
+STANDING = ("suspended", "paused", "swapped")
 
 Say = Callable[[str, str, Json], None]
 """Tells the person: what kind of thing happened, the line, the container (empty before there is one)."""
@@ -196,7 +197,7 @@ class Attachment:
     def _tell_waits(self) -> None:
         """One line when a wait begins and one when it ends, however often we look and however soon it ended after."""
         state, waited = self.container["state"], self.container["suspended_seconds"]
-        wait = (state, self.container["suspended_since"]) if state in ("suspended", "paused") else ("", None)
+        wait = (state, self.container["suspended_since"]) if state in STANDING else ("", None)
         if wait == self.told:
             return
         if state == "suspended" and self.container["queue_position"] is None:
@@ -207,6 +208,8 @@ class Attachment:
             self._tell("suspended", suspended_line(self.container, self.client))
         elif state == "paused":
             self._tell("paused", f"{self.name} is paused; gpushare resume {self.name} lets it go on")
+        elif state == "swapped":
+            self._tell("swapped", f"{self.name}: its GPU memory is in host memory; it comes back when there is room")
         elif before == "suspended" and state != "killed":
             self._tell("resumed", f"{self.name} goes on after {span(waited - self.waited_before)}")
         elif state == "running":

@@ -23,7 +23,7 @@ Seen = dict[str, list[Json]]
 BAR = 40  # characters
 HUES = ("green", "blue", "magenta", "cyan", "yellow", "red")
 USED, IDLE, FOREIGN, FREE = "█", "▒", "░", "·"
-STATES = {"running": "green", "suspended": "yellow", "paused": "cyan", "created": "dim"}
+STATES = {"running": "green", "suspended": "yellow", "paused": "cyan", "swapped": "magenta", "created": "dim"}
 
 
 def watch(client: Client, *, once: bool, interval: float, as_json: bool) -> None:

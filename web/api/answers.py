@@ -42,8 +42,8 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         model = Container
         fields = [
             "id", "name", "owner", "state", "engine", "engine_id", *COLUMNS, "env", "gpus", "gpu_count",
-            "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since", "created_at",
-            "started_at", "finished_at", "exit_code", "reason",
+            "swapped", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since",
+            "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
         read_only_fields = fields
 

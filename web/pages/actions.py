@@ -20,6 +20,7 @@ from web.sizes import parse_size
 Action = Callable[[User, Container, dict[str, Any]], Command]
 ACTIONS: dict[str, Action] = {
     "pause": lambda user, container, given: steering.pause(user, container, note=given["note"]),
+    "free": lambda user, container, given: steering.pause(user, container, note=given["note"], free_memory=True),
     "resume": lambda user, container, given: steering.resume(user, container, note=given["note"]),
     "kill": lambda user, container, given: steering.kill(user, container, note=given["note"]),
     "remove": lambda user, container, given: steering.remove(user, container),

@@ -35,6 +35,7 @@ function show(container) {
 
 function showWaiting(container) {
   const since = container?.suspended_since;
+  const out = container?.swapped ? t("swapped", { size: size(container.swapped) }) : "";
   put(
     field("waiting"),
     since
@@ -43,7 +44,7 @@ function showWaiting(container) {
           time: duration(now() - since),
           reason: container.queue_reason,
         })
-      : "",
+      : out,
   );
 }
 

@@ -172,7 +172,7 @@ function showLegend(legend, gpu, held, { idle, unexplained, reserved }) {
 }
 
 function showTotals() {
-  const counts = { running: 0, suspended: 0, paused: 0 };
+  const counts = { running: 0, suspended: 0, paused: 0, swapped: 0 };
   for (const { state } of Object.values(live.state.containers)) if (state in counts) counts[state] += 1;
   keyed(
     $("totals"),
