@@ -23,8 +23,8 @@ Snapshot = dict[str, Any]  # "node": Record, "gpus" and "containers": dict[str, 
 ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told about: screens see how it ended
 FIELDS = (
     "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
-    "swapped_at", "swapped", "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason", "queue_position",
-    "queue_reason",
+    "swapped_at", "swapped", "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason",
+    "queue_position", "queue_reason",
 )  # fmt: skip
 
 
