@@ -186,7 +186,7 @@ class Swapping:
 
     async def _bring_back(self, tenant: Tenant) -> None:
         async with self._transfer:
-            begun = time.monotonic()
+            begun, had = time.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
             try:
                 await self._stage(tenant, Swap.COMING)
                 for session in list(tenant.sessions.values()):
@@ -197,8 +197,8 @@ class Swapping:
             if tenant.killed or tenant.finished:
                 return
             await self._lower_memory(tenant)
-            for gpu in tenant.quota:
-                if held := tenant.used(gpu):
+            for gpu, held in had.items():
+                if held:
                     tenant.told[gpu] = held
                     self._store.event(
                         "swapped_in", tenant.id, gpu=gpu, size=held, used_after=held,
