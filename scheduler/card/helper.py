@@ -87,7 +87,9 @@ class CardHelper:
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
         try:
-            self._keep(await self._begin())
+            worker = await self._begin()
+            if not self._keep(worker):
+                await self._end(worker)
         except CardError as error:
             return str(error)
         return ""
@@ -115,10 +117,12 @@ class CardHelper:
         return await self._call("unlock", pid, within)
 
     async def close(self) -> None:
-        """Calls under way are brought to their end by the process they are made on."""
-        for worker in (*self._idle, *self._busy):
+        """Ends the idle workers. A call under way is brought to its end by its worker, which ends then."""
+        idle, self._idle = self._idle, []
+        for worker in idle:
             await self._end(worker)
-        self._idle.clear()
+        for worker in self._busy:
+            self._leave(worker)
 
     async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
         async with self._turns:
@@ -128,14 +132,15 @@ class CardHelper:
                 async with asyncio.timeout(within):
                     answer = await self._exchange(worker, order, pid, *more)
             except TimeoutError:
+                await self._end(worker)
                 raise CardError(Why.HUNG, pid, f"Process {pid} did not answer a {order} within {within:g} s.") from None
-            else:
-                if answer:
-                    self._keep(worker)
+            except asyncio.CancelledError:
+                self._leave(worker)  # who asked has gone; what was asked for goes on
+                raise
             finally:
                 self._busy.discard(worker)
-                if worker not in self._idle:
-                    await self._end(worker)
+            if not answer or not self._keep(worker):
+                await self._end(worker)
         return self._judge(order, pid, answer)
 
     async def _exchange(self, worker: asyncio.subprocess.Process, *words: object) -> list[str]:
@@ -158,7 +163,7 @@ class CardHelper:
 
     async def _begin(self) -> asyncio.subprocess.Process:
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env
+            sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env, start_new_session=True
         )
         try:
             async with asyncio.timeout(BEGIN_SECONDS):
@@ -171,9 +176,16 @@ class CardHelper:
             raise CardError(Why.NO_CALLS, 0, f"CUDA's checkpoint calls cannot be used here: {' '.join(rest)}.")
         return worker
 
-    def _keep(self, worker: asyncio.subprocess.Process) -> None:
-        if len(self._idle) < KEPT and worker.returncode is None:
-            self._idle.append(worker)
+    def _keep(self, worker: asyncio.subprocess.Process) -> bool:
+        if len(self._idle) >= KEPT or worker.returncode is not None:
+            return False
+        self._idle.append(worker)
+        return True
+
+    def _leave(self, worker: asyncio.subprocess.Process) -> None:
+        """Nothing more comes: it ends when its call has."""
+        assert worker.stdin is not None
+        worker.stdin.close()
 
     async def _end(self, worker: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):

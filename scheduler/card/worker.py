@@ -4,11 +4,15 @@ A line in: "lock PID MILLISECONDS", "checkpoint PID", "restore PID", "unlock PID
 A line out: the CUresult (0: done), the process's state (CUprocessState; −1: unknown) and the seconds that it took.
 The first line out, before any is read: "ready VERSION", or "cannot WHY".
 
-Run by helper.py, which ends it when a call hangs: the driver has no way to break one off. Standard library only: it is
-started with `python -I -S`. It makes no context, so it takes nothing of a card.
+Run by helper.py, which ends it when a call hangs: the driver has no way to break one off. A call under way is brought
+to its end whatever becomes of the scheduler: no signal but SIGKILL ends this process, and the end of its input only
+when it is idle. (Where a worker was killed within a restore, an H200's driver answered nothing more about that one.)
+
+Standard library only: it is started with `python -I -S`. It makes no context, so it takes nothing of a card.
 """
 
 import ctypes
+import signal
 import sys
 import time
 
@@ -55,6 +59,8 @@ def do(cuda: ctypes.CDLL, order: str, pid: int, milliseconds: int = 0) -> tuple[
 
 
 def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
     try:
         cuda = begin()
     except (OSError, RuntimeError, AttributeError) as error:
@@ -64,7 +70,10 @@ def main() -> None:
         order, *numbers = line.split()
         begun = time.monotonic()
         code, state = do(cuda, order, *map(int, numbers))
-        print(code, state, f"{time.monotonic() - begun:.6f}", flush=True)
+        try:
+            print(code, state, f"{time.monotonic() - begun:.6f}", flush=True)
+        except BrokenPipeError:  # nobody is there any more
+            return
 
 
 main()

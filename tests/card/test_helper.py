@@ -177,3 +177,18 @@ async def test_a_process_that_dies_meanwhile_is_told(quick: Card, cuda: Program,
 async def test_a_machine_without_the_calls_says_so(tmp_path: object) -> None:
     helper = CardHelper({"LD_LIBRARY_PATH": str(tmp_path), "PATH": os.environ["PATH"]})
     assert (await helper.why_not()).startswith("CUDA's checkpoint calls cannot be used here: ")
+
+
+async def test_who_asked_may_go_and_what_was_asked_for_is_done(quick: Card, cuda: Program, helper: CardHelper) -> None:
+    """A scheduler that stops within a transfer: the driver promises nothing where a restore is broken off."""
+    cuda.new("cuMemAlloc_v2", 512 * MIB)
+    quick.order("sim_card_speed", 1 << 30, 1 << 30)
+    leaving = CardHelper(quick.env())
+    await leaving.lock(cuda.pid, LONG)
+    call = asyncio.create_task(leaving.checkpoint(cuda.pid, LONG))
+    await asyncio.sleep(0.1)
+    call.cancel()
+    await leaving.close()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (await helper.restore(cuda.pid, LONG)).state is State.LOCKED  # waits its turn
