@@ -1,37 +1,22 @@
 """Lease pages and wire frames for Python: the C code of lease.c, lease_v1.c and wire.h, called through cffi.
 
 There is no second definition here: sizes, layouts, constants and the arithmetic all come from the compiled headers
-(see binding_build.py). All sizes are bytes.
+(see binding_build.py). What one GPU has in a page is in slots.py. All sizes are bytes.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import importlib.util
 import mmap
 import os
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-BUILD = Path(__file__).resolve().parent.parent / ".build"
-
-
-def _load() -> Any:
-    for path in BUILD.glob("_gpushare.*.so"):
-        spec = importlib.util.spec_from_file_location("_gpushare", path)
-        if spec and spec.loader:
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    raise ImportError(f"the compiled part of gpushare is not in {BUILD}: run `make native` first")
-
-
-_module = _load()
-_ffi: Any = _module.ffi
-_lib: Any = _module.lib
+from shim.native import ffi as _ffi
+from shim.native import lib as _lib
+from shim.slots import Slot, SlotV1
 
 # ---- wire frames -----------------------------------------------------------------------------------------------
 
@@ -112,220 +97,11 @@ UUID_SIZE: int = _lib.LEASE_UUID_SIZE
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # it is we who have too little
 PAGE_NAME = "gpushare-lease"  # the memfd's name, as it shows in /proc/<pid>/fd
 
-_WORD = 2**64 - 1  # a program may have written anything where the scheduler adds: it goes round, as in C
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class BadPage(ValueError):
     """A file descriptor that is no lease page of a version that is understood."""
-
-
-class Slot:
-    """One GPU's part of a lease page, from the scheduler's side. What each number means is told in lease.h."""
-
-    __slots__ = ("_page", "_raw")
-
-    def __init__(self, page: LeasePage, raw: Any) -> None:
-        self._page = page  # keeps the mapping alive as long as a slot of it is used
-        self._raw = raw
-
-    @property
-    def uuid(self) -> bytes:
-        """16 bytes, as cuDeviceGetUuid gives them."""
-        return bytes(_ffi.buffer(self._raw.uuid))
-
-    # ---- what decides ----
-
-    @property
-    def leased(self) -> int:
-        """By the scheduler's words: headroom, what was granted by message, and what was measured. Perhaps nonsense."""
-        return _signed(int(_lib.slot_bound(self._raw)) + self.granted + self.measured)
-
-    def look(self, leased: int) -> int | None:
-        """The headroom; None if the page does not say any more that `leased` bytes are leased."""
-        headroom = int(_lib.lease_look(self._raw, leased))
-        return None if headroom == _WORD else headroom
-
-    @property
-    def headroom(self) -> int:
-        return int(_lib.lease_headroom(self._raw))
-
-    @property
-    def granted(self) -> int:
-        """The sum of what was granted by message."""
-        return int(_lib.slot_granted(self._raw))
-
-    def unheard(self, unsent: int) -> int:
-        """What was granted by message and the process had not heard of when it said HELLO. `unsent`: known to be so."""
-        return max(0, self.granted - int(_lib.slot_accepted(self._raw)))
-
-    @property
-    def measured(self) -> int:
-        return int(_lib.slot_measured(self._raw))
-
-    def grant(self, size: int) -> None:
-        """Raises the lease by `size` that a message gives to a waiting call; negative: takes that grant back."""
-        _lib.set_granted(self._raw, self.granted + size & _WORD)
-
-    def extend(self, size: int) -> None:
-        """Raises the lease by `size` of headroom."""
-        _lib.lease_extend(self._raw, size)
-
-    def measure(self, size: int) -> None:
-        """Raises the lease by `size` that the card shows beyond the charge; negative: lowers it."""
-        _lib.set_measured(self._raw, self.measured + size & _WORD)
-
-    def take_back(self, at_most: int) -> int:
-        """Lowers the lease by up to `at_most` bytes of headroom; returns how many it was."""
-        return int(_lib.lease_take_back(self._raw, at_most))
-
-    def settle(self) -> None:
-        """Takes all headroom back from a page that another scheduler has left, at whatever step."""
-        _lib.lease_settle(self._raw)
-
-    def wipe(self) -> None:
-        """The process allocates nothing more by itself: somebody wrote over the scheduler's words."""
-        _lib.lease_close(self._raw)
-
-    # ---- display ----
-
-    @property
-    def quota(self) -> int:
-        return int(_lib.slot_quota(self._raw))
-
-    @quota.setter
-    def quota(self, value: int) -> None:
-        _lib.set_quota(self._raw, value)
-
-    @property
-    def elsewhere(self) -> int:
-        return int(_lib.slot_elsewhere(self._raw))
-
-    @elsewhere.setter
-    def elsewhere(self, value: int) -> None:
-        _lib.set_elsewhere(self._raw, value)
-
-    @property
-    def context(self) -> int:
-        return int(_lib.slot_context(self._raw))
-
-    @context.setter
-    def context(self, value: int) -> None:
-        _lib.set_context(self._raw, value)
-
-    @property
-    def overhead(self) -> int:
-        return int(_lib.slot_overhead(self._raw))
-
-    def take_peak(self) -> int:
-        """The most used that frees have noted since the last look; 0 if none has."""
-        return int(_lib.lease_take_peak(self._raw))
-
-    @property
-    def pressure(self) -> bool:
-        return bool(_lib.slot_pressure(self._raw))
-
-    @pressure.setter
-    def pressure(self, on: bool) -> None:
-        _lib.set_pressure(self._raw, int(on))
-
-    @property
-    def used(self) -> int:
-        return int(_lib.lease_used(self._raw))
-
-    @property
-    def claim(self) -> int:
-        return int(_lib.lease_claim(self._raw))
-
-    @property
-    def waiting(self) -> float:
-        """Since when the container waits, in seconds on the monotonic clock; 0 if it does not."""
-        return float(_lib.slot_waiting(self._raw)) / 1e9
-
-    @waiting.setter
-    def waiting(self, since: float) -> None:
-        _lib.set_waiting(self._raw, max(0, int(since * 1e9)))
-
-    # ---- the process's own side, for tests ----
-
-    def reserve(self, size: int) -> bool:
-        """Takes `size` out of the headroom if it holds that much."""
-        return bool(_lib.lease_reserve(self._raw, size))
-
-    def release(self, size: int) -> bool:
-        """Puts `size` back; true if somebody waits for it."""
-        return bool(_lib.lease_release(self._raw, size))
-
-    def accept(self, size: int) -> None:
-        """Has heard that `size` was granted by message."""
-        _lib.lease_accept(self._raw, size)
-
-
-class SlotV1(Slot):
-    """The same of a page of version 1 (lease_v1.h), which cannot tell what was measured or not heard of."""
-
-    __slots__ = ()
-
-    @property
-    def leased(self) -> int:
-        return _signed(int(_lib.slot_limit(self._raw)))
-
-    def look(self, leased: int) -> int | None:
-        headroom = int(_lib.lease_v1_look(self._raw, leased))
-        return None if headroom == _WORD else headroom
-
-    @property
-    def headroom(self) -> int:
-        return int(_lib.slot_taken(self._raw))
-
-    @property
-    def granted(self) -> int:
-        return 0
-
-    @property
-    def measured(self) -> int:
-        return 0
-
-    def unheard(self, unsent: int) -> int:
-        return unsent
-
-    def grant(self, size: int) -> None:
-        _lib.set_limit(self._raw, self.leased + size & _WORD)
-
-    def extend(self, size: int) -> None:
-        self.grant(size)
-        _lib.lease_v1_extend(self._raw, size)
-
-    def measure(self, size: int) -> None:
-        self.grant(size)
-
-    def take_back(self, at_most: int) -> int:
-        taken = int(_lib.lease_v1_take_back(self._raw, at_most))
-        self.grant(-min(taken, self.leased))
-        return taken
-
-    def settle(self) -> None:
-        self.take_back(_WORD)
-
-    def wipe(self) -> None:
-        _lib.lease_v1_take_back(self._raw, _WORD)
-
-    @property
-    def context(self) -> int:
-        return int(_lib.slot_accepted(self._raw))
-
-    @context.setter
-    def context(self, value: int) -> None:
-        _lib.set_accepted(self._raw, value)
-
-    def take_peak(self) -> int:
-        peak = int(_lib.slot_peak(self._raw))
-        _lib.set_peak(self._raw, 0)
-        return peak
-
-    @property
-    def used(self) -> int:
-        return max(0, self.leased - self.headroom)
 
 
 class LeasePage:
@@ -418,8 +194,3 @@ class LeasePage:
     @property
     def uuids(self) -> tuple[bytes, ...]:
         return tuple(slot.uuid for slot in self)
-
-
-def _signed(word: int) -> int:
-    """Goes round as 64 bits do, so that no sum of words that a program wrote is too large to be compared with them."""
-    return (word + 2**63 & _WORD) - 2**63

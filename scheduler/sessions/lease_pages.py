@@ -19,7 +19,8 @@ from functools import cache
 from typing import Self
 
 from scheduler.gpus import uuid_bytes
-from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage, Slot
+from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage
+from shim.slots import Slot
 
 __all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "is_mapped", "make", "slots", "take_over"]
 

@@ -10,12 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
+import shim.slots
 from scheduler.core.state import State
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.lease_pages import Lease, LeasePage, slots
 from scheduler.sessions.tenants import Session, Tenant
-from shim import binding
 from shim.binding import PAGE_NAME
 
 CALLS = ("set_granted", "set_measured", "lease_extend", "lease_take_back", "lease_settle")
@@ -48,8 +48,8 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
                 raise Killed
             return call
 
-    real = binding._lib
-    monkeypatch.setattr(binding, "_lib", Library())
+    real = shim.slots._lib
+    monkeypatch.setattr(shim.slots, "_lib", Library())
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, steps: int, act: Callable[[], object]) -> None:
@@ -177,7 +177,7 @@ def test_whatever_a_program_wrote_the_page_brings_no_more_than_there_is_room_for
     page[0].grant(10)
     page[0].extend(10)
     for word in words:
-        getattr(binding._lib, f"set_{word}")(page[0]._raw, value)
+        getattr(shim.slots._lib, f"set_{word}")(page[0]._raw, value)
     lease = taken_over(page, room=1000)
     lease.said_hello()
     for step in (lease.check, lease.take_peak, lease.take_back, lambda: lease.charge(5), lambda: lease.discharge(5)):
