@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disk import fill, small_disk
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -41,39 +43,26 @@ def test_start_on_a_locked_database_is_refused_in_a_sentence(tmp_path: Path, com
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        yield disk
 
 
-def fill(disk: Path, room: int) -> None:
-    """Leaves `room` bytes."""
-    filler = disk / "filler"
-    filler.unlink(missing_ok=True)
-    space = os.statvfs(disk)
-    filler.write_bytes(bytes(max(0, space.f_bavail * space.f_frsize - room)))
+def test_start_on_a_full_disk_is_refused_in_a_sentence(disk: Path) -> None:
+    assert manage(disk, "migrate", "-v0").returncode == 0
+    fill(disk, 0)
+    refused(disk, "runscheduler", "")
 
 
-def test_start_on_a_full_disk_is_refused_in_a_sentence(small_disk: Path) -> None:
-    assert manage(small_disk, "migrate", "-v0").returncode == 0
-    fill(small_disk, 0)
-    refused(small_disk, "runscheduler", "")
-
-
-def test_first_start_on_a_full_disk_says_so_and_leaves_nothing_half_written(small_disk: Path) -> None:
+def test_first_start_on_a_full_disk_says_so_and_leaves_nothing_half_written(disk: Path) -> None:
     """First there is no room for the secret key, then for the database, then for the card."""
     kept = ["admin-token", "secret-key"]
     for room in (0, 4, 1200):
-        fill(small_disk, room << 10)
-        ended = manage(small_disk, "up")
+        fill(disk, room << 10)
+        ended = manage(disk, "up")
         assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), f"{room} KiB: {ended.stderr}"
         assert "what a start" in ended.stderr
-        for path in small_disk.iterdir():
+        for path in disk.iterdir():
             assert path.suffix != ".part"
             assert not path.name.startswith(("secret-key.", "admin-token."))
             assert path.stat().st_size > 20 or path.name not in kept

@@ -6,10 +6,11 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from scheduler.engines.base import Launch
+from scheduler.engines.base import Engine, Launch
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.outfit import Outfit
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
@@ -39,21 +40,32 @@ def empty_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Opener = Callable[..., AbstractAsyncContextManager[DockerEngine]]
+AnEngine = TypeVar("AnEngine", bound=Engine)
+
+
+@asynccontextmanager
+async def started(engine: AnEngine) -> AsyncIterator[AnEngine]:
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def empty(engine: Engine) -> None:
+    """Ends and removes all that it has."""
+    for sighting in await engine.sightings():
+        await engine.kill(sighting.engine_id)
+        await engine.remove(sighting.engine_id)
 
 
 @pytest.fixture
 def open_engine(tmp_path: Path, empty_shim: Path, dockerd: Dockerd) -> Opener:
     """Opens a started Docker engine, with DockerSettings' fields; opened again it is a restarted scheduler."""
 
-    @asynccontextmanager
-    async def opened(outfit: Outfit | None = None, **fields: object) -> AsyncIterator[DockerEngine]:
+    def opened(outfit: Outfit | None = None, **fields: object) -> AbstractAsyncContextManager[DockerEngine]:
         settings = DockerSettings(**{"address": dockerd.address, "volume_roots": (tmp_path,), **fields})
-        engine = DockerEngine(tmp_path, outfit or Outfit(empty_shim), settings)
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.close()
+        return started(DockerEngine(tmp_path, outfit or Outfit(empty_shim), settings))
 
     return opened
 
@@ -62,9 +74,7 @@ def open_engine(tmp_path: Path, empty_shim: Path, dockerd: Dockerd) -> Opener:
 async def docker_engine(open_engine: Opener) -> AsyncIterator[DockerEngine]:
     async with open_engine() as engine:
         yield engine
-        for sighting in await engine.sightings():
-            await engine.kill(sighting.engine_id)
-            await engine.remove(sighting.engine_id)
+        await empty(engine)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What every engine does alike: the definition of an engine, for those that there are and for the next one.
 
-A new engine passes these tests unchanged: give `KINDS` its name, and `Opener` a way to open it. What an engine cannot
+A new engine passes these tests unchanged: give `KINDS` its name, and `opened` a way to open it. What an engine cannot
 do it refuses by the name of the field; it never ignores it.
 """
 
@@ -10,10 +10,10 @@ import asyncio
 import os
 import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import MISSING, fields, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
@@ -21,12 +21,10 @@ from typing import TypeVar
 import pytest
 
 from scheduler.engines.base import Condition, Engine, EngineError, Launch, Sighting
-from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
-from tests.engines.conftest import leaks_sockets
-from tests.support.dockerd import IMAGE
+from tests.engines.conftest import empty, leaks_sockets, started
 from tests.support.eventually import eventually
 
 T = TypeVar("T")
@@ -45,47 +43,22 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def opened(kind: str, tmp_path: Path, empty_shim: Path, request: pytest.FixtureRequest) -> Opener:
     """Opens a started engine; opened again, it is that of a restarted scheduler."""
-
-    def make() -> Engine:
-        if kind == "process":
-            return ProcessEngine(tmp_path / "processes", Outfit(empty_shim))
-        address = request.getfixturevalue("dockerd").address
-        return DockerEngine(tmp_path, Outfit(empty_shim), DockerSettings(address, volume_roots=(tmp_path,)))
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Engine]:
-        engine = make()
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-    return opened
+    if kind == "process":
+        return lambda: started(ProcessEngine(tmp_path / "processes", Outfit(empty_shim)))
+    opens: Opener = request.getfixturevalue("open_engine")
+    return opens
 
 
 @pytest.fixture
 async def engine(opened: Opener) -> AsyncIterator[Engine]:
     async with opened() as engine:
         yield engine
-        for sighting in await engine.sightings():
-            await engine.kill(sighting.engine_id)
-            await engine.remove(sighting.engine_id)
+        await empty(engine)
 
 
 @pytest.fixture
-def a_launch(kind: str, tmp_path: Path) -> Launcher:
-    def make(*command: str, **others: object) -> Launch:
-        id_ = str(uuid.uuid4())
-        sockets = tmp_path / "sockets" / id_
-        sockets.mkdir(parents=True)
-        given: dict[str, object] = {
-            "id": id_, "name": "one", "image": LOCAL if kind == "process" else IMAGE, "command": command, "gpus": [],
-            "socket_dir": sockets, "log_path": tmp_path / "logs" / f"{id_}.log", "owner": "ada",
-        }  # fmt: skip
-        return Launch(**{**given, **others})
-
-    return make
+def a_launch(kind: str, a_launch: Launcher) -> Launcher:
+    return partial(a_launch, image=LOCAL) if kind == "process" else a_launch
 
 
 async def told(engine: Engine, id_: str, condition: Condition, within: float = 15.0) -> Sighting:

@@ -20,7 +20,7 @@ from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import engine as process
 from scheduler.engines.process import keeper
 from scheduler.engines.process.engine import ProcessEngine
-from tests.engines.test_process_engine import a_launch, engine, next_change, outfit
+from tests.engines.processes import a_launch, engine, next_change, outfit
 from tests.support.eventually import eventually
 
 __all__ = ["engine", "outfit"]

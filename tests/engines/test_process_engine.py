@@ -3,80 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler.engines.base import Condition, EngineError, Launch, Sighting
-from scheduler.engines.outfit import Outfit, Simulation
-from scheduler.engines.process import engine as process
+from scheduler.engines.base import Condition, EngineError, Sighting
+from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import tree
-from scheduler.engines.process.engine import ProcessEngine, _keep
+from scheduler.engines.process.engine import ProcessEngine
+from tests.engines.processes import a_launch, engine, next_change, outfit, pids_of, states_of, until_logged
+from tests.support.disk import fill, small_disk
 from tests.support.eventually import eventually
 
-
-@pytest.fixture
-def outfit(tmp_path: Path, empty_shim: Path) -> Outfit:
-    return Outfit(empty_shim, Simulation(tmp_path / "sim", tmp_path / "card" / "state"))
-
-
-@pytest.fixture
-async def engine(tmp_path: Path, outfit: Outfit) -> AsyncIterator[ProcessEngine]:
-    engine = ProcessEngine(tmp_path / "processes", outfit)
-    await engine.start()
-    yield engine
-    for sighting in await engine.sightings():
-        await engine.kill(sighting.engine_id)
-    await engine.close()
-
-
-def a_launch(tmp_path: Path, *command: str, **fields: object) -> Launch:
-    id_ = str(uuid.uuid4())
-    settings: dict[str, object] = {
-        "id": id_,
-        "name": "one",
-        "image": "local",
-        "command": command,
-        "gpus": ["GPU-1", "GPU-2"],
-        "socket_dir": tmp_path / "sockets" / id_,
-        "log_path": tmp_path / "logs" / f"{id_}.log",
-    }
-    return Launch(**{**settings, **fields})
-
-
-async def next_change(engine: ProcessEngine, condition: Condition) -> Sighting:
-    async with asyncio.timeout(10):
-        async for sighting in engine.changes():
-            if sighting.condition is condition:
-                return sighting
-    raise AssertionError("the stream ended")
-
-
-async def until_logged(launch: Launch, text: str) -> str:
-    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text())
-    return launch.log_path.read_text()
-
-
-def states_of(engine: ProcessEngine, launch: Launch) -> list[str]:
-    running = engine._running(launch.id)
-    assert running is not None
-    return [each.state for each in tree.descendants(running.keeper)]
-
-
-def pids_of(engine: ProcessEngine, launch: Launch) -> list[int]:
-    running = engine._running(launch.id)
-    assert running is not None
-    return [each.pid for each in tree.descendants(running.keeper)]
+__all__ = ["engine", "outfit"]
 
 
 async def test_output_and_exit_code_are_the_programs_own(engine: ProcessEngine, tmp_path: Path) -> None:
@@ -259,90 +203,6 @@ async def test_remove_forgets_an_ended_container_and_refuses_a_living_one(
         await engine.pause(launch.id)
 
 
-SCHEDULER = """
-import asyncio, json, sys
-from pathlib import Path
-from scheduler.engines.base import Launch
-from scheduler.engines.outfit import Outfit
-from scheduler.engines.process.engine import ProcessEngine
-async def main(home, launches):
-    engine = ProcessEngine(Path(home), Outfit(Path("/nowhere.so")))
-    await engine.start()
-    for id_, log, script in launches:
-        await engine.launch(Launch(id_, id_, "local", ["/bin/sh", "-c", script], [], Path(home), Path(log)))
-    print("launched", flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main(*json.loads(sys.argv[1])))
-"""
-
-
-async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(tmp_path: Path, outfit: Outfit) -> None:
-    home = tmp_path / "processes"
-    go = tmp_path / "go"
-    scripts = {"living": "sleep 60", "ending": f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5"}
-    launches = [[id_, str(tmp_path / f"{id_}.log"), script] for id_, script in scripts.items()]
-    scheduler = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SCHEDULER, json.dumps([str(home), launches]), stdout=asyncio.subprocess.PIPE
-    )
-    assert scheduler.stdout is not None
-    assert await scheduler.stdout.readline() == b"launched\n"
-    scheduler.kill()
-    await scheduler.wait()
-    go.touch()
-    await eventually((home / "ending" / "ended.json").exists)
-
-    engine = ProcessEngine(home, outfit)
-    await engine.start()
-    try:
-        seen = {sighting.id: sighting for sighting in await engine.sightings()}
-        assert seen["living"].condition is Condition.RUNNING
-        assert (seen["ending"].condition, seen["ending"].exit_code) == (Condition.ENDED, 5)
-        await engine.kill("living")
-        while (await next_change(engine, Condition.ENDED)).id != "living":
-            pass
-    finally:
-        await engine.kill("living")
-        await engine.close()
-
-
-async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & (setsid sleep 600 & exit) & echo ready; wait")
-    await engine.launch(launch)
-    await until_logged(launch, "ready")
-    await eventually(lambda: len(pids_of(engine, launch)) >= 3)
-    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
-    running = engine._running(launch.id)
-    assert running is not None
-    os.kill(running.keeper, signal.SIGKILL)
-    ended = await next_change(engine, Condition.ENDED)
-    assert (ended.exit_code, "keeper" in ended.reason) == (None, True)
-    assert not [pid for pid, started in left if tree.is_alive(pid, started)]
-    await engine.kill(launch.id)
-
-
-async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_looked(
-    engine: ProcessEngine, tmp_path: Path, outfit: Outfit
-) -> None:
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & echo ready; wait")
-    await engine.launch(launch)
-    await until_logged(launch, "ready")
-    await eventually(lambda: len(pids_of(engine, launch)) >= 2)
-    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
-    running = engine._running(launch.id)
-    assert running is not None
-    await engine.close()
-    os.kill(running.keeper, signal.SIGKILL)
-    await eventually(lambda: not running.is_kept())
-    after = ProcessEngine(tmp_path / "processes", outfit)
-    await after.start()
-    try:
-        await after.kill(launch.id)
-        assert not [pid for pid, started in left if tree.is_alive(pid, started)]
-        assert [sighting.condition for sighting in await after.sightings()] == [Condition.ENDED]
-    finally:
-        await after.close()
-
-
 async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,45 +231,6 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     assert told == [Condition.RUNNING, Condition.ENDED]
 
 
-async def test_launch_that_was_cut_off_between_its_folder_and_its_first_file_runs(
-    engine: ProcessEngine, tmp_path: Path
-) -> None:
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exit 4")
-    (tmp_path / "processes" / launch.id).mkdir()
-    assert (await engine.launch(launch)).started_at is not None
-    assert (await next_change(engine, Condition.ENDED)).exit_code == 4
-    assert launch.log_path.read_text() == "ran\n"
-
-
-async def test_launch_whose_keeper_is_killed_before_the_program_begins_is_refused(
-    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed = tmp_path / "killed"
-    killed.write_text("#!/bin/sh\nkill -9 $$\n")
-    killed.chmod(0o755)
-    monkeypatch.setattr(process.sys, "executable", str(killed))
-    launch = a_launch(tmp_path, "/bin/true")
-    with pytest.raises(EngineError, match="killed before the program began"):
-        await engine.launch(launch)
-    assert not (tmp_path / "processes" / launch.id).exists()
-
-
-async def test_second_keeper_of_one_launch_starts_nothing(
-    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scheduler was killed after it had started a keeper, and the next one, which does not see it yet, starts one."""
-
-    async def two(folder: Path) -> None:
-        await asyncio.gather(_keep(folder), _keep(folder))
-
-    monkeypatch.setattr(process, "_keep", two)
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exec sleep 60")
-    await engine.launch(launch)
-    await until_logged(launch, "ran")
-    assert launch.log_path.read_text() == "ran\n"
-    assert len(pids_of(engine, launch)) == 1
-
-
 async def test_folder_of_a_launch_that_was_cut_off_does_not_stay(engine: ProcessEngine, tmp_path: Path) -> None:
     folder = tmp_path / "processes" / "cut-off"
     folder.mkdir()
@@ -417,32 +238,21 @@ async def test_folder_of_a_launch_that_was_cut_off_does_not_stay(engine: Process
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=True)
-
-
-def fill(disk: Path) -> None:
-    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(1 << 12)):
-            pass
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
 async def test_full_disk_loses_no_exit_code_and_refuses_a_launch_in_words(
-    tmp_path: Path, outfit: Outfit, small_disk: Path
+    tmp_path: Path, outfit: Outfit, disk: Path
 ) -> None:
-    engine = ProcessEngine(small_disk / "processes", outfit)
+    engine = ProcessEngine(disk / "processes", outfit)
     await engine.start()
     try:
         go = tmp_path / "go"
         launch = a_launch(tmp_path, "/bin/sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5")
         await engine.launch(launch)
-        fill(small_disk)
+        fill(disk)
         go.touch()
         ended = await next_change(engine, Condition.ENDED)
         assert (ended.exit_code, ended.reason) == (5, "")
@@ -452,14 +262,3 @@ async def test_full_disk_loses_no_exit_code_and_refuses_a_launch_in_words(
         assert [sighting.id for sighting in await engine.sightings()] == [launch.id]
     finally:
         await engine.close()
-
-
-async def test_program_does_not_outlive_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "sleep", "60")
-    await engine.launch(launch)
-    running = engine._running(launch.id)
-    assert running is not None
-    os.kill(running.keeper, signal.SIGKILL)
-    ended = await next_change(engine, Condition.ENDED)
-    assert (ended.exit_code, "keeper" in ended.reason) == (None, True)
-    await eventually(lambda: not tree.is_alive(running.pid, running.pid_started))

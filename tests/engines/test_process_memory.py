@@ -12,7 +12,7 @@ import pytest
 from scheduler.engines import kernel_log
 from scheduler.engines.base import Condition
 from scheduler.engines.process.engine import ProcessEngine
-from tests.engines.test_process_engine import a_launch, engine, next_change, outfit
+from tests.engines.processes import a_launch, engine, next_change, outfit
 from tests.support.eventually import eventually
 
 __all__ = ["engine", "outfit"]

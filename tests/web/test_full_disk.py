@@ -6,29 +6,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.appliance import ROOT, Appliance, until
+from tests.support.disk import fill, small_disk
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Appliance]:
     """An appliance whose home is a disk of 16 MiB."""
-    home = tmp_path / "var"
-    home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "tmpfs", home]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
+    with small_disk(tmp_path / "var", "16m", "mode=755") as home:
         running = Appliance(home)
         yield running
         running.close()
-    finally:
-        subprocess.run(["umount", "-l", home], check=True)
 
 
 def status(appliance: Appliance, method: str, path: str, body: object) -> int:
@@ -44,16 +37,13 @@ def status(appliance: Appliance, method: str, path: str, body: object) -> int:
 def test_a_full_disk_is_503_and_all_is_well_once_there_is_room(small: Appliance) -> None:
     living = small.launch("sleep", "600", name="living", gpu_memory="64MiB")
     path = f"containers/{living['id']}/"
-    filler = small.home / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(1 << 12)):
-            pass
+    fill(small.home)
     # SQLite still has room in its log at first.
     until(lambda: status(small, "PATCH", path, {"priority": 5}) == 503, within=60)
     refused = {"image": "local", "command": ["true"], "name": "refused"}
     assert status(small, "POST", "containers/", refused) == 503
     assert small.named("living")["state"] == "running"
-    filler.unlink()
+    (small.home / "filler").unlink()
     until(lambda: status(small, "POST", "containers/", refused) == 200)  # nothing of the first try is in the way
     assert small.api("POST", f"{path}kill/", {})["state"] == "killed"
     environment = {**os.environ, "GPUSHARE_HOME": str(small.home), "GPUSHARE_GPUS": "sim:1x1GiB"}

@@ -1,0 +1,155 @@
+"""The process engine's keepers, one a container: what becomes of it when the scheduler or its keeper dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler.engines.base import Condition, EngineError
+from scheduler.engines.outfit import Outfit
+from scheduler.engines.process import engine as process
+from scheduler.engines.process import tree
+from scheduler.engines.process.engine import ProcessEngine, _keep
+from tests.engines.processes import a_launch, engine, next_change, outfit, pids_of, until_logged
+from tests.support.eventually import eventually
+
+__all__ = ["engine", "outfit"]
+
+SCHEDULER = """
+import asyncio, json, sys
+from pathlib import Path
+from scheduler.engines.base import Launch
+from scheduler.engines.outfit import Outfit
+from scheduler.engines.process.engine import ProcessEngine
+async def main(home, launches):
+    engine = ProcessEngine(Path(home), Outfit(Path("/nowhere.so")))
+    await engine.start()
+    for id_, log, script in launches:
+        await engine.launch(Launch(id_, id_, "local", ["/bin/sh", "-c", script], [], Path(home), Path(log)))
+    print("launched", flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main(*json.loads(sys.argv[1])))
+"""
+
+
+async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(tmp_path: Path, outfit: Outfit) -> None:
+    home = tmp_path / "processes"
+    go = tmp_path / "go"
+    scripts = {"living": "sleep 60", "ending": f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5"}
+    launches = [[id_, str(tmp_path / f"{id_}.log"), script] for id_, script in scripts.items()]
+    scheduler = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SCHEDULER, json.dumps([str(home), launches]), stdout=asyncio.subprocess.PIPE
+    )
+    assert scheduler.stdout is not None
+    assert await scheduler.stdout.readline() == b"launched\n"
+    scheduler.kill()
+    await scheduler.wait()
+    go.touch()
+    await eventually((home / "ending" / "ended.json").exists)
+
+    engine = ProcessEngine(home, outfit)
+    await engine.start()
+    try:
+        seen = {sighting.id: sighting for sighting in await engine.sightings()}
+        assert seen["living"].condition is Condition.RUNNING
+        assert (seen["ending"].condition, seen["ending"].exit_code) == (Condition.ENDED, 5)
+        await engine.kill("living")
+        while (await next_change(engine, Condition.ENDED)).id != "living":
+            pass
+    finally:
+        await engine.kill("living")
+        await engine.close()
+
+
+async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & (setsid sleep 600 & exit) & echo ready; wait")
+    await engine.launch(launch)
+    await until_logged(launch, "ready")
+    await eventually(lambda: len(pids_of(engine, launch)) >= 3)
+    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
+    running = engine._running(launch.id)
+    assert running is not None
+    os.kill(running.keeper, signal.SIGKILL)
+    ended = await next_change(engine, Condition.ENDED)
+    assert (ended.exit_code, "keeper" in ended.reason) == (None, True)
+    assert not [pid for pid, started in left if tree.is_alive(pid, started)]
+    await engine.kill(launch.id)
+
+
+async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_looked(
+    engine: ProcessEngine, tmp_path: Path, outfit: Outfit
+) -> None:
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & echo ready; wait")
+    await engine.launch(launch)
+    await until_logged(launch, "ready")
+    await eventually(lambda: len(pids_of(engine, launch)) >= 2)
+    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
+    running = engine._running(launch.id)
+    assert running is not None
+    await engine.close()
+    os.kill(running.keeper, signal.SIGKILL)
+    await eventually(lambda: not running.is_kept())
+    after = ProcessEngine(tmp_path / "processes", outfit)
+    await after.start()
+    try:
+        await after.kill(launch.id)
+        assert not [pid for pid, started in left if tree.is_alive(pid, started)]
+        assert [sighting.condition for sighting in await after.sightings()] == [Condition.ENDED]
+    finally:
+        await after.close()
+
+
+async def test_program_does_not_outlive_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
+    launch = a_launch(tmp_path, "sleep", "60")
+    await engine.launch(launch)
+    running = engine._running(launch.id)
+    assert running is not None
+    os.kill(running.keeper, signal.SIGKILL)
+    ended = await next_change(engine, Condition.ENDED)
+    assert (ended.exit_code, "keeper" in ended.reason) == (None, True)
+    await eventually(lambda: not tree.is_alive(running.pid, running.pid_started))
+
+
+async def test_launch_that_was_cut_off_between_its_folder_and_its_first_file_runs(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exit 4")
+    (tmp_path / "processes" / launch.id).mkdir()
+    assert (await engine.launch(launch)).started_at is not None
+    assert (await next_change(engine, Condition.ENDED)).exit_code == 4
+    assert launch.log_path.read_text() == "ran\n"
+
+
+async def test_launch_whose_keeper_is_killed_before_the_program_begins_is_refused(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(process.sys, "executable", str(killed))
+    launch = a_launch(tmp_path, "/bin/true")
+    with pytest.raises(EngineError, match="killed before the program began"):
+        await engine.launch(launch)
+    assert not (tmp_path / "processes" / launch.id).exists()
+
+
+async def test_second_keeper_of_one_launch_starts_nothing(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler was killed after it had started a keeper, and the next one, which does not see it yet, starts one."""
+
+    async def two(folder: Path) -> None:
+        await asyncio.gather(_keep(folder), _keep(folder))
+
+    monkeypatch.setattr(process, "_keep", two)
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exec sleep 60")
+    await engine.launch(launch)
+    await until_logged(launch, "ran")
+    assert launch.log_path.read_text() == "ran\n"
+    assert len(pids_of(engine, launch)) == 1
