@@ -23,7 +23,7 @@ class Launch:
     `working_dir` is where the command begins, by its full path; empty takes the image's own. `memory` is host RAM in
     bytes, `shm_size` what /dev/shm may take of it, `cpus` a number of cores; None takes the engine's own limit.
     `volumes` are "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are
-    "[ADDRESS:]HOST:CONTAINER[/udp]".
+    "HOST:CONTAINER[/tcp|udp]".
     `interactive` keeps its input open, `tty` gives it a terminal: see `Engine.attach`.
     """
 

@@ -89,17 +89,38 @@ def require_roots(username: str, volumes: Iterable[str]) -> None:
             raise Problem("forbidden", f"{volume.source} may not be mounted: only {where}.", 400, "volumes")
 
 
-def check_port(text: str) -> str:
-    """`HOST:CONTAINER[/tcp|udp]` in one normal form, with the protocol always there."""
+@dataclass(frozen=True, slots=True)
+class Port:
+    """`inside` is the container's port, `host` that of the host where it is published, `protocol` tcp or udp."""
+
+    host: int
+    inside: int
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.inside}/{self.protocol}"
+
+
+def parse_port(text: str) -> Port:
+    """`HOST:CONTAINER[/tcp|udp]`. Raises Problem."""
     match = _PORT.fullmatch(text)
     if match is None:
-        raise serializers.ValidationError('A port is "host:container", such as "20080:80" or "20053:53/udp".')
-    host, inside, protocol = int(match[1]), int(match[2]), match[3] or "tcp"
-    if not 1 <= inside <= 65535:
-        raise serializers.ValidationError("A port inside the container is 1 to 65535.")
+        raise invalid('A port is "host:container", such as "20080:80" or "20053:53/udp".', "ports")
+    port = Port(int(match[1]), int(match[2]), match[3] or "tcp")
+    if not 1 <= port.inside <= 65535:
+        raise invalid("A port inside the container is 1 to 65535.", "ports")
+    return port
+
+
+def check_port(text: str) -> str:
+    """A port that may be published, in one normal form, with the protocol always there."""
+    try:
+        port = parse_port(text)
+    except Problem as problem:
+        raise serializers.ValidationError(problem.message, code=problem.code) from None
     lowest, highest = settings.GPUSHARE_PORTS
-    if not lowest <= host <= highest:
+    if not lowest <= port.host <= highest:
         raise serializers.ValidationError(
-            f"Port {host} may not be published: only {lowest} to {highest}.", code="forbidden"
+            f"Port {port.host} may not be published: only {lowest} to {highest}.", code="forbidden"
         )
-    return f"{host}:{inside}/{protocol}"
+    return str(port)

@@ -17,7 +17,7 @@ from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.outfit import environment
 from web.errors import Problem
 from web.sizes import format_size
-from web.spec.mounts import Volume, parse_volume
+from web.spec.mounts import Volume, parse_port, parse_volume
 from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS, undone_by
 
 LABEL = "com.gpushare.container"
@@ -185,15 +185,11 @@ def _mounts(launch: Launch, given: Given, additions: Additions, places: Mapping[
 
 
 def _port_bindings(ports: Sequence[str]) -> Mapping[str, list[dict[str, str]]]:
-    """Docker's PortBindings of "[ADDRESS:]HOST:CONTAINER[/udp]"."""
+    """Docker's PortBindings. Raises EngineError."""
     bindings: dict[str, list[dict[str, str]]] = {}
-    for text in ports:
-        published, _, protocol = text.partition("/")
-        head, _, inside = published.rpartition(":")
-        address, _, outside = head.rpartition(":")
-        if not (inside.isdigit() and outside.isdigit() and protocol in ("", "tcp", "udp")):
-            raise EngineError(f"{text!r} is not HOST:CONTAINER.", code="bad_port", status=400, field="ports")
-        bindings.setdefault(f"{inside}/{protocol or 'tcp'}", []).append(
-            {"HostIp": address.strip("[]"), "HostPort": outside}
-        )
+    try:
+        for port in map(parse_port, ports):
+            bindings.setdefault(f"{port.inside}/{port.protocol}", []).append({"HostPort": str(port.host)})
+    except Problem as problem:
+        raise EngineError(problem.message, code="bad_port", status=400, field="ports") from None
     return bindings
