@@ -1,4 +1,4 @@
-"""What goes wrong, in one shape for REST, pages and the scheduler's answers (DESIGN.md, part 8)."""
+"""What goes wrong, in one shape for REST, pages and the scheduler's answers (docs/rest.md)."""
 
 from __future__ import annotations
 

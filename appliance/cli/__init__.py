@@ -1,4 +1,4 @@
-"""`gpushare`: the command line. It talks REST (DESIGN.md, part 8) and knows nothing else of the appliance.
+"""`gpushare`: the command line. It talks REST (docs/rest.md) and knows nothing else of the appliance.
 
 main.py starts it and turns every error into one line; login.py finds the address and the token; client.py speaks
 HTTP; launch.py, attach.py, actions.py, views.py, reports.py and top.py are the commands; rows.py and text.py put

@@ -38,6 +38,18 @@ def test_every_path_that_a_document_names_exists(tracked):
     assert not missing, "\n".join(missing)
 
 
+def test_every_document_that_the_code_names_exists(tracked):
+    documents = {PurePosixPath(name).name for name in tracked if name.endswith(".md")}
+    missing = [
+        f"{name}: {document}"
+        for name in tracked
+        if name.endswith((".py", ".c", ".h", ".js", ".css", ".html"))
+        for document in re.findall(r"[\w-]+\.md\b", (ROOT / name).read_text())
+        if document not in documents
+    ]
+    assert not missing, "\n".join(missing)
+
+
 def test_every_link_within_the_documents_leads_somewhere():
     missing = []
     for document in DOCUMENTS:

@@ -1,4 +1,4 @@
-"""What records look like from outside (DESIGN.md, part 8). All of it is read-only."""
+"""What records look like from outside (docs/rest.md). All of it is read-only."""
 
 from __future__ import annotations
 

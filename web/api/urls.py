@@ -1,4 +1,4 @@
-"""/api/v1/ (DESIGN.md, part 8)."""
+"""/api/v1/ (docs/rest.md)."""
 
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter

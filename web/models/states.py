@@ -1,4 +1,4 @@
-"""The one word for where a container stands (DESIGN.md, part 8), as a function of stored facts.
+"""The one word for where a container stands, as a function of stored facts.
 
 It is never stored, so the two sides that write a container's record cannot disagree about it. The tables below are the
 only place that knows which facts make which state: for one record (`state_of`) and for the database (`in_state`).

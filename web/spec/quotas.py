@@ -8,7 +8,7 @@ from web.errors import Problem
 from web.sizes import parse_size
 
 LABEL = "com.nvidia.memory.limit"
-DEFAULT = 2**30  # bytes; DESIGN.md, part 8
+DEFAULT = 2**30  # bytes, where neither launch nor image says anything (docs/rest.md)
 
 
 def of_image(labels: Mapping[str, str]) -> int:
