@@ -126,6 +126,10 @@
     X(CUDA, cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int flags, CUdevice device))              \
     X(CUDA, cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device))                                 \
     X(CUDA, cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device))                              \
+    X(CUDA, cuVDPAUCtxCreate,                                                                                          \
+      (CUcontext * context, unsigned int flags, CUdevice device, uint32_t vdpau, void *entries))                       \
+    X(CUDA, cuVDPAUCtxCreate_v2,                                                                                       \
+      (CUcontext * context, unsigned int flags, CUdevice device, uint32_t vdpau, void *entries))                       \
     X(CUDA, cuCtxDestroy, (CUcontext context))                                                                         \
     X(CUDA, cuCtxDestroy_v2, (CUcontext context))                                                                      \
     X(CUDA, cuCtxDetach, (CUcontext context))                                                                          \

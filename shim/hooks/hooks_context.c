@@ -119,6 +119,15 @@ int cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
     CREATE(cuGLCtxCreate_v2, device, flags, device);
 }
 
+/* One that shares with VDPAU (cudaVDPAU.h): a device of that, and the function that finds its others. */
+int cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *entries) {
+    CREATE(cuVDPAUCtxCreate, device, flags, device, vdpau, entries);
+}
+
+int cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdpau, void *entries) {
+    CREATE(cuVDPAUCtxCreate_v2, device, flags, device, vdpau, entries);
+}
+
 static void gone(CUcontext context, const struct ledger_entry *entry) {
     devices_changed();
     held_context_gone(context, entry->slot);

@@ -218,6 +218,20 @@ EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice de
     return create(context, flags, device);
 }
 
+/* Nor does it decode films for VDPAU. */
+EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *entries) {
+    ENTERED();
+    (void)vdpau, (void)entries;
+    return create(context, flags, device);
+}
+
+EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau,
+                                    void *entries) {
+    ENTERED();
+    (void)vdpau, (void)entries;
+    return create(context, flags, device);
+}
+
 static CUresult destroy(CUcontext context) {
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;

@@ -14,6 +14,8 @@ CREATE = [
     ("cuCtxCreate_v4", [None, 0, 0], "cuCtxDetach"),
     ("cuGLCtxCreate", [0, 0], "cuCtxDestroy"),
     ("cuGLCtxCreate_v2", [0, 0], "cuCtxDestroy_v2"),
+    ("cuVDPAUCtxCreate", [0, 0, 0, None], "cuCtxDestroy"),
+    ("cuVDPAUCtxCreate_v2", [0, 0, 0, None], "cuCtxDestroy_v2"),
 ]
 
 
