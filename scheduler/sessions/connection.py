@@ -47,6 +47,7 @@ class Connection:
         self.greeted = False
         self._server = server
         self._socket = sock
+        self._fd = sock.fileno()  # the loop wants a number: of a socket it makes the name first, which asks the kernel
         self._reader = Reader()
         self._frames: deque[Frame] = deque()
         self._queued = self._held = self._listening = False
@@ -60,12 +61,12 @@ class Connection:
 
     def _listen(self) -> None:
         self._listening = True
-        self._loop.add_reader(self._socket, self._readable)
+        self._loop.add_reader(self._fd, self._readable)
 
     def _be_deaf(self) -> None:
         if self._listening:
             self._listening = False
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
         if not self._server.turns.at_once(self.container) or self._hear():
@@ -166,7 +167,7 @@ class Connection:
         rights = [] if page is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", page))]
         self._flush(rights)
         if self._unsent and self.open:
-            self._loop.add_writer(self._socket, self._flush)
+            self._loop.add_writer(self._fd, self._flush)
 
     def _flush(self, rights: list[tuple[int, int, bytes]] | None = None) -> None:
         data = b"".join(pack(frame) for frame in self._unsent)[self._cut :]
@@ -175,14 +176,14 @@ class Connection:
         except BlockingIOError:
             return
         except OSError:
-            self._loop.remove_writer(self._socket)
+            self._loop.remove_writer(self._fd)
             self._loop.call_soon(self.close)
             return
         for _ in range(sent // FRAME_SIZE):
             self._unsent.popleft()
         self._cut = sent % FRAME_SIZE
         if not self._unsent:
-            self._loop.remove_writer(self._socket)
+            self._loop.remove_writer(self._fd)
 
     def close(self, complaint: str = "") -> None:
         if not self.open:
@@ -192,7 +193,7 @@ class Connection:
             self._server.complain(self.container, f"connection of process {self.peer.pid} closed: {complaint}")
         self._impatience.cancel()
         self._be_deaf()
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._fd)
         self._server.forget(self, self._socket)
         # A frame of which only a part went counts as unsent: the process acts on whole ones only.
         self._server.handler.closed(self, list(self._unsent))

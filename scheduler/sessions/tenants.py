@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
 from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import Connection
@@ -113,8 +112,9 @@ class Tenant:
 def start_time(pid: int) -> int | None:
     """When this process started, in clock ticks since boot; None if it is gone. Raises OSError (EXHAUSTED)."""
     try:
-        # The program's name, in parentheses, may itself hold spaces and parentheses.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # The program's name, in parentheses, may itself hold spaces and parentheses.
+            return int(file.read(4096).rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError) as error:
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
