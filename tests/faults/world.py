@@ -250,7 +250,7 @@ class World:
         """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}."""
         if self._nvml is None:
             (state,) = (path for path in (self.home / "card").iterdir() if path.suffix == "")
-            env = {**os.environ, "GPUSHARE_SIM": str(state), "PYTHONPATH": str(ROOT)}
+            env = {**os.environ, "GPUSHARE_SIM": str(state)}
             self._nvml = subprocess.Popen(
                 [sys.executable, "-c", _NVML, str(BUILD)], env=env, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
