@@ -11,7 +11,7 @@ PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 TESTS ?= tests
 WORKERS ?= 2 # processes that share the tests out among them
 
-.PHONY: demo up test check audit faults format bench gpu-test setup dev native clean
+.PHONY: demo up test check audit faults soak format bench gpu-test setup dev native clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -50,9 +50,13 @@ format: dev $(BIOME)
 	$(VENV)/bin/djlint --quiet --reformat templates
 
 # Kills the scheduler before each line that acts, then everything at random. Its short part is in `make test`.
+# `soak` is a day in an hour.
 faults: dev
 	$(PY) -m tests.faults lines --jobs $$(nproc)
 	$(PY) -m tests.faults storm --seconds 600
+
+soak: dev
+	$(PY) -m tests.faults soak
 
 bench: dev
 	$(PY) -m benchmarks

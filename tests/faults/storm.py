@@ -26,6 +26,7 @@ from web.models import Container
 from web.people import tokens
 
 USERS = 10
+ANSWERED = 3 * PATIENCE  # a parent that died starts anew meanwhile, perhaps twice
 
 
 @dataclass
@@ -119,9 +120,9 @@ class Person:
         self.did[f"{deed} {status}"] += 1
 
     def _ask(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, dict[str, Any]]:
-        """Asks until it is answered by somebody who knows. Raises Wrong if nobody does for a minute."""
+        """Asks until it is answered by somebody who knows. Raises Wrong if nobody does for three minutes."""
         headers = {"Idempotency-Key": key} if key else {}
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + ANSWERED
         while True:
             said = ""
             try:
@@ -134,7 +135,7 @@ class Person:
             except httpx.TransportError as error:
                 said = repr(error)
             if time.monotonic() > deadline:
-                raise Wrong(f"{method} {path} is not answered for {PATIENCE:.0f} s: {said}")
+                raise Wrong(f"{method} {path} is not answered for {ANSWERED:.0f} s: {said}")
             time.sleep(0.1)
 
 

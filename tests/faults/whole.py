@@ -49,7 +49,7 @@ class Whole(World):
             except httpx.TransportError:
                 return False
 
-        self.until(ready, "it is never ready", within=2 * PATIENCE)
+        self.until(ready, "it is never ready", within=5 * PATIENCE)
 
     def _start_again(self, parent: subprocess.Popen[bytes]) -> None:
         parent.wait()
