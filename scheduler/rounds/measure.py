@@ -8,9 +8,11 @@ not charged yet, or a process that may have got past the shim, the next looks co
 A program that execs another keeps its process, and so its session, but not its memory: where the card has not shown a
 process for as many looks and its page is mapped no more, the session has ended.
 
-What no session accounts for is foreign and comes off the capacity. A process inside a container of ours that has no
-session is uncapped: it got past the shim. So did one with a session that holds far more than it charged itself, where
-that takes its container beyond the quota: contexts and libraries are not that large.
+What no session accounts for is foreign and comes off the capacity; so does, at once, what a process holds beyond its
+lease: it said that it had freed it, others may have been told that they can have it, and to charge it takes several
+looks. A process inside a container of ours that has no session is uncapped: it got past the shim. So did one with a
+session that holds far more than it charged itself, where that takes its container beyond the quota: contexts and
+libraries are not that large.
 """
 
 from __future__ import annotations
@@ -121,10 +123,11 @@ class Measure:
 
     async def _look_again(self, gpus: set[str]) -> None:
         for gpu in gpus:
-            before = self._used()
+            before, leased = self._used(), self._leased()
             with contextlib.suppress(pynvml.NVMLError):  # the next full measurement reports it
                 shown = await self._gpus.processes(gpu)
                 self._compare(gpu, shown, before)
+                self._see_capacity(gpu, shown, leased)
                 self.readings = {**self.readings, gpu: replace(self.readings[gpu], processes=shown)}
         if self._again:
             self._see_tenants()
@@ -132,12 +135,16 @@ class Measure:
     def _used(self) -> dict[tuple[int, str], int]:
         return {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
 
+    def _leased(self) -> dict[tuple[int, str], int]:
+        return {(s.id, gpu): lease.granted for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
+
     async def once(self) -> None:
-        before = self._used()
+        before, leased = self._used(), self._leased()
         self.readings = await self._gpus.read()
         for gpu, reading in self.readings.items():
             self._compare(gpu, reading.processes, before)
             self._see_card(gpu, reading)
+            self._see_capacity(gpu, reading.processes, leased)
         self._see_tenants()
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
@@ -184,19 +191,23 @@ class Measure:
         known = sum(reading.processes.get(pid, used) for pid, used in mine.items())
         seen = self._foreign[gpu]
         seen.append(max(0, reading.used - known))
-        foreign = min(seen)  # what came between the readings of the card and of its processes is gone in the next
-        card = self._gpus.cards[gpu]
-        capacity = card.capacity(foreign)
-        if capacity != self._broker.state.gpus[gpu].capacity:
-            self._broker.tell(GpuSeen(self._broker.now(), gpu, capacity, card.capacity(0)))
         self._store.gpu(
             gpu,
             real=reading.used,
-            foreign=foreign,
+            foreign=min(seen),  # what came between the readings of the card and of its processes is gone in the next
             utilisation=reading.utilisation,
             temperature=reading.temperature,
             power=reading.power,
         )
+
+    def _see_capacity(self, gpu: str, held: Mapping[int, int], leased: Mapping[tuple[int, str], int]) -> None:
+        """`leased`: before the card was read. What has been freed and taken back since then it may show still."""
+        leases = ((s, s.leases[gpu].granted) for s in self._broker.sessions.values() if gpu in s.leases)
+        beyond = sum(max(0, held.get(s.pid, 0) - max(size, leased.get((s.id, gpu), 0))) for s, size in leases)
+        card = self._gpus.cards[gpu]
+        capacity = card.capacity(min(self._foreign[gpu], default=0) + beyond)
+        if capacity != self._broker.state.gpus[gpu].capacity:
+            self._broker.tell(GpuSeen(self._broker.now(), gpu, capacity, card.capacity(0)))
 
     def _see_tenants(self) -> None:
         uncapped: dict[str, dict[int, int]] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
+from scheduler.core.events import Returned
 from scheduler.rounds import measure
 from tests.support.card import ROOT
 from tests.support.eventually import eventually
@@ -210,6 +211,27 @@ async def test_what_is_not_charged_is_looked_at_again_soon(host: Host, monkeypat
     monkeypatch.setattr(measure, "PERIOD", 3600.0)  # after the next look there would be no other
     next(iter(tenant.sessions.values())).page[0].release(32 * MIB)
     await eventually(lambda: tenant.used(_gpu(host)) == charged)
+
+
+async def test_what_a_process_gave_back_in_its_page_alone_is_nobody_elses(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "TIMES", 1000)  # it is not charged either
+    gpu, hold = _gpu(host), ("--check", "1MiB", "--hold", "600")
+    capacity = host.up.gpus.cards[gpu].capacity(0)
+    cheat = await host.launch("workload", "--bytes", "3GiB", *hold, gpu_memory=4 * GIB)
+    await host.says(cheat, "holding")
+    tenant = host.up.broker.tenants[str(cheat.pk)]
+    session = next(iter(tenant.sessions.values()))
+    session.page[0].release(2 * GIB)
+    broker = host.up.broker  # which takes it back for whoever asks next
+    broker.tell(Returned(broker.now(), gpu, {session.id: session.leases[gpu].take_back()}))
+    await eventually(lambda: host.up.broker.state.gpus[gpu].capacity == capacity - 2 * GIB)
+    waiter = await host.launch("workload", "--bytes", "2GiB", *hold, gpu_memory=3 * GIB)
+    await host.until(waiter, "suspended")
+    await host.command("kill", cheat)
+    await host.says(waiter, "holding")
+    await eventually(lambda: host.up.broker.state.gpus[gpu].capacity == capacity)
 
 
 async def test_overhead_without_headroom_raises_the_lease_and_what_passes_the_quota_is_taken_back(host: Host) -> None:
