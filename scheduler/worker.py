@@ -63,6 +63,7 @@ from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.store import Store
+from scheduler.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.home: Path = settings.GPUSHARE_HOME
         self.started = asyncio.Event()
+        self.watchdog = Watchdog()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until `stop` is set. Raises one of CANNOT_START if it cannot start."""
@@ -237,7 +239,7 @@ class Scheduler:
             self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.time_limits.run,
             self.leftovers.run, self.contexts.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
-            self.housekeeping.run,
+            self.housekeeping.run, self.watchdog.run,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:

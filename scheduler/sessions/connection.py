@@ -11,13 +11,12 @@ import socket
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from scheduler.sessions.closer import Closer
+from scheduler.sessions.turns import Turns
 from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
 from shim.binding import EXHAUSTED
-
-if TYPE_CHECKING:
-    from scheduler.sessions.server import Server
 
 READ_SIZE = 64 * FRAME_SIZE
 UNSENT_LIMIT = 4096  # frames; a process that reads nothing for so long is broken
@@ -33,6 +32,32 @@ class Peer:
     pidfd: int
 
 
+class Handler(Protocol):
+    """What is told. Every call is synchronous: a message is dealt with before the next is read."""
+
+    def hello(self, connection: Connection, frame: Frame) -> None:
+        """The first message."""
+
+    def message(self, connection: Connection, frame: Frame) -> None: ...
+
+    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
+        """The connection has ended. `unsent`: what the process has never been told."""
+
+
+class House(Protocol):
+    """What all connections share (server.py)."""
+
+    handler: Handler
+    turns: Turns
+    closer: Closer
+
+    def refuses_descriptors(self, container: str) -> bool: ...
+
+    def complain(self, container: str, text: str, error: Exception | None = None) -> None: ...
+
+    def forget(self, connection: Connection, sock: socket.socket) -> None: ...
+
+
 class Connection:
     """`hold()` keeps its messages unread until `go_on()`.
 
@@ -40,12 +65,12 @@ class Connection:
     read (`_listening`).
     """
 
-    def __init__(self, server: Server, container: str, sock: socket.socket, peer: Peer, patience: float) -> None:
+    def __init__(self, house: House, container: str, sock: socket.socket, peer: Peer, patience: float) -> None:
         self.container = container
         self.peer = peer
         self.open = True
         self.greeted = False
-        self._server = server
+        self._house = house
         self._socket = sock
         self._fd = sock.fileno()  # the loop wants a number: of a socket it makes the name first, which asks the kernel
         self._reader = Reader()
@@ -69,13 +94,13 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
-        if not self._server.turns.at_once(self.container) or self._hear():
+        if not self._house.turns.at_once(self.container) or self._hear():
             self._be_deaf()
             self._queue()
 
     def _queue(self) -> None:
         self._queued = True
-        self._server.turns.add(self.container, self._take_turn)
+        self._house.turns.add(self.container, self._take_turn)
 
     def _take_turn(self) -> bool:
         self._queued = self.open and not self._held and self._hear()
@@ -103,11 +128,11 @@ class Connection:
     def _failed(self, error: Exception) -> None:
         """The process connects again, and again; so what is told of it is bounded."""
         short = isinstance(error, OSError) and error.errno in EXHAUSTED
-        self._server.complain(self.container, f"process {self.peer.pid}: {error!r}", None if short else error)
+        self._house.complain(self.container, f"process {self.peer.pid}: {error!r}", None if short else error)
         self.close()
 
     def _receive(self) -> None:
-        if self._server.refuses_descriptors(self.container):
+        if self._house.refuses_descriptors(self.container):
             data = self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         else:
             data = self._receive_descriptors()
@@ -126,7 +151,7 @@ class Connection:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 passed += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
         if passed:
-            self._server.closer.close(self.container, passed)
+            self._house.closer.close(self.container, passed)
             if len(passed) > 1 or self.greeted:  # a page with HELLO is what earlier releases of the shim hand back
                 raise WireError("file descriptors where none belong")
         return data
@@ -137,9 +162,9 @@ class Connection:
         if frame.type == Type.HELLO:
             self.greeted = True
             self._impatience.cancel()
-            self._server.handler.hello(self, frame)
+            self._house.handler.hello(self, frame)
         else:
-            self._server.handler.message(self, frame)
+            self._house.handler.message(self, frame)
 
     def hold(self, unheard: Frame | None = None) -> None:
         """Hears nothing more for now; `unheard` is heard first, then."""
@@ -190,10 +215,10 @@ class Connection:
             return
         self.open = False
         if complaint:
-            self._server.complain(self.container, f"connection of process {self.peer.pid} closed: {complaint}")
+            self._house.complain(self.container, f"connection of process {self.peer.pid} closed: {complaint}")
         self._impatience.cancel()
         self._be_deaf()
         self._loop.remove_writer(self._fd)
-        self._server.forget(self, self._socket)
+        self._house.forget(self, self._socket)
         # A frame of which only a part went counts as unsent: the process acts on whole ones only.
-        self._server.handler.closed(self, list(self._unsent))
+        self._house.handler.closed(self, list(self._unsent))

@@ -22,14 +22,12 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from django.conf import settings
 
 from scheduler.sessions.closer import Closer
-from scheduler.sessions.connection import Connection, Peer
+from scheduler.sessions.connection import Connection, Handler, Peer
 from scheduler.sessions.turns import Turns
-from scheduler.sessions.wire import Frame
 from shim.binding import EXHAUSTED
 
 log = logging.getLogger(__name__)
@@ -43,18 +41,6 @@ MOST_CLOSING = 64  # descriptors of a container that wait to be closed; until th
 SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
 SO_PASSRIGHTS = 83  # Linux 6.16
 NO_DESCRIPTORS = "passes-no-descriptors"  # beside the socket of a container whose shim hands no page back
-
-
-class Handler(Protocol):
-    """What the server tells. Every call is synchronous: a message is dealt with before the next is read."""
-
-    def hello(self, connection: Connection, frame: Frame) -> None:
-        """The first message."""
-
-    def message(self, connection: Connection, frame: Frame) -> None: ...
-
-    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
-        """The connection has ended. `unsent`: what the process has never been told."""
 
 
 class Server:

@@ -1,0 +1,85 @@
+"""How late the loop is: each decision waits for whatever runs in it, so what runs too long is measured and told of.
+
+The loop notes the time every BEAT seconds. A thread looks at that note; when it has grown old, it writes down what the
+loop's thread is doing. The next beat tells how long that was, and how much of it the loop's thread was at work: the
+rest, it waited for the kernel, or for a core that others had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+log = logging.getLogger(__name__)
+
+BEAT = 0.02  # seconds
+LATE = 0.1  # seconds; from here on it is told of
+ROOT = Path(__file__).resolve().parent.parent
+TOLD = 4  # lines of ours, the innermost
+
+
+class Watchdog:
+    """`worst` is the longest that the loop was late since `take_worst`, in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.worst = 0.0
+        self.times_late = 0
+        self._clock = clock
+        self._beat = clock()
+        self._worked = 0.0
+        self._seen: str | None = None  # what ran when it was found late
+        self._told = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        stop = threading.Event()
+        self._note()
+        thread = threading.Thread(target=self._watch, args=(threading.get_ident(), stop), name="watchdog", daemon=True)
+        thread.start()
+        try:
+            while True:
+                await asyncio.sleep(BEAT)
+                self._come_back()
+        finally:
+            stop.set()
+
+    def take_worst(self) -> float:
+        worst, self.worst = self.worst, 0.0
+        return worst
+
+    def _note(self) -> None:
+        self._beat, self._worked, self._seen = self._clock(), time.thread_time(), None
+
+    def _come_back(self) -> None:
+        late, worked = self._clock() - self._beat - BEAT, time.thread_time() - self._worked
+        self.worst = max(self.worst, late)
+        if late >= LATE:
+            self.times_late += 1
+            if self.times_late & (self.times_late - 1) == 0:  # more and more rarely
+                log.warning(
+                    "the scheduler's loop was held up for %.2f s (%.2f s of it at work) by %s (%d times)",
+                    late, worked, self._seen or "what was over by then", self.times_late,
+                )  # fmt: skip
+        self._note()
+
+    def _watch(self, thread: int, stop: threading.Event) -> None:
+        while not stop.wait(LATE / 2):
+            if self._seen is None and self._clock() - self._beat - BEAT >= LATE / 2:
+                self._seen = _doing(sys._current_frames().get(thread))
+
+
+def _doing(frame: FrameType | None) -> str:
+    """Our own functions in which a thread is, the innermost first."""
+    ours: list[str] = []
+    while frame is not None and len(ours) < TOLD:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
+            ours.append(f"{frame.f_code.co_name} ({path.name}:{frame.f_lineno})")
+        frame = frame.f_back
+    return " in ".join(ours) or "nothing of ours"

@@ -1,0 +1,58 @@
+"""Whatever holds up the loop is measured, and told with what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from scheduler.watchdog import LATE, Watchdog
+from tests.support.eventually import eventually
+from tests.support.host import Host
+
+
+@pytest.fixture
+async def watchdog() -> AsyncIterator[Watchdog]:
+    watchdog = Watchdog()
+    running = asyncio.create_task(watchdog.run())
+    await asyncio.sleep(0)
+    yield watchdog
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def hold_up(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def test_what_held_up_the_loop_is_told_with_how_long_it_was(
+    watchdog: Watchdog, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
+        hold_up(5 * LATE)
+        await eventually(lambda: watchdog.times_late > 0)
+    (told,) = caplog.messages[:1]
+    assert "hold_up (test_watchdog.py:" in told
+    assert watchdog.worst >= 4 * LATE
+    assert watchdog.take_worst() >= 4 * LATE
+    assert watchdog.worst < 4 * LATE, "it is counted anew"
+
+
+async def test_a_loop_that_is_held_up_all_the_time_does_not_fill_the_log(
+    watchdog: Watchdog, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
+        while watchdog.times_late < 9:
+            hold_up(1.5 * LATE)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.03)
+    assert len(caplog.messages) == 4
+
+
+async def test_the_scheduler_has_one(host: Host) -> None:
+    await eventually(lambda: host.up.watchdog.worst > 0)
+    hold_up(3 * LATE)
+    await eventually(lambda: host.up.watchdog.worst >= 2 * LATE)
