@@ -259,7 +259,8 @@ class Scheduler:
     async def _live(self) -> None:
         """A sign of life, and everything that changes without a message: use inside leases above all."""
         while True:
-            self.store.node(seen_at=timezone.now(), engine_error=self.engine.away[:500])
+            late = round(self.watchdog.take_worst(), 3)
+            self.store.node(seen_at=timezone.now(), engine_error=self.engine.away[:500], late=late)
             self.report.publish()
             self.memory.look()
             await asyncio.sleep(SIGN_OF_LIFE)

@@ -130,13 +130,27 @@ class GpuAnswer(Quick, serializers.ModelSerializer[Gpu]):
 
 
 class NodeAnswer(serializers.ModelSerializer[Node]):
-    """A host. `engine_error` says why the engine cannot be used just now; empty if it can."""
+    """A host. `engine_error` says why the engine cannot be used just now; empty if it can.
+
+    `late` is the longest that the scheduler's decisions were held up in the second before `seen_at`, in seconds.
+    """
 
     alive = serializers.SerializerMethodField(help_text="The scheduler gave a sign of life in the last 5 seconds.")
 
     class Meta:
         model = Node
-        fields = ["name", "engine", "engine_error", "policy", "driver", "simulated", "started_at", "seen_at", "alive"]
+        fields = [
+            "name",
+            "engine",
+            "engine_error",
+            "policy",
+            "driver",
+            "simulated",
+            "started_at",
+            "seen_at",
+            "alive",
+            "late",
+        ]
         read_only_fields = fields
 
     def get_alive(self, node: Node) -> bool:
