@@ -255,6 +255,7 @@ class Scheduler:
             if self.broker.state.waiting:
                 self.broker.tell(Ticked(self.broker.now()))
                 self.sessions.tick()
+            self.broker.records.rejections.tick(self.broker.now())
 
     async def _live(self) -> None:
         """A sign of life, and everything that changes without a message: use inside leases above all."""

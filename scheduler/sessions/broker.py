@@ -175,7 +175,7 @@ class Broker:
             slot = session.leases[rejection.gpu].index
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
         if not session.ended or rejection.was_suspended:  # else it ended with its process; nobody was told no
-            self.records.rejected(tenant, session, rejection)
+            self.records.rejected(tenant, session, rejection, self.now())
 
     # ---- what processes say and do ----
 

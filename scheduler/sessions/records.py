@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from django.conf import settings
+
 from scheduler.core.events import Granted, Rejected, Suspended
+from scheduler.sessions.rejections import Kind, Rejections
 from scheduler.sessions.tenants import Session, Tenant
 
 
@@ -27,6 +30,7 @@ class Records:
     def __init__(self, journal: Journal, policy: Callable[[], str]) -> None:
         self._journal = journal
         self._policy = policy
+        self.rejections = Rejections(settings.GPUSHARE_BUDGETS.rejections_seconds, self._rejected_more)
 
     def granted(self, tenant: Tenant, session: Session, grant: Granted) -> None:
         self._journal.event(
@@ -42,12 +46,21 @@ class Records:
             policy=self._policy(), detail="Its process had hung up: what it asked for went back.",
         )  # fmt: skip
 
-    def rejected(self, tenant: Tenant, session: Session, rejection: Rejected) -> None:
+    def rejected(self, tenant: Tenant, session: Session, rejection: Rejected, now: float) -> None:
+        kind = Kind(tenant.id, rejection.gpu, rejection.reason.value)
+        if not rejection.was_suspended and self.rejections.count(kind, rejection.bytes, now):
+            return  # a wait that ends is always told
         self._journal.event(
             "rejected", tenant.id, gpu=rejection.gpu, pid=session.pid, size=rejection.bytes,
             used_after=self._note_use(tenant, rejection.gpu),
             waited=rejection.waited if rejection.was_suspended else 0.0,
             policy=self._policy(), detail=rejection.reason.value,
+        )  # fmt: skip
+
+    def _rejected_more(self, kind: Kind, count: int, largest: int) -> None:
+        self._journal.event(
+            "rejected", kind.container, gpu=kind.gpu, size=largest, policy=self._policy(),
+            detail=f"{kind.reason}: {count} more such calls in {self.rejections.period:.0f} s, this the largest.",
         )  # fmt: skip
 
     def suspended(self, tenant: Tenant, session: Session, effect: Suspended, waited: float) -> None:

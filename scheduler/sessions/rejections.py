@@ -1,0 +1,62 @@
+"""Rejected calls in sums: a program may ask for what it cannot have a thousand times a second, and each would be a row.
+
+The first one of its kind is told by itself, at once. What follows within the period is counted, and told in one sum
+when the period is over; if there was none, the next is a first one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    container: str
+    gpu: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Sum:
+    """`largest` in bytes."""
+
+    until: float
+    count: int = 0
+    largest: int = 0
+
+
+class Rejections:
+    """`tell` is called with the kind, how many calls there were and the bytes of the largest."""
+
+    def __init__(self, period: float, tell: Callable[[Kind, int, int], None]) -> None:
+        self.period = period
+        self._tell = tell
+        self._sums: dict[Kind, Sum] = {}
+
+    def count(self, kind: Kind, size: int, now: float) -> bool:
+        """False if it is to be told by itself."""
+        sum_ = self._sums.get(kind)
+        if sum_ is None:
+            self._sums[kind] = Sum(now + self.period)
+            return False
+        sum_.count += 1
+        sum_.largest = max(sum_.largest, size)
+        return True
+
+    def tick(self, now: float) -> None:
+        """Tells the sums whose period is over: to be called now and then."""
+        for kind, sum_ in [(kind, sum_) for kind, sum_ in self._sums.items() if now >= sum_.until]:
+            self._close(kind, sum_)
+            if sum_.count:
+                self._sums[kind] = Sum(now + self.period)
+
+    def end(self, container: str) -> None:
+        """Of a container that has ended, now."""
+        for kind, sum_ in [(kind, sum_) for kind, sum_ in self._sums.items() if kind.container == container]:
+            self._close(kind, sum_)
+
+    def _close(self, kind: Kind, sum_: Sum) -> None:
+        del self._sums[kind]
+        if sum_.count:
+            self._tell(kind, sum_.count, sum_.largest)
