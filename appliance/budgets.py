@@ -47,12 +47,12 @@ class Budgets:
         "Kept by each process for its engine, its database and what is connected already; of few, a quarter.",
     )  # fmt: skip
     needs: int = _row(
-        32, "open calls", "container",
-        "So many of its calls are weighed at each decision; the next are read when one of these is answered.",
+        16, "open calls", "container",
+        "So many are weighed at each decision: half a millisecond for those of eight containers. The next wait unread.",
     )  # fmt: skip
     frames_a_second: int = _row(
-        1000, "messages a second", "container",
-        "Programs talk only when a lease is short; beyond it a container is read later, and its frees count as before.",
+        2000, "messages a second", "container",
+        "Programs talk only when a lease is short, and most ask some ten times; beyond it a container is read later.",
     )  # fmt: skip
     rejections_seconds: int = _row(
         10, "seconds", "container",

@@ -80,7 +80,9 @@ class Live:
             process.terminate()
             process.wait()
 
-    def launch(self, name: str, command: Sequence[str], gpu_memory: int, image: str = "local") -> Container:
+    def launch(
+        self, name: str, command: Sequence[str], gpu_memory: int, image: str = "local", **fields: Any
+    ) -> Container:
         """Writes what services write for a launch; does not wait."""
         from django.contrib.auth.models import User
 
@@ -88,7 +90,7 @@ class Live:
 
         owner, _ = User.objects.get_or_create(username="benchmark")
         container = Container.objects.create(
-            name=name, owner=owner, image=image, command=list(command), gpu_memory=gpu_memory
+            name=name, owner=owner, image=image, command=list(command), gpu_memory=gpu_memory, **fields
         )
         Command.objects.create(kind="launch", container=container, issued_by=owner)
         return container

@@ -5,11 +5,12 @@ long as its linger time, a file of somebody's own file system for as long as tha
 (SCM_RIGHTS), and those that nobody has received are dropped with the socket they wait in. So both end here, in a thread
 for each container that has something to close; what one of them waits for holds up nothing of the others.
 
-The threads are daemons: even the scheduler's end does not wait for them.
+Even the scheduler's end does not wait for these threads.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import threading
@@ -30,7 +31,7 @@ class Closer:
                 queue.extend(descriptors)
             elif descriptors := deque(descriptors):
                 self._waiting[container] = descriptors
-                threading.Thread(target=self._run, args=(container, descriptors), name="closer", daemon=True).start()
+                _thread.start_new_thread(self._run, (container, descriptors))  # Thread.start would wait here
 
     def waiting(self, container: str) -> int:
         """Descriptors of this container that are open still."""

@@ -2,14 +2,14 @@
 
 A process chooses how long its map is, and can hold the lock that the kernel takes to read it. So each look has a thread
 of its own, of which nobody waits for the end but who asked; and those at one container's processes come one
-after the other, so that no container has more than one thread. The threads are daemons, as in closer.py.
+after the other, so that no container has more than one thread. Nobody waits for them at the end either, as in closer.py.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import TypeVar, cast
 from weakref import WeakValueDictionary
@@ -56,5 +56,5 @@ async def aside(call: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, result, failed)
 
-    threading.Thread(target=run, name="look", daemon=True).start()
+    _thread.start_new_thread(run, ())  # Thread.start would wait here until it runs
     return await done

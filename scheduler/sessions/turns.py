@@ -15,26 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from scheduler.pace import Pace
+
 Work = Callable[[], bool]
 
 SLICE = 0.002  # seconds
-
-
-class Budget:
-    """So many a second, and what was not used of one second beside it."""
-
-    def __init__(self, a_second: float, now: float) -> None:
-        self._rate = self._left = float(a_second)
-        self._at = now
-
-    def take(self, now: float, amount: float = 1.0) -> float:
-        """Takes it, and returns 0; or nothing, and returns the seconds until it is there."""
-        self._left = min(self._rate, self._left + (now - self._at) * self._rate)
-        self._at = now
-        if self._left < min(amount, self._rate):
-            return (min(amount, self._rate) - self._left) / self._rate
-        self._left -= amount
-        return 0.0
 
 
 class Turns:
@@ -45,7 +30,7 @@ class Turns:
         self._clock = clock
         self._work: dict[str, deque[Work]] = {}
         self._round: deque[str] = deque()  # containers with work and with budget left
-        self._budgets: dict[str, Budget] = {}
+        self._budgets: dict[str, Pace] = {}
         self._coming = False
         self._began = clock()
 
@@ -75,7 +60,7 @@ class Turns:
     def _take(self, container: str, now: float) -> float:
         budget = self._budgets.get(container)
         if budget is None:
-            budget = self._budgets[container] = Budget(self._a_second, now)
+            budget = self._budgets[container] = Pace(self._a_second, now)
         return budget.take(now)
 
     def _join(self, container: str) -> None:

@@ -13,16 +13,19 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import docker
 import docker.errors
 import requests.exceptions
+from django.conf import settings
 
 from scheduler.engines.docker.client import HEAD_START, release, wake
+from scheduler.pace import Pace
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class LogCopier:
         self._api, self._engine_id, self._path, self._limit, self._tty = api, engine_id, path, limit, tty
         self._stream: docker.types.CancellableStream[Any] | None = None
         self._begin = threading.Event()
+        self._hurry = threading.Event()  # nothing more will come, or nobody wants it
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
         self._thread.start()
@@ -47,6 +51,7 @@ class LogCopier:
     def close(self) -> None:
         self._closing = True
         self._begin.set()
+        self._hurry.set()
         if self._stream is not None:
             wake(self._stream)
         self._thread.join(timeout=5)
@@ -54,6 +59,7 @@ class LogCopier:
     def wait(self, seconds: float) -> None:
         """For what is left of an ended container's output, but no longer than this."""
         self._begin.set()
+        self._hurry.set()
         self.done.wait(seconds)
 
     def _run(self) -> None:
@@ -89,7 +95,8 @@ class LogCopier:
         try:
             if self._closing:  # `close` came before there was a stream to close
                 return
-            for message in self._messages_of_terminal() if self._tty else self._stream:
+            messages = self._messages_of_terminal() if self._tty else self._stream
+            for message in paced(messages, settings.GPUSHARE_BUDGETS, self._hurry.wait):
                 if self._closing or not file.add(*_parted(message)):
                     return
         finally:
@@ -168,6 +175,34 @@ class LogFile:
 
     def _save(self) -> None:
         os.pwrite(self._position, POSITION.pack(self._size, self.stamp, self._seen, self.complete), 0)
+
+
+class Budgets(Protocol):
+    @property
+    def log_bytes_a_second(self) -> int: ...
+
+    @property
+    def log_lines_a_second(self) -> int: ...
+
+
+def paced(
+    messages: Iterable[bytes],
+    budgets: Budgets,
+    wait: Callable[[float], bool],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[bytes]:
+    """No faster than its container's budget; what it prints meanwhile waits with Docker, which keeps the newest.
+
+    `wait` waits for so many seconds, and returns true if there is no need to any more.
+    """
+    size, count = Pace(budgets.log_bytes_a_second, clock()), Pace(budgets.log_lines_a_second, clock())
+    hurry = False
+    for message in messages:
+        while not hurry and (pause := size.take(clock(), len(message))):
+            hurry = wait(pause)
+        while not hurry and (pause := count.take(clock())):
+            hurry = wait(pause)
+        yield message
 
 
 def messages_of_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:

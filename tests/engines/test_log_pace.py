@@ -1,0 +1,53 @@
+"""A container's output is copied no faster than its budget: the engine and the copier work for the others, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.engines.docker.logs import paced
+
+
+@dataclass(frozen=True)
+class Few:
+    log_bytes_a_second: int = 1000
+    log_lines_a_second: int = 10
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.hurry = False
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.hurry
+
+
+def seconds(messages: list[bytes], clock: Clock) -> float:
+    assert list(paced(messages, Few(), clock.wait, clock)) == messages, "nothing is lost"
+    return clock.now
+
+
+def test_one_second_of_output_is_copied_at_once():
+    assert seconds([b"x" * 100] * 10, Clock()) == 0
+
+
+def test_more_bytes_than_that_take_their_time():
+    assert 3.9 < seconds([b"x" * 500] * 10, Clock()) < 4.1
+
+
+def test_more_lines_take_theirs_however_short_they_are():
+    assert 8.9 < seconds([b""] * 100, Clock()) < 9.1
+
+
+def test_one_message_larger_than_a_seconds_budget_passes():
+    assert seconds([b"x" * 16_000] * 2, Clock()) > 0
+
+
+def test_the_rest_of_an_ended_container_is_copied_at_once():
+    clock = Clock()
+    clock.hurry = True
+    assert seconds([b"x" * 500] * 1000, clock) < 1.1
