@@ -19,6 +19,7 @@ from appliance.cli.client import Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import lines, note, show, write
+from appliance.cli.screen import Screen
 from appliance.cli.text import size
 
 ON_THIS_HOST = "http://127.0.0.1:8000"
@@ -72,9 +73,10 @@ def logs(
     tail: Annotated[
         int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="The last ones only.")
     ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Control characters too, as when piped.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Print what a container has written."""
+    """Print what a container has written. In a terminal, what is neither text nor colour is shown as a sign."""
     client = connect()
     path = f"containers/{client.container(container)['id']}/logs/"
     asked = {"follow": "true"} if follow else {}
@@ -84,8 +86,10 @@ def logs(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with client.stream(path, **asked) as chunks:
         if not as_json:
+            screen = Screen(raw=raw)
             for chunk in chunks:
-                write(chunk)
+                write(screen.shown(chunk))
+            write(screen.end())
             return
         for line in lines(chunks):
             print(json.dumps({"line": line}), flush=True)

@@ -22,6 +22,7 @@ from appliance.cli.client import Client, Json, Pending
 from appliance.cli.console import Console
 from appliance.cli.errors import REFUSED, TOO_MANY, Problem
 from appliance.cli.output import write
+from appliance.cli.screen import Screen
 from appliance.cli.text import clock, ordinal, span
 
 LOOK = 0.5  # seconds between two looks at a container that runs
@@ -232,15 +233,16 @@ class Attachment:
 
     def _copy_output(self) -> None:
         """The whole log from its first byte on; after a broken connection, from where it broke."""
-        written = 0
+        written, screen = 0, Screen()
         while True:
             try:
                 with self.client.stream(f"containers/{self.container['id']}/logs/", follow="true") as chunks:
                     skip = written
                     for chunk in chunks:
                         fresh, skip = chunk[skip:], max(0, skip - len(chunk))
-                        write(fresh)
+                        write(screen.shown(fresh))
                         written += len(fresh)
+                    write(screen.end())
             except BrokenPipeError:
                 self.happened.put((What.STDOUT_CLOSED, None))
                 return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from appliance.cli import login
-from appliance.cli.errors import Problem, from_answer, unreachable
+from appliance.cli.errors import TOO_MANY, Problem, from_answer, unreachable
 
 # httpx imports its own command line, and with it rich and pygments, if it can: 0.3 s that nobody here has a use for.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
@@ -34,6 +34,7 @@ PAGE = 1000  # the most that the appliance gives at once
 CONNECT = 5.0  # seconds
 ANSWER = 30.0  # seconds; the appliance itself waits at most 5 for what a command leads to
 SETTLE = 600.0  # seconds to follow a command that takes longer, such as the pull of an image
+BUSY = 20.0  # seconds in which what was too much at once is tried again, as often as the appliance says
 RETRIES = (0.2, 0.5, 1.0)  # seconds before each further try of a launch whose answer was lost
 
 
@@ -173,12 +174,11 @@ class Client:
         )
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
-        import httpx
-
-        try:
-            answer = self._http.request(method, path, **options)
-        except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise _lost(self.url, error) from None
+        answer = self._request(method, path, options)
+        until = time.monotonic() + (0 if "timeout" in options else BUSY)
+        while answer.status_code == TOO_MANY and (pause := _pause_of(answer)) <= until - time.monotonic():
+            time.sleep(pause)
+            answer = self._request(method, path, options)
         self._compare_clocks(answer)
         if not answer.is_success:
             raise problem_of(answer)
@@ -186,6 +186,14 @@ class Client:
             return answer.json() if answer.content else {}
         except ValueError:
             raise problem_of(answer) from None
+
+    def _request(self, method: str, path: str, options: Any) -> httpx.Response:
+        import httpx
+
+        try:
+            return self._http.request(method, path, **options)
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise _lost(self.url, error) from None
 
     def _compare_clocks(self, answer: httpx.Response) -> None:
         """The date counts whole seconds: less than two of them apart is the same time."""
@@ -202,6 +210,12 @@ def _lost(url: str, error: Exception) -> Problem:
     if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol | httpx.InvalidURL):
         problem.code = "dropped"
     return problem
+
+
+def _pause_of(answer: httpx.Response) -> float:
+    """Seconds to wait before the next try."""
+    told = answer.headers.get("retry-after", "")
+    return float(told) if told.isdecimal() else 1.0
 
 
 def problem_of(answer: httpx.Response) -> Problem:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from appliance.cli.text import harmless
+
 T = TypeVar("T")
 
 errors_as_json = False  # set once --json has been read
@@ -16,8 +18,15 @@ raw = False  # while the terminal is a container's: it no longer begins lines by
 
 def show(answer: T, as_json: bool, in_words: Callable[[T], str]) -> None:
     """JSON is indented for eyes and on one line for programs."""
-    indent = 2 if sys.stdout.isatty() else None
-    print(json.dumps(answer, indent=indent, ensure_ascii=False) if as_json else in_words(answer), flush=True)
+    print(_json(answer) if as_json else harmless(in_words(answer)), flush=True)
+
+
+def _json(answer: object) -> str:
+    """For eyes, what could order a terminal about is written as in ASCII; to programs it means the same."""
+    if not sys.stdout.isatty():
+        return json.dumps(answer, ensure_ascii=False)
+    text = json.dumps(answer, indent=2, ensure_ascii=False)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 def note(line: str) -> None:
@@ -46,4 +55,5 @@ def note_json(**fields: Any) -> None:
 
 
 def _remark(text: str) -> None:
+    text = harmless(text)  # it may tell a name or a reason that is somebody else's
     print(f"\r\n{text}\r" if raw else text, file=sys.stderr, flush=True)

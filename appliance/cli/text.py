@@ -98,3 +98,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def printable(text: str) -> str:
     """Names and reasons come from other people: no control character of theirs reaches this terminal."""
     return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def harmless(text: str) -> str:
+    """The same for several lines of ours."""
+    return "\n".join(printable(line) for line in text.split("\n"))

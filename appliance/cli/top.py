@@ -76,7 +76,7 @@ def screen(seen: Seen, now: datetime, trouble: str = "") -> RenderableType:
         parts.append(_table(CONTAINER_HEADS, [_styled(each, now, hues) for each in seen["containers"]]))
     if seen["queue"]:
         parts.append(
-            _table(QUEUE_HEADS, [[printable(cell) for cell in queue_row(each, now)] for each in seen["queue"]])
+            _table(QUEUE_HEADS, [[Text(printable(cell)) for cell in queue_row(each, now)] for each in seen["queue"]])
         )
     return Group(*parts)
 
@@ -85,7 +85,7 @@ def _head(seen: Seen, now: datetime, trouble: str) -> Text:
     states = [container["state"] for container in seen["containers"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
     if trouble:
-        return Text(f"These figures are old: {trouble}", style="bold red")
+        return Text(printable(f"These figures are old: {trouble}"), style="bold red")
     return Text(f"{now.astimezone():%H:%M:%S}  {counts or 'no containers'}")
 
 
@@ -94,7 +94,7 @@ def _bars(seen: Seen, hues: dict[str, str]) -> Table:
     bars = Table.grid(padding=(0, 1))
     for card in seen["gpus"]:
         bars.add_row(
-            f"GPU {card['index']}", printable(card["name"]), _bar(card, seen["containers"], hues), _figures(card)
+            f"GPU {card['index']}", Text(printable(card["name"])), _bar(card, seen["containers"], hues), _figures(card)
         )
     return bars
 
@@ -132,7 +132,7 @@ def _styled(container: Json, now: datetime, hues: dict[str, str]) -> list[Text]:
     return cells
 
 
-def _table(heads: tuple[str, ...], rows: list[list[Text]] | list[list[str]]) -> Table:
+def _table(heads: tuple[str, ...], rows: list[list[Text]]) -> Table:
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for head in heads:
         made.add_column(head.lstrip(">"), justify="right" if head.startswith(">") else "left", no_wrap=True)

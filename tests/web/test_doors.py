@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.support.appliance import until
+from tests.support.machine import make_container
 from tests.support.site import Site, person, running_site
 from web.people import tokens
 
@@ -27,6 +28,7 @@ EACH, ALL = 20, 60
 BUDGETS = {
     "HTTP_CONNECTIONS_OF_AN_ADDRESS": EACH, "HTTP_CONNECTIONS_IN_ALL": ALL, "HEADER_SECONDS": 2, "BODY_SECONDS": 2,
     "BODY_BYTES": 200_000, "ANONYMOUS_BODY_BYTES": 20_000,
+    "LOG_FOLLOWERS": 2, "WEBSOCKETS": 3, "WEBSOCKETS_OF_AN_ADDRESS": 5, "REQUESTS_A_SECOND": 50,
 }  # fmt: skip
 HEAD = b"POST /api/v1/sign-in/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -235,3 +237,21 @@ def test_what_is_no_http_is_told_in_sums(site, stranger):
         assert answer_to(many.connect(b"\x16\x03\x01 hello\r\n\r\n"))[0] == 400
         assert httpx.get(f"{site.url}/nowhere/", headers={"Host": "elsewhere.example"}).status_code == 400
     assert log.stat().st_size - before < 10_000
+
+
+def test_who_hangs_up_follows_no_longer(site, stranger, key):
+    container = make_container(person("ann"), "train")
+    (site.home / "logs").mkdir(exist_ok=True)
+    (site.home / "logs" / f"{container.pk}.log").write_text("first\n")
+    head = f"GET /api/v1/containers/{container.pk}/logs/?follow=1 HTTP/1.1\r\nHost: localhost\r\n"
+    ask_for_it = f"{head}Authorization: Token {key}\r\n\r\n".encode()
+
+    def follow() -> tuple[bytes, socket.socket]:
+        made = stranger("127.0.0.18").connect(ask_for_it)
+        return made.recv(12), made
+
+    (first, one), (second, _) = follow(), follow()
+    assert first == second == b"HTTP/1.1 200"
+    assert follow()[0] == b"HTTP/1.1 429"
+    one.close()
+    until(lambda: follow()[0] == b"HTTP/1.1 200")

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
 from django.db import connections
-from django.test import AsyncClient
+from django.test import AsyncClient, Client
 from django.utils import timezone
 
+from appliance.budgets import Budgets
+from tests.support import leaving
 from tests.support.machine import make_container
 from tests.support.people import make_user
 from web.console import output
-from web.models import Container
-from web.people import tokens
+from web.models import Container, Token
+from web.people import tokens, visitor
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -111,13 +117,13 @@ async def test_the_tail_of_an_endless_line_is_its_end_and_is_looked_for_apart_fr
         file.truncate(2 * most)  # sparse: NUL bytes, and no newline
         file.seek(0, 2)
         file.write(b"end")
-    threads, seek = set(), output._seek_tail
+    threads, seek = set(), output._beginning
 
-    def watched(*arguments) -> None:
+    def watched(*arguments) -> int:
         threads.add(threading.current_thread())
-        seek(*arguments)
+        return seek(*arguments)
 
-    monkeypatch.setattr(output, "_seek_tail", watched)
+    monkeypatch.setattr(output, "_beginning", watched)
     await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
     told = await text_of(await get(container, key, "?tail=1"))
     assert len(told) == most
@@ -132,5 +138,92 @@ def test_the_tail_begins_where_a_line_does_also_across_blocks(tmp_path, lines):
     text = b"".join(b"%d %s\n" % (number, b"x" * 40_000) for number in range(5))
     path.write_bytes(text)
     with path.open("rb") as file:
-        output._seek_tail(file, lines, 1 << 20)
+        file.seek(output._beginning(file.fileno(), len(text), lines, 1 << 20))
         assert file.read().splitlines() == text.splitlines()[-lines:]
+
+
+def ends_of_a_token(user, browser):
+    Token.objects.all().delete()
+
+
+def expiry(user, browser):
+    Token.objects.update(expires_at=timezone.now())
+
+
+def rights(user, browser):
+    user.groups.clear()
+    user.groups.add(Group.objects.get_or_create(name="viewer")[0])
+
+
+async def rest_of(stream) -> list[bytes]:
+    async with asyncio.timeout(10):
+        return [part async for part in stream]
+
+
+@pytest.mark.parametrize("end", [ends_of_a_token, expiry, leaving.switch_off, rights])
+async def test_a_followed_log_ends_with_the_right_to_read_it(home, monkeypatch, end):
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.05)
+    container, key = await sync_to_async(launched)()
+    output.path_of(container.pk).write_bytes(b"first\n")
+    stream = (await get(container, key, "?follow=true")).streaming_content
+    assert await anext(stream) == b"first\n"
+    await sync_to_async(end)(container.owner, None)
+    assert await rest_of(stream) == []
+
+
+@pytest.mark.parametrize("leave", [way for way in leaving.WAYS if way is not leaving.delete])
+async def test_a_followed_log_on_a_page_ends_with_the_session(home, monkeypatch, leave):
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.05)
+    container, _ = await sync_to_async(launched)()
+    output.path_of(container.pk).write_bytes(b"first\n")
+    signed_in = Client()
+    await sync_to_async(signed_in.force_login)(container.owner)
+    browser = AsyncClient()
+    browser.cookies["sessionid"] = signed_in.cookies["sessionid"].value
+    stream = (await browser.get(f"/containers/{container.pk}/log/")).streaming_content
+    assert await anext(stream) == b"first\n"
+    await sync_to_async(leave)(container.owner, signed_in)
+    assert await rest_of(stream) == []
+
+
+async def test_a_user_follows_so_many_logs_and_a_place_comes_free(home, settings):
+    settings.GPUSHARE_BUDGETS = Budgets(log_followers=2, log_followers_in_all=3)
+    container, key = await sync_to_async(launched)()
+    following = [await get(container, key, "?follow=true") for _ in range(2)]
+    refused = await get(container, key, "?follow=true")
+    assert (refused.status_code, refused["Retry-After"]) == (429, "6")
+    message = "Too many logs are followed by you (2 at once). End one, or try again later."
+    assert refused.json()["error"]["message"] == message
+    assert (await get(container, key)).status_code == 200, "looking without following is no matter"
+    await sync_to_async(following[0].close)()  # as the server does, whether or not anybody has read any of it
+    assert (await get(container, key, "?follow=true")).status_code == 200
+
+
+async def test_many_followers_are_one_reader_and_one_question(home, settings):
+    settings.GPUSHARE_BUDGETS = Budgets(log_followers=300, log_followers_in_all=300, requests_a_second=1000)
+    container, key = await sync_to_async(launched)()
+    path = output.path_of(container.pk)
+    path.write_bytes(b"first\n")
+    asked = []
+    live = output._logs()._live
+
+    async def counted(containers):
+        asked.append(containers)
+        return await live(containers)
+
+    output._logs()._live = counted
+    streams = [(await get(container, key, "?follow=true")).streaming_content for _ in range(300)]
+    began = time.monotonic()
+    assert [await anext(stream) for stream in streams] == [b"first\n"] * 300
+    assert opened(path) == 1
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    with path.open("ab") as file:
+        file.write(b"second\n")
+    assert await asyncio.gather(*waiting) == [b"second\n"] * 300
+    assert 1 <= len(asked) <= (time.monotonic() - began) / output.ASK + 1
+    for stream in streams:
+        await stream.aclose()
+
+
+def opened(path: Path) -> int:
+    return [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()].count(str(path))

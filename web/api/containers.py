@@ -22,11 +22,11 @@ from web.api.protocol.access import body, person
 from web.api.protocol.listed import listed
 from web.api.protocol.outcome import ERRORS, finished
 from web.api.protocol.queries import ContainerQuery, PageQuery, Query, containers_matching
-from web.console import output
 from web.errors import invalid
+from web.http import reading
 from web.models import Command, Container
 from web.models.records import claims_with_gpus
-from web.people.roles import require_steering, rights_of, steered_by
+from web.people.roles import rights_of, steered_by
 from web.services import steering
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
@@ -152,9 +152,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         """
         query = LogsQuery.of(request)
         container = self.get_object()
-        require_steering(person(request), container, "read the output of")
-        lines = output.stream(container.pk, follow=query["follow"], tail=query.get("tail"))
-        return StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8")
+        return reading.answer(request._request, container, follow=query["follow"], tail=query.get("tail"))
 
     def _outcome(self, command: Command, done: int = status.HTTP_200_OK) -> Response:
         result = finished(command)

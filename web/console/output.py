@@ -1,66 +1,197 @@
-"""A container's output, as the engine wrote it to GPUSHARE_HOME/logs/<id>.log."""
+"""A container's output, as the engine wrote it to GPUSHARE_HOME/logs/<id>.log.
+
+However many follow logs, one task looks whether any has grown: it asks the file system about each log, and once a
+second the database which containers have ended. Those who follow one log read from one descriptor, each at their place.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
+from django.db import Error
 
+from web.budgets import Place, Places, budget
+from web.errors import Problem
 from web.models import Container
+from web.people import visitor
 
+LOOK = 0.2  # seconds between two looks at the sizes of logs
+ASK = 1.0  # seconds between two questions which containers have ended
 _CHUNK = 64 * 1024
+
+_places = Places("log_followers", "log_followers_in_all")
 
 
 def path_of(container: UUID) -> Path:
     return Path(settings.GPUSHARE_HOME) / "logs" / f"{container}.log"
 
 
-async def stream(container: UUID, *, follow: bool, tail: int | None = None) -> AsyncIterator[bytes]:
-    """What is there; with `follow`, also what comes, until the container has ended."""
-    file: BinaryIO | None = None
+def place_to_follow(user: int) -> Place:
+    """Raises Problem if this user, or all of them, follow enough logs."""
+    return _places.require(user, "logs are followed")
+
+
+async def written(container: UUID, tail: int | None = None) -> AsyncIterator[bytes]:
+    """What is there: all of it, or the last `tail` lines."""
+    log = Log(container)
     try:
-        while True:
-            # Asked before reading: whatever was written before the end is then read in this round or the next.
-            ended = not await Container.objects.live().filter(pk=container).aexists()
-            if file is None and (file := _open(container)) is not None and tail is not None:
-                await asyncio.to_thread(_seek_tail, file, tail, settings.GPUSHARE_BUDGETS.log_tail_bytes)
-            while file is not None and (chunk := file.read(_CHUNK)):
-                yield chunk
-            if ended or not follow:
-                return
-            await asyncio.sleep(0.2)
+        log.look()
+        async for chunk in log.read(await log.beginning(tail)):
+            yield chunk
     finally:
-        if file is not None:
-            file.close()
+        log.close()
 
 
-def _open(container: UUID) -> BinaryIO | None:
+async def followed(container: UUID, look: Callable[[], Any], tail: int | None = None) -> AsyncIterator[bytes]:
+    """What is there and what comes, until the container has ended. Until `look` raises a Problem, too: see `watch`."""
+    allowed = asyncio.create_task(visitor.watch(look))
     try:
-        return path_of(container).open("rb")
-    except FileNotFoundError:
-        return None
+        async with _logs().followed(container) as log:
+            allowed.add_done_callback(lambda _: log.tell())
+            while log.file is None and not log.ended and not allowed.done():
+                await log.news.wait()
+            position = await log.beginning(tail)
+            while not allowed.done():
+                news, ended = log.news, log.ended
+                async for chunk in log.read(position):
+                    yield chunk
+                    position += len(chunk)
+                    if allowed.done():
+                        return
+                if ended:
+                    return
+                await news.wait()
+    finally:
+        allowed.cancel()
+        with contextlib.suppress(Problem, asyncio.CancelledError):
+            await allowed
 
 
-def _seek_tail(file: BinaryIO, lines: int, at_most: int) -> None:
-    """Moves to where the last `lines` lines begin, but no further back than `at_most` bytes: there a line is cut."""
-    position = end = file.seek(0, 2)
-    start = max(0, end - at_most)
-    wanted = lines
-    while lines and position > start:
-        size = min(_CHUNK, position - start)
-        position -= size
-        file.seek(position)
-        block = file.read(size)
-        newline = len(block)
-        if position + size == end and block.endswith(b"\n"):
-            newline -= 1  # that which ends the last line begins no other
-        while (newline := block.rfind(b"\n", 0, newline)) >= 0:
-            wanted -= 1
-            if wanted == 0:
-                file.seek(position + newline + 1)
+class Log:
+    """One file. `size` and `ended` are as of the last look; `news` is set, and replaced, when they change."""
+
+    def __init__(self, container: UUID) -> None:
+        self._path = path_of(container)
+        self.file: int | None = None
+        self.size, self.ended, self.followers = 0, False, 0
+        self.news = asyncio.Event()
+
+    def look(self) -> bool:
+        """Whether there is more than at the last look."""
+        if self.file is None:
+            with contextlib.suppress(FileNotFoundError):
+                self.file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        before, self.size = self.size, os.fstat(self.file).st_size if self.file is not None else 0
+        return self.size != before
+
+    def tell(self) -> None:
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    async def read(self, position: int) -> AsyncIterator[bytes]:
+        """From this byte on to `size` as it is at the beginning."""
+        end = self.size
+        while self.file is not None and position < end:
+            chunk = await asyncio.to_thread(os.pread, self.file, min(_CHUNK, end - position), position)
+            if not chunk:
                 return
-    file.seek(start if lines else end)
+            position += len(chunk)
+            yield chunk
+
+    async def beginning(self, lines: int | None) -> int:
+        """Where the last `lines` lines begin; None: all of them."""
+        if self.file is None or lines is None:
+            return 0
+        return await asyncio.to_thread(_beginning, self.file, self.size, lines, budget("log_tail_bytes"))
+
+    def close(self) -> None:
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
+class Logs:
+    """Those that are followed in one event loop."""
+
+    def __init__(self) -> None:
+        self._of: dict[UUID, Log] = {}
+        self._task: asyncio.Task[None] | None = None
+        # A thread of its own, which outlives the request of whoever follows first.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="logs")
+        self._live = database_sync_to_async(_live, thread_sensitive=False, executor=thread)
+
+    @contextlib.asynccontextmanager
+    async def followed(self, container: UUID) -> AsyncIterator[Log]:
+        log = self._of.setdefault(container, Log(container))
+        log.followers += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look())
+        try:
+            log.look()
+            yield log
+        finally:
+            log.followers -= 1
+            if not log.followers:
+                del self._of[container]
+                log.close()
+
+    async def _look(self) -> None:
+        asked = 0.0
+        while self._of:
+            ended: set[UUID] = set()
+            if time.monotonic() - asked >= ASK:
+                asked = time.monotonic()
+                followed = set(self._of)
+                with contextlib.suppress(Error):  # away for now: the logs go on
+                    ended = followed - await self._live(followed)
+            for container, log in self._of.items():  # asked before: what was written before the end is seen now
+                more = False
+                with contextlib.suppress(OSError):
+                    more = log.look()
+                if container in ended:
+                    log.ended = True
+                if more or log.ended:
+                    log.tell()
+            await asyncio.sleep(LOOK)
+
+
+def _live(containers: set[UUID]) -> set[UUID]:
+    return set(Container.objects.live().filter(pk__in=containers).values_list("pk", flat=True))
+
+
+def _beginning(file: int, size: int, lines: int, at_most: int) -> int:
+    """Where the last `lines` lines begin, but no further back than `at_most` bytes: there a line is cut."""
+    if not lines:
+        return size
+    first = max(0, size - at_most)
+    end = size
+    while end > first:
+        start = max(first, end - _CHUNK)
+        block = os.pread(file, end - start, start)
+        at = len(block)
+        if end == size and block.endswith(b"\n"):
+            at -= 1  # that which ends the last line begins no other
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            lines -= 1
+            if not lines:
+                return start + at + 1
+        end = start
+    return first
+
+
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Logs] = WeakKeyDictionary()
+
+
+def _logs() -> Logs:
+    return _of_loops.setdefault(asyncio.get_running_loop(), Logs())

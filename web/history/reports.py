@@ -186,9 +186,12 @@ async def csv_stream(found: Report) -> AsyncIterator[str]:
         yield line
 
 
+_FORMULAS = frozenset("=+-@\t\r\n＝＋－＠")
+
+
 def _plain(value: Any) -> Any:
-    """A spreadsheet would run text that begins like a formula."""
-    return "'" + value if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
+    """A spreadsheet would run text that begins like a formula, in East Asia's wide signs too. Numbers stay numbers."""
+    return "'" + value if isinstance(value, str) and value.lstrip(" ")[:1] in _FORMULAS else value
 
 
 class _Echo:

@@ -118,12 +118,14 @@ async def _body(scope: dict[str, Any], receive: Receive) -> bytes | None:
 async def _large_place(scope: dict[str, Any]) -> Place:
     """For a body that only a signed-in user may send. Raises Problem."""
     try:
-        user = await database_sync_to_async(visitor.user_behind)(scope["headers"])
+        headers = dict(scope["headers"])
+        given = headers.get(b"authorization", b""), headers.get(b"cookie", b"")
+        user = await database_sync_to_async(visitor.user_behind)(*given)
     except DatabaseError:
         raise Problem("database_away", "The database is busy, full or away. Try again shortly.", 503, wait=2) from None
     if user is None:
         raise _too_large(budget("anonymous_body_bytes"), " unless you sign in first")
-    return _bodies.require(user, "large requests are under way")
+    return _bodies.require(user.pk, "large requests are under way")
 
 
 def _too_large(allowed: int, unless: str = "") -> Problem:

@@ -10,9 +10,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from web.console import output
+from web.errors import Problem
 from web.history import samples
 from web.history.life import stretches
+from web.http import reading
 from web.models import AllocationEvent, Container
 from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
@@ -68,12 +69,11 @@ def events(request: HttpRequest, pk: UUID) -> HttpResponse:
 def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
     """Its output: all of it to download, or the last lines and then what comes."""
     found = container_or_404(pk)
-    if not may_steer(person(request), found):
-        return HttpResponse("Only its owner and operators may read this.\n", status=403, content_type="text/plain")
     download = "download" in request.GET
-    lines = output.stream(found.pk, follow=not download, tail=None if download else 1000)
-    # Text and nothing else, whatever a program printed: nosniff is set for every response.
-    response = StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8")
+    try:
+        response = reading.answer(request, found, follow=not download, tail=None if download else 1000)
+    except Problem as problem:
+        return HttpResponse(f"{problem.message}\n", status=problem.status, content_type="text/plain; charset=utf-8")
     response.headers["Cache-Control"] = "no-store"
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{found.name}.log"'

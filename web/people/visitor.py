@@ -1,9 +1,9 @@
-"""Who is behind a WebSocket, and whether they still may be: a connection outlives sessions, tokens and accounts."""
+"""Who is behind a connection that lasts, and whether they still may be: it outlives sessions, tokens and accounts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from web.texts import fault_of
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-LOOK_AGAIN = 10.0  # seconds; who may no longer stay does so for that long at the most
+LOOK_AGAIN = 5.0  # seconds; who may no longer stay does so for that long at the most
 
 
 def person(scope: dict[str, Any], *, by_token: bool = False) -> User:
@@ -37,17 +37,31 @@ def person(scope: dict[str, Any], *, by_token: bool = False) -> User:
     return user
 
 
-def user_behind(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """The key of the user whose token or session comes with these headers, if that is good for anything."""
-    given = dict(headers)
+def user_behind(authorization: bytes, cookie: bytes) -> User | None:
+    """Whose token or session these headers of a request bring, if they are good for anything now."""
     try:
-        if token := tokens.of_header(given.get(b"authorization", b"")):
-            return int(token.user.pk)
-        cookies = parse_cookie(given.get(b"cookie", b"").decode("latin-1"))
-        key = cookies.get(settings.SESSION_COOKIE_NAME, "")
-        return None if fault_of(key) else _user_of(key).pk
+        if token := tokens.of_header(authorization):
+            return token.user
     except Problem:
         return None
+    key = parse_cookie(cookie.decode("latin-1")).get(settings.SESSION_COOKIE_NAME, "")
+    user = None if fault_of(key) else _user_of(key)
+    return None if user is None or isinstance(user, AnonymousUser) or not user.is_active else user
+
+
+def again(request: HttpRequest, require: Callable[[User], Any]) -> Callable[[], None]:
+    """What looks whether the same person still may, long after the request: raises Problem if not."""
+    headers = "HTTP_AUTHORIZATION", "HTTP_COOKIE"
+    authorization, cookie = (str(request.META.get(name, "")).encode("latin-1", "replace") for name in headers)
+    first = request.user.pk
+
+    def look() -> None:
+        user = user_behind(authorization, cookie)
+        if user is None or user.pk != first:
+            raise Problem("not_authenticated", "Sign in again.", 401)
+        require(user)
+
+    return look
 
 
 def _user_of(session_key: str) -> User | AnonymousUser:
@@ -56,9 +70,9 @@ def _user_of(session_key: str) -> User | AnonymousUser:
     return get_user(request)  # none if they have signed out, or the password is another
 
 
-async def watch(look: Callable[[dict[str, Any]], Any], scope: dict[str, Any]) -> None:
+async def watch(look: Callable[..., Any], *about: Any) -> None:
     """Looks again and again. Raises the Problem as soon as there is one."""
     while True:
         await asyncio.sleep(LOOK_AGAIN)
         with suppress(Error):  # away for now: that takes nothing away from anybody
-            await database_sync_to_async(look)(scope)
+            await database_sync_to_async(look)(*about)

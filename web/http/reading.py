@@ -1,0 +1,48 @@
+"""Reading a container's output, for REST and pages: who may, how many at once, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from django.http import HttpRequest, StreamingHttpResponse
+
+from web.budgets import Place
+from web.console import output
+from web.models import Container
+from web.people import visitor
+from web.people.roles import require_steering
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+
+class Lasting(StreamingHttpResponse):
+    """A stream that has a place of its own, as long as it is under way."""
+
+    def __init__(self, place: Place, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._place = place
+
+    def close(self) -> None:
+        super().close()
+        self._place.free()
+
+
+def answer(request: HttpRequest, container: Container, *, follow: bool, tail: int | None) -> StreamingHttpResponse:
+    """The output as it is, or as it comes, which ends when who reads it no longer may. Raises Problem."""
+
+    def require(user: User) -> None:
+        require_steering(user, container, "read the output of")
+
+    user = cast("User", request.user)  # views that call this ask for signing in
+    require(user)
+    kind = (
+        "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response
+    )
+    if not follow:
+        return StreamingHttpResponse(output.written(container.pk, tail), content_type=kind)
+    place = output.place_to_follow(user.pk)
+    if opened := getattr(request, "scope", {}).get("gpushare.opened"):
+        opened.end()  # it lasts, and has its own budget
+    lines = output.followed(container.pk, visitor.again(request, require), tail)
+    return Lasting(place, lines, content_type=kind)
