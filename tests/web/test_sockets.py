@@ -1,0 +1,185 @@
+"""What stands before WebSockets, and who is believed to be where. Real servers, real handshakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from django.conf import settings as ours
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.support.machine import make_node
+from tests.support.site import Site, person, running_site
+from web.http.sockets import is_own
+from web.models import AuditEntry
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PROXY = "127.0.0.77"
+SETTINGS = {
+    "GPUSHARE_TRUSTED_PROXIES": f"{PROXY} 10.0.0.0/8",
+    "GPUSHARE_BUDGET_WEBSOCKETS": "3",
+    "GPUSHARE_BUDGET_WEBSOCKETS_OF_AN_ADDRESS": "6",
+    "GPUSHARE_BUDGET_CONSOLES": "1",
+    "GPUSHARE_BUDGET_SIGN_INS_A_MINUTE": "5",
+}
+
+
+@pytest.fixture(scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("sockets"), django_db_blocker, **SETTINGS) as site:
+        yield site
+
+
+@pytest.fixture
+def site(_server: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # the rows are made before anything is awaited
+    with _server.database():
+        make_node()
+        yield _server
+
+
+@pytest.fixture
+def cookie(site: Site) -> str:
+    made = site.cookie(person("ann"))
+    return f"{made['name']}={made['value']}"
+
+
+def dashboard(site: Site, cookie: str, address: str = "127.0.0.1", **given: Any) -> connect:
+    return to(site, "/ws/dashboard/", {"Cookie": cookie}, address, **given)
+
+
+def to(site: Site, path: str, headers: dict[str, str], address: str = "127.0.0.1", **given: Any) -> connect:
+    given = {"origin": site.url, **given}
+    return connect(
+        f"ws{site.url.removeprefix('http')}{path}", additional_headers=headers, local_addr=(address, 0),
+        proxy=None, open_timeout=20, **given,
+    )  # fmt: skip
+
+
+async def refused(handshake: connect) -> tuple[int, bytes]:
+    with pytest.raises(InvalidStatus) as caught:
+        async with handshake:
+            pass
+    return caught.value.response.status_code, bytes(caught.value.response.body or b"")
+
+
+async def close_code(socket: ClientConnection) -> int:
+    """With which the server ends it."""
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                await socket.recv()
+    except ConnectionClosed as closed:
+        return closed.rcvd.code if closed.rcvd else 0
+
+
+@pytest.mark.parametrize("path", ["/ws/nothing/", "/ws/", "/", "/ws/containers/7/console/", "/ws/dashboard/more"])
+async def test_an_unknown_path_is_404(site, cookie, path):
+    assert await refused(to(site, path, {"Cookie": cookie})) == (404, b"There is no WebSocket at this address.\n")
+    assert "Traceback" not in (site.home / "server.log").read_text()
+
+
+async def test_a_page_that_a_container_publishes_may_not_open_one(site, cookie):
+    """http://host:20080 is the same site to a browser, which sends our cookies along."""
+    elsewhere = f"{site.url.rpartition(':')[0]}:20080"
+    for origin in (elsewhere, "https://elsewhere.example", "null", None):
+        assert (await refused(dashboard(site, cookie, origin=origin)))[0] == 403, origin
+    async with dashboard(site, cookie) as socket:
+        assert json.loads(await socket.recv())["type"] == "snapshot"
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "scheme", "own"),
+    [
+        ("http://localhost:8000", "localhost:8000", "ws", True),
+        ("http://localhost", "localhost", "ws", True),
+        ("http://localhost:80", "localhost", "ws", True),
+        ("https://localhost", "localhost", "ws", True),  # a proxy with TLS that does not say so
+        ("https://localhost", "localhost:443", "wss", True),
+        ("http://[::1]:8000", "[::1]:8000", "ws", True),
+        ("http://localhost:20080", "localhost:8000", "ws", False),
+        ("http://localhost:20080", "localhost", "ws", False),
+        ("http://localhost", "localhost", "wss", False),
+        ("http://127.0.0.1:8000", "localhost:8000", "ws", False),
+        ("http://evil.example", "evil.example", "ws", False),  # a name that leads here, and is not ours
+        ("http://localhost:x", "localhost", "ws", False),
+        ("file://localhost", "localhost", "ws", False),
+        ("null", "localhost", "ws", False),
+        ("", "", "ws", False),
+        ("https://gpu1.lab.example", "127.0.0.1:8000", "ws", True),
+    ],
+)
+def test_which_origin_is_ours(settings, origin, host, scheme, own):
+    settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
+    settings.CSRF_TRUSTED_ORIGINS = ["https://gpu1.lab.example"]
+    assert is_own(origin, host, scheme) is own
+
+
+async def test_deep_and_large_and_strange_messages_are_no_failure(site, cookie):
+    log = (site.home / "server.log").read_text()
+    async with dashboard(site, cookie) as socket:
+        assert json.loads(await socket.recv())["type"] == "snapshot"
+        for text in ("[" * 60_000, '{"type":' * 7_000, "x" * 60_000, "", "null", '{"type": {}}', b"\0"):
+            await socket.send(text)
+        await socket.send('{"type": "resync"}')
+        async with asyncio.timeout(20):
+            while json.loads(await socket.recv())["type"] != "snapshot":
+                pass
+        await socket.send("x" * (1 << 20))
+        assert await close_code(socket) == 1009  # too big
+    assert (site.home / "server.log").read_text()[len(log) :].count("Traceback") == 0
+
+
+async def test_everything_is_sent_again_once_a_second_at_most(site, cookie):
+    async with dashboard(site, cookie) as socket:
+        await socket.recv()
+        for _ in range(50):
+            await socket.send('{"type": "resync"}')
+        whole, loop = 0, asyncio.get_running_loop()
+        until = loop.time() + 2.5
+        try:
+            async with asyncio.timeout_at(until):
+                while True:
+                    whole += json.loads(await socket.recv())["type"] == "snapshot"
+        except TimeoutError:
+            pass
+        assert 1 <= whole <= 4
+
+
+def sign_in(site: Site, address: str, forwarded: str | None, password: str = "wrong") -> int:
+    headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=20) as client:
+        body = {"username": "ann", "password": password}
+        return client.post(f"{site.url}/api/v1/sign-in/", json=body, headers=headers).status_code
+
+
+def test_nobody_but_a_trusted_proxy_is_believed_about_addresses(site):
+    person("ann")
+    assert [sign_in(site, "127.0.0.80", f"192.0.2.{n}") for n in range(6)] == [401] * 5 + [429]
+    assert set(AuditEntry.objects.values_list("address", flat=True)) == {"127.0.0.80"}
+
+
+def test_behind_a_trusted_proxy_the_rightmost_address_that_is_none_counts(site):
+    person("ann")
+    assert sign_in(site, PROXY, "203.0.113.5, 192.0.2.7, 10.1.2.3") == 401
+    assert AuditEntry.objects.latest("id").address == "192.0.2.7"
+    assert [sign_in(site, PROXY, f"203.0.113.{n}, 192.0.2.8") for n in range(6)] == [401] * 5 + [429]
+    assert sign_in(site, PROXY, "192.0.2.9") == 401, "another person behind the same proxy notices nothing"
+
+
+def test_behind_tls_cookies_belong_to_this_origin_alone(tmp_path, django_db_blocker):
+    with running_site(tmp_path, django_db_blocker, GPUSHARE_TLS="1") as behind, behind.database():
+        person("ann")
+        page = httpx.get(f"{behind.url}/login/")
+        assert page.headers["strict-transport-security"] == "max-age=31536000"
+        told = page.headers["set-cookie"]
+        assert told.startswith("__Host-csrftoken=")
+        assert {"Secure", "Path=/"} <= {part.strip() for part in told.split(";")}
+        assert "Domain" not in told
+    assert ours.SESSION_COOKIE_NAME == "sessionid"
