@@ -49,6 +49,7 @@ from scheduler.engines.host_memory import HostMemory
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
+from scheduler.rounds.anchoring import Anchoring
 from scheduler.rounds.bypass import Bypass
 from scheduler.rounds.contexts import Contexts
 from scheduler.rounds.housekeeping import Housekeeping
@@ -215,6 +216,7 @@ class Scheduler:
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
         )
         self.housekeeping = Housekeeping(self.store)
+        self.anchoring = Anchoring(self.store)
         self.time_limits = TimeLimits(self.ender, self.containers, self.store)
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.intents, self.broker, self.store)
@@ -239,7 +241,7 @@ class Scheduler:
             self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.time_limits.run,
             self.leftovers.run, self.contexts.run,
             self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
-            self.housekeeping.run, self.watchdog.run,
+            self.housekeeping.run, self.watchdog.run, self.anchoring.run,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:

@@ -1,6 +1,6 @@
 """The audit's hash chain: every batch of events or entries gets a seal, and each seal holds the hash of the one before.
 
-`web/audit.py` writes and verifies it; nothing else does.
+`web/audit/` writes and verifies it; nothing else does.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from web import audit
+from web.audit import anchor, verifying
 
 
 class Command(BaseCommand):
@@ -21,13 +22,24 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, known: str, **options: Any) -> None:
-        sound, faults = audit.verify(_seal(known))
+        sound, faults = audit.verify(_seal(known), *_anchored())
         for fault in faults:
             self.stderr.write(fault)
         if faults:
             raise CommandError(f"The audit log was tampered with or is damaged: {len(faults)} faults.")
+        if before := verifying.faults_of_before():
+            self.stderr.write(before)
+        if anchor.read() is None:
+            self.stderr.write(f"There is no {anchor.path()}: an end that was cut off would not be found.")
         number, last = audit.head()
         self.stdout.write(f"The audit log is whole: {sound} seals hold. The last: {number}:{last}")
+
+
+def _anchored() -> list[tuple[int, str]]:
+    try:
+        return [noted] if (noted := anchor.read()) else []
+    except (OSError, ValueError) as error:
+        raise CommandError(str(error)) from None
 
 
 def _seal(text: str) -> tuple[int, str] | None:

@@ -1,0 +1,33 @@
+"""Notes the audit chain's end outside of the database each second, and tells if that was cut off or replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from django.db import DatabaseError
+
+from scheduler.store import Store
+from web.audit import anchor
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0  # seconds; so much of the chain's end can be cut off unseen
+TOLD_EVERY = 60.0  # seconds
+
+
+class Anchoring:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._told = -TOLD_EVERY
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._store.ask(anchor.keep)
+            except (anchor.Moved, ValueError, OSError, DatabaseError) as error:
+                if time.monotonic() - self._told >= TOLD_EVERY:
+                    self._told = time.monotonic()
+                    log.error("the audit log has no new anchor: %s", error)
+            await asyncio.sleep(EVERY)

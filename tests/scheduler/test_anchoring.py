@@ -1,0 +1,35 @@
+"""A running scheduler notes the audit chain's end outside of the database, and tells when it was cut off."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.rounds import anchoring
+from tests.support.eventually import eventually
+from tests.support.host import Host, query
+from web import audit
+from web.audit import anchor
+from web.models import AuditEntry, Chain, Seal
+
+
+async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
+    host: Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anchoring, "EVERY", 0.05)
+
+    def record() -> tuple[int, str]:
+        audit.record("ada", "launch", "c")
+        return audit.head()
+
+    before = await query(record)
+    noted = await query(record)
+    await eventually(lambda: anchor.read() == noted)
+
+    def cut_off() -> None:
+        AuditEntry.objects.filter(seal=noted[0]).delete()
+        Seal.objects.filter(number=noted[0]).delete()
+        Chain.objects.update(number=before[0], hash=before[1])
+
+    await query(cut_off)
+    await eventually(lambda: f"cut off or replaced: seal {noted[0]}" in caplog.text)
+    assert anchor.read() == noted

@@ -1,0 +1,76 @@
+"""What a seal is a hash of: HMAC-SHA-256, by a key from SECRET_KEY. Pure; also for the rows that a migration sees.
+
+The key means that write access to the database alone does not suffice to forge a seal. Every column of a row is in it,
+its id too, and who owned the container: that is who is billed for an event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+
+if TYPE_CHECKING:
+    from web.models import AllocationEvent, AuditEntry, Seal
+
+BEGINNING = "0" * 64  # what the first seal names as the one before
+RESEALED = "audit-resealed"  # the entry that covers, by `before`, all that older releases had sealed with less in it
+
+
+def audit_keys() -> list[bytes]:
+    """The key in use first, then those of SECRET_KEYs that were replaced."""
+    secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    return [hashlib.sha256(b"gpushare audit " + str(secret).encode()).digest() for secret in secrets]
+
+
+def digest(key: bytes, seal: Seal, events: Iterable[tuple[AllocationEvent, int]], entries: Iterable[AuditEntry]) -> str:
+    """A seal's hash. With each event goes its container's owner, by id."""
+    text = hmac.new(key, line("seal", seal.previous, seal.number, time(seal.at), seal.rows), hashlib.sha256)
+    for event, owner in events:
+        text.update(event_line(event, owner))
+    for entry in entries:
+        text.update(entry_line(entry))
+    return text.hexdigest()
+
+
+def before(
+    key: bytes,
+    seals: Iterable[Seal],
+    events: Iterable[tuple[AllocationEvent, int]],
+    entries: Iterable[AuditEntry],
+) -> str:
+    """Of all that older releases have sealed, each of the three by their ids."""
+    text = hmac.new(key, b"before\n", hashlib.sha256)
+    for seal in seals:
+        text.update(line("seal", seal.number, time(seal.at), seal.rows, seal.previous, seal.hash))
+    for event, owner in events:
+        text.update(line(event.seal_id) + event_line(event, owner))
+    for entry in entries:
+        text.update(line(entry.seal_id) + entry_line(entry))
+    return text.hexdigest()
+
+
+def event_line(event: AllocationEvent, owner: int) -> bytes:
+    return line(
+        "event", event.pk, time(event.at), str(event.kind), str(event.container_id), owner, event.gpu_id, event.pid,
+        int(event.bytes), event.used_after, float(event.waited), event.policy, event.detail,
+    )  # fmt: skip
+
+
+def entry_line(entry: AuditEntry) -> bytes:
+    return line(
+        "entry", entry.pk, time(entry.at), entry.action, entry.actor, entry.address, entry.subject, entry.detail
+    )
+
+
+def line(*fields: Any) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()

@@ -1,0 +1,109 @@
+"""Recomputing the chain: which seals hold, and every fault as a sentence. Each row is read once, in order."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from django.db.models import Exists, F, Max, OuterRef, QuerySet
+
+from web.audit import seals
+from web.models import AllocationEvent, AuditEntry, Chain, Seal
+
+Events = list[tuple[AllocationEvent, int]]
+
+
+def verify(*known: tuple[int, str] | None) -> tuple[int, list[str]]:
+    """How many seals hold, and every fault that was found, as sentences. `known`: seals' numbers and hashes noted
+    earlier. What is appended meanwhile is left for the next time."""
+    head = Chain.objects.filter(id=1).first() or Chain()
+    resealed = AuditEntry.objects.filter(action=seals.RESEALED).order_by("id").first()
+    first = resealed.seal_id if resealed else 1
+    sound, expected, previous = 0, 1, seals.BEGINNING
+    faults = [] if resealed is None else _of_before(resealed)
+    for seal, events, entries in _sealed(head.number):
+        old = seal.number < first  # covered as a whole, with what was wrong then
+        if old:
+            pass
+        elif seal.number != expected:
+            faults.append(f"Gap: seal {expected} is missing; next is {seal.number}.")
+        elif seal.previous != previous:
+            faults.append(f"Seal {seal.number} does not follow the one before it.")
+        if not old and seal.rows != len(events) + len(entries):
+            faults.append(f"Seal {seal.number} covers {seal.rows} rows, found {len(events) + len(entries)}.")
+        if old or _holds(seal, events, entries):
+            sound += 1
+        else:
+            faults.append(f"Seal {seal.number} of {seal.at:%Y-%m-%d %H:%M:%S} is broken: it or its rows were changed.")
+        expected, previous = seal.number + 1, seal.hash
+    if (head.number, head.hash) != (expected - 1, previous):
+        faults.append(f"The chain should end with seal {head.number} as it was, but ends with {expected - 1}.")
+    last = Seal.objects.aggregate(last=Max("number"))["last"] or 0
+    if last > (Chain.objects.filter(id=1).first() or Chain()).number:  # read in this order: appending goes on
+        faults.append(f"Seal {last} lies beyond the end of the chain.")
+    faults += [*_unsealed(AllocationEvent.objects.all()), *_unsealed(AuditEntry.objects.all())]
+    for number, noted in filter(None, known):
+        if not Seal.objects.filter(number=number, hash=noted).exists():
+            faults.append(f"Seal {number} is not what it was when its hash was noted.")
+    return sound, faults
+
+
+def faults_of_before() -> str:
+    """What was wrong with the chain when an older release's rows were sealed as they are now; empty if nothing was."""
+    resealed = AuditEntry.objects.filter(action=seals.RESEALED).order_by("id").first()
+    if resealed is None or not resealed.detail.get("how_many_faults"):
+        return ""
+    return f"Until {resealed.at:%Y-%m-%d %H:%M:%S} it was not whole: {' '.join(resealed.detail['faults'])}"
+
+
+def _holds(seal: Seal, events: Events, entries: list[AuditEntry]) -> bool:
+    return any(hmac.compare_digest(seals.digest(key, seal, events, entries), seal.hash) for key in seals.audit_keys())
+
+
+def _of_before(resealed: AuditEntry) -> list[str]:
+    """What an older release has sealed holds by the entry that the migration made of it."""
+    noted, last = str(resealed.detail.get("digest", "")), resealed.seal_id - 1
+
+    def digest(key: bytes) -> str:
+        events = ((event, event.owner) for event in _events(last).order_by("id").iterator())
+        entries = AuditEntry.objects.filter(seal__lte=last).order_by("id").iterator()
+        return seals.before(key, Seal.objects.filter(number__lte=last).order_by("number").iterator(), events, entries)
+
+    if any(hmac.compare_digest(digest(key), noted) for key in seals.audit_keys()):
+        return []
+    return [f"What stood there on {resealed.at:%Y-%m-%d %H:%M:%S}, up to seal {last}, was changed since."]
+
+
+def _events(last: int) -> QuerySet[Any]:
+    return AllocationEvent.objects.filter(seal__lte=last).annotate(owner=F("container__owner_id"))
+
+
+def _unsealed(rows: QuerySet[Any]) -> Iterator[str]:
+    """The database promises that there are none, but whoever writes it can take that promise away."""
+    for row in rows.filter(~Exists(Seal.objects.filter(number=OuterRef("seal_id")))).order_by("id").iterator():
+        kind = row._meta.verbose_name
+        yield f"The {kind} {row.pk} of {row.at:%Y-%m-%d %H:%M:%S} has no seal: it was not written by this appliance."
+
+
+def _sealed(last: int) -> Iterator[tuple[Seal, Events, list[AuditEntry]]]:
+    """Each seal up to `last` with its rows, read once and in order: a merge of three sorted streams."""
+    events = _by_seal(_events(last).order_by("seal_id", "id").iterator())
+    entries = _by_seal(AuditEntry.objects.filter(seal__lte=last).order_by("seal_id", "id").iterator())
+    event, entry = next(events, None), next(entries, None)
+    for seal in Seal.objects.filter(number__lte=last).order_by("number").iterator():
+        own_events: Events = []
+        own_entries: list[AuditEntry] = []
+        while event is not None and event[0] <= seal.number:
+            own_events = [(row, row.owner) for row in event[1]] if event[0] == seal.number else []
+            event = next(events, None)
+        while entry is not None and entry[0] <= seal.number:
+            own_entries = entry[1] if entry[0] == seal.number else []
+            entry = next(entries, None)
+        yield seal, own_events, own_entries
+
+
+def _by_seal(rows: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
+    for number, group in groupby(rows, key=lambda row: int(row.seal_id)):
+        yield number, list(group)
