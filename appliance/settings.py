@@ -64,7 +64,7 @@ ALLOWED_HOSTS = environment.words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1
 CSRF_TRUSTED_ORIGINS = environment.words("GPUSHARE_TRUSTED_ORIGINS")
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "web.adminsite.Config",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

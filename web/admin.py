@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
+from django.contrib.auth.models import Group, User
 from django.db import models
 from django.db.models.signals import post_save
 from django.dispatch import receiver
 from django.http import HttpRequest
 
 from web import audit
+from web.adminsite import watch
 from web.models import AllocationEvent, Allowance, AuditEntry, Claim, Command, Container, Gpu, Node, Token
-from web.people.allowances import Allowed
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -24,7 +24,6 @@ else:
     ModelAdmin = admin.ModelAdmin
     TabularInline = admin.TabularInline
 
-_LIMITS = [field.name for field in fields(Allowed)]
 admin.site.site_header = admin.site.site_title = "gpushare"
 
 
@@ -112,16 +111,10 @@ class AllowanceAdmin(ModelAdmin):
     formfield_overrides = {models.JSONField: {"form_class": Texts}}
     list_display = ["__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest"]
 
-    def save_model(self, request: HttpRequest, obj: Allowance, form: Any, change: bool) -> None:
-        before = Allowance.objects.filter(pk=obj.pk).values(*_LIMITS).first()
-        super().save_model(request, obj, form, change)
-        after = {name: getattr(obj, name) for name in _LIMITS}
-        audit.record(request.user.get_username(), "allowance", obj, before=before, after=after)
-
 
 @receiver(post_save, sender=LogEntry)
 def record_what_admins_do(instance: LogEntry, created: bool, **_: Any) -> None:
-    """Whatever is added, changed or deleted here is in the audit log too: people, groups, allowances, tokens."""
+    """What Django tells of a form is in the audit log too; what became of the rows is by adminsite.py."""
     if created:
         kind = f"{instance.content_type}: " if instance.content_type else ""
         audit.record(
@@ -130,3 +123,6 @@ def record_what_admins_do(instance: LogEntry, created: bool, **_: Any) -> None:
             f"{kind}{instance.object_repr}",
             what=instance.get_change_message(),
         )
+
+
+watch(User, Group, Allowance, Token)

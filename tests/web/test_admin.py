@@ -100,3 +100,58 @@ def test_an_allowance_that_cannot_be_is_refused_beside_its_field_whatever_was_ty
     assert answer.status_code == 200
     assert "images" in answer.context["adminform"].form.errors
     assert not Allowance.objects.exists()
+
+
+def done(did: str, action: str = "") -> list[AuditEntry]:
+    return [entry for entry in AuditEntry.objects.order_by("id") if entry.detail.get("did") == did
+            and action in ("", entry.action)]  # fmt: skip
+
+
+def selected(browser: Client, model: str, *rows: object) -> None:
+    """As a person does who ticks rows in a list and deletes them."""
+    form = {"action": "delete_selected", "_selected_action": [str(row.pk) for row in rows], "post": "yes"}
+    answer = browser.post(f"/admin/{model}/", form)
+    assert answer.status_code == 302, answer.content
+
+
+def test_rows_deleted_together_are_each_recorded_with_what_was_there(browser, ada):
+    bob = make_user("bob")
+    for user, size in ((ada, 1), (bob, 2)):
+        Allowance.objects.create(user=user, containers=size)
+        tokens.make(user)
+    selected(browser, "web/allowance", *Allowance.objects.all())
+    selected(browser, "web/token", *ada.tokens.all())
+    told = {
+        (entry.actor, entry.subject, entry.detail["before"]["containers"]) for entry in done("deleted", "allowance")
+    }
+    assert told == {("root", "ada", 1), ("root", "bob", 2)}
+    (token,) = done("deleted", "token")
+    assert token.detail["before"]["digest"] == "…"
+    selected(browser, "auth/user", bob)
+    assert [entry.subject for entry in done("deleted", "user")] == ["bob"]
+    assert [entry.subject for entry in done("deleted", "token")][1:] == ["bob: token"]  # it went along
+    assert audit.verify()[1] == []
+
+
+def test_groups_deleted_together_and_changed_memberships_are_recorded(browser, ada):
+    made = [Group.objects.create(name=name) for name in ("one", "two")]
+    form = {"username": "ada", "date_joined_0": "2026-11-20", "date_joined_1": "12:00:00", "is_active": "on",
+            "groups": [made[0].pk]}  # fmt: skip
+    assert browser.post(f"/admin/auth/user/{ada.pk}/change/", form).status_code == 302
+    (added,) = done("groups added")
+    assert (added.actor, added.action, added.subject, added.detail["which"]) == ("root", "user", "ada", ["one"])
+    selected(browser, "auth/group", *made)
+    assert {entry.detail["before"]["name"] for entry in done("deleted", "group")} == {"one", "two"}
+
+
+def test_a_new_password_is_recorded_and_not_told(browser, ada):
+    form = {"password1": "a long enough password", "password2": "a long enough password"}
+    assert browser.post(f"/admin/auth/user/{ada.pk}/password/", form).status_code == 302
+    entry = done("changed", "user")[-1]
+    assert (entry.subject, entry.detail["after"]["password"]) == ("ada", "…")
+    assert "pbkdf2" not in str(entry.detail)
+
+
+def test_what_is_done_elsewhere_is_not_taken_for_an_admins_doing(browser, ada):
+    Allowance.objects.create(user=ada, containers=1).delete()
+    assert done("deleted") == done("added") == []
