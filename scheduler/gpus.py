@@ -108,6 +108,9 @@ def simulated_card(simulation: str, home: Path, build: Path) -> Path:
     """The state file of this simulation, made if it is not there. It outlives the scheduler, as a card does."""
     count, size = shim.sim.parse(simulation)
     path = home / "card" / f"{count}x{size}"
+    if path.exists() and not shim.sim.is_whole(path, build):
+        log.warning("The simulated card %s was cut off or overwritten: a new one takes its place.", path)
+        path.unlink()  # programs on it have lost it anyway
     if not path.exists():
         path.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
         shim.sim.create(simulation, path, build)

@@ -30,6 +30,13 @@ def load_nvml(build: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(build / "sim" / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
 
 
+def is_whole(path: Path, build: Path) -> bool:
+    """Whether this is a card's file as it was made: any program on the card can cut it off."""
+    ask = load_nvml(build).sim_card_is_whole
+    ask.argtypes = [ctypes.c_char_p]
+    return bool(ask(os.fsencode(path)))
+
+
 def create(description: str, path: Path, build: Path, free_delay: float = FREE_DELAY) -> None:
     """Makes the card file at `path`, which must not exist yet. Sizes are rounded down to 2 MiB."""
     gpus, size = parse(description)

@@ -32,8 +32,9 @@ enum { FREE = 0, LIVE = 1, DEAD = 2 };
 
 static struct card *card;
 static int card_fd = -1;
-static bool at_home;  /* this process is in the card's own PID namespace */
-static int self = -1; /* this process's entry */
+static uint64_t mapped; /* bytes of the card's file, when it was opened */
+static bool at_home;    /* this process is in the card's own PID namespace */
+static int self = -1;   /* this process's entry */
 static uint32_t self_id;
 static uint64_t self_state;
 
@@ -120,6 +121,7 @@ static void open_card(void) {
         return;
     card_fd = fd;
     card = found;
+    mapped = file_size(found);
     at_home = pid_namespace() == card->home_namespace;
     static bool told;
     if (!told) told = pthread_atfork(NULL, NULL, in_child) == 0;
@@ -145,6 +147,23 @@ void card_close(void) {
         card_fd = -1;
     }
     pthread_mutex_unlock(&open_lock);
+}
+
+bool card_whole(void) {
+    struct stat status;
+    return fstat(card_fd, &status) == 0 && (uint64_t)status.st_size >= mapped && card->magic == CARD_MAGIC;
+}
+
+bool card_is_whole(const char *path) {
+    static struct card head;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    struct stat status;
+    bool whole = fstat(fd, &status) == 0 && pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+                 head.magic == CARD_MAGIC && head.gpus >= 1 && head.gpus <= CARD_GPUS &&
+                 file_size(&head) <= (uint64_t)status.st_size;
+    close(fd);
+    return whole;
 }
 
 void card_uuid_text(const uint8_t *uuid, char *text) {

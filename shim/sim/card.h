@@ -75,6 +75,11 @@ struct card *card_open(void);
 /* For a process that only looks: nothing of the card may be in use any more, and none of it is its own. */
 void card_close(void);
 
+/* Whether all of the card's file is there: any program on it can cut it off, and a touch of what is gone ends who does.
+ */
+bool card_whole(void);
+bool card_is_whole(const char *path); /* the same of one that is not open */
+
 void card_uuid_text(const uint8_t *uuid, char *text);
 
 /* Gives this process an entry. False: the table is full. */

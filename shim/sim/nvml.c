@@ -17,6 +17,7 @@ enum {
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_UNKNOWN = 999,
 };
 typedef int nvmlReturn_t;
@@ -31,6 +32,7 @@ static _Atomic int users;
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
         if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED;                                                 \
+        if (!card_whole()) return NVML_ERROR_GPU_IS_LOST;                                                              \
         if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;                                                          \
     } while (0)
 
@@ -61,7 +63,7 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
 }
 
 EXPORT nvmlReturn_t nvmlShutdown(void) {
-    CHECK(true);
+    if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED;
     pthread_mutex_lock(&users_lock);
     if (atomic_fetch_sub(&users, 1) == 1) card_close(); /* the next user may name another card */
     pthread_mutex_unlock(&users_lock);
@@ -84,6 +86,8 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t error) {
             return "Insufficient Size";
         case NVML_ERROR_DRIVER_NOT_LOADED:
             return "Driver Not Loaded";
+        case NVML_ERROR_GPU_IS_LOST:
+            return "GPU is lost";
         default:
             return "Unknown Error";
     }
@@ -307,3 +311,5 @@ EXPORT void sim_card_speed(uint64_t out, uint64_t in) {
 /* What the next checkpointing step (1 lock, 2 checkpoint, 3 restore, 4 unlock) of any process comes to: 1 it fails,
  * 2 it hangs, 3 the process dies, 4 the asker dies once it has asked. */
 EXPORT void sim_card_fault(unsigned step, unsigned how) { atomic_store(&card_open()->fault, step | how << 8); }
+
+EXPORT int sim_card_is_whole(const char *path) { return card_is_whole(path); }
