@@ -41,10 +41,12 @@ class Address:
 def _prepare() -> str:
     """The database as this release needs it, and the first administrator's token."""
     try:
+        if settings.GPUSHARE_WEB_USER:
+            web_user.share(settings.GPUSHARE_HOME, settings.GPUSHARE_WEB_USER)
         with writing_in_words():
             call_command("migrate", verbosity=0, interactive=False)
             return ensure_admin()
-    except CANNOT_START as error:
+    except (*CANNOT_START, CannotStart) as error:
         raise CommandError(str(error)) from None
 
 
@@ -66,8 +68,6 @@ class Appliance:
     def __enter__(self) -> Appliance:
         self.address = Address(self._host, self._port, _prepare())
         connections.close_all()
-        if settings.GPUSHARE_WEB_USER:
-            web_user.share(settings.GPUSHARE_HOME, settings.GPUSHARE_WEB_USER)
         get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start
         self._listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused
         gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms

@@ -85,13 +85,14 @@ def _is_unused(number: int) -> bool:
 
 
 def share(home: Path, user: WebUser) -> None:
-    """As root: makes the folders of the web user's group, with what an earlier start left in them."""
+    """As root: makes the folders of the web user's group, with what an earlier start left there. Raises CannotStart."""
     for name, mode in FOLDERS.items():
         folder = home / name
         folder.mkdir(mode=0o700, exist_ok=True)
         if (folder.stat().st_gid, stat.S_IMODE(folder.stat().st_mode)) != (user.gid, mode):
-            for path in folder.iterdir():
-                os.chown(path, -1, user.gid, follow_symlinks=False)
+            if not mode & 0o020:  # only root has written there, so what lies there is what it seems
+                for path in folder.iterdir():
+                    os.chown(path, -1, user.gid, follow_symlinks=False)
             os.chown(folder, 0, user.gid)
             folder.chmod(mode)  # last: a start that was cut off does all of it again
     for path in (home / DATABASE / name for name in FILES):
@@ -101,11 +102,13 @@ def share(home: Path, user: WebUser) -> None:
 
 def _share_file(path: Path, user: WebUser) -> None:
     """The web user made it or could have put another in its place: no link is followed, no other file's mode set."""
+    if path.is_symlink():
+        raise CannotStart(f"{path} is a link: it has to be a file of its own.")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            raise ImproperlyConfigured(f"{path} is not a file of its own.")
+            raise CannotStart(f"{path} has another name, or is no file: it has to be a file of its own.")
         os.fchown(descriptor, 0, user.gid)
         os.fchmod(descriptor, 0o660)
     finally:

@@ -165,6 +165,21 @@ def test_a_user_who_cannot_write_the_database_is_refused_in_a_sentence_if_asked_
     assert "the web process stays root" in (tmp_path / "home.log").read_text()
 
 
+@pytest.mark.parametrize("make", [os.link, os.symlink])
+def test_a_database_that_is_another_file_is_refused_before_anything_is_written_to_it(tmp_path, make):
+    """By a link root would be led to a file of somebody's choice, and give that to the web user."""
+    (tmp_path / "home/database").mkdir(parents=True)
+    (other := tmp_path / "other").touch(mode=0o600)
+    make(other, tmp_path / "home/database/gpushare.sqlite3")
+    environ = {**os.environ, "GPUSHARE_HOME": str(tmp_path / "home"), "PORT": "0"}
+    up = [sys.executable, "manage.py", "up"]
+    ended = subprocess.run(up, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "CommandError: " in ended.stderr
+    assert "it has to be a file of its own" in ended.stderr
+    assert (other.stat().st_size, other.stat().st_mode & 0o777, other.stat().st_gid) == (0, 0o600, os.getgid())
+
+
 def test_who_it_is():
     assert web_user.find("root") is None
     assert web_user.find("0") is None
