@@ -117,6 +117,7 @@ def _share_file(path: Path, user: WebUser) -> None:
 
 def become(user: WebUser, home: Path, database: Path | None, program: Path) -> None:
     """In the web process, for the rest of its life. `database`: a file, if it is one. Raises CannotStart."""
+    before = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _check(user, [program / "manage.py", Path(os.__file__)], [database, database.parent] if database else [])
         _look_from_afar(user, [program, *_python()], home, database)
@@ -125,8 +126,11 @@ def become(user: WebUser, home: Path, database: Path | None, program: Path) -> N
             raise CannotStart(
                 f"The web process cannot be {user.name} ({error}). GPUSHARE_WEB_USER=root lets it be root."
             ) from None
+        _libc.setns(before, CLONE_NEWNS)  # without what was mounted until it failed
         log.warning("the web process stays root: it cannot be somebody without rights here (%s)", error)
         return
+    finally:
+        os.close(before)
     os.setsid()  # away from the terminal of whoever started it
     for capability in range(64):
         _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -153,10 +157,15 @@ def _look_from_afar(user: WebUser, program: Sequence[Path], home: Path, database
     if _libc.unshare(CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "no mounts of its own")
     _mount("none", Path("/"), "none", MS_REC | MS_SLAVE)  # what the host mounts later is seen here, ours is not there
-    folders = sorted({*program, *(home / name for name in FOLDERS), *([database.parent] if database else [])})
-    originals = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for folder in folders}
+    named = {*program, *(home / name for name in FOLDERS), *([database.parent] if database else [])}
+    folders = [*sorted({folder.resolve() for folder in named}), *sorted(named)]  # a link is there if what it means is
+    originals = {
+        folder: os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for folder in dict.fromkeys(folders)
+    }
+    os.umask(0o022)  # or it could not pass what is made here
     for folder, original in originals.items():
-        if closed := next((above for above in reversed(folder.parents) if not user.may(above, PASSES)), None):
+        above = [parent for parent in reversed(folder.parents) if parent.exists()]
+        if closed := next((parent for parent in above if not user.may(parent, PASSES)), None):
             _mount("tmpfs", closed, "tmpfs", NOTHING_MORE, "size=64k,mode=0755")
         if not folder.exists():
             folder.mkdir(0o755, parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from appliance import web_user
+from appliance.parts import CannotStart
 from tests.support.appliance import ROOT, Appliance, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
@@ -178,6 +181,26 @@ def test_a_database_that_is_another_file_is_refused_before_anything_is_written_t
     assert "CommandError: " in ended.stderr
     assert "it has to be a file of its own" in ended.stderr
     assert (other.stat().st_size, other.stat().st_mode & 0o777, other.stat().st_gid) == (0, 0o600, os.getgid())
+
+
+def test_a_program_behind_a_link_into_somebodys_own_folder_can_be_read(tmp_path):
+    program, home = tmp_path / "own/program", tmp_path / "home"
+    program.mkdir(parents=True)
+    (program / "manage.py").write_text("read")
+    home.mkdir()
+    user = web_user.WebUser("test", 60999, 60999)
+    web_user.share(home, user)
+    with tempfile.TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o755)
+        link = Path(open_to_all) / "link"
+        link.symlink_to(program)
+        if (pid := os.fork()) == 0:
+            failed = 1
+            with contextlib.suppress(OSError, CannotStart):
+                web_user.become(user, home, None, link)
+                failed = (os.getuid(), (link / "manage.py").read_text()) != (60999, "read")
+            os._exit(failed)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_who_it_is():
