@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_HUNDREDTHS = Decimal("0.01")
 LARGEST = 2**63 - 1
 
 
@@ -33,9 +34,13 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest text with at most two decimals: 2 GiB, 1.5 MiB, 512 bytes."""
+    """The shortest text with at most two decimals: 2 GiB, 1.5 MiB, 512 bytes.
+
+    The one that people read everywhere: `size` in static/gpushare/parts/format.js and in scheduler/core/admission.py,
+    which cannot call this, writes the same. Halves are rounded up, as JavaScript's toFixed does: 1.125 is 1.13.
+    """
     value, unit = float(size), 0
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    number = f"{value:.2f}".rstrip("0").rstrip(".")
-    return f"{number} {_UNITS[unit]}"
+    number = str(Decimal(value).quantize(_HUNDREDTHS, ROUND_HALF_UP))
+    return f"{number.rstrip('0').rstrip('.')} {_UNITS[unit]}"

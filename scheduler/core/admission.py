@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Decimal
 from math import isnan
 
 from scheduler.core import safety
@@ -9,12 +10,15 @@ from scheduler.core.changes import put_container
 from scheduler.core.events import Reason, Refused
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, State
 
+_HUNDREDTHS = Decimal("0.01")
+
 
 def size(amount: int) -> str:
     """Bytes for people: "1.5 GiB". The text is the one that every screen has for it (`web.sizes.format_size`)."""
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(amount) >= unit:
-            return f"{amount / unit:.2f}".rstrip("0").rstrip(".") + f" {name}"
+            number = str(Decimal(amount / unit).quantize(_HUNDREDTHS, ROUND_HALF_UP))
+            return number.rstrip("0").rstrip(".") + f" {name}"
     return f"{amount} bytes"
 
 

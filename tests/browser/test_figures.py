@@ -7,8 +7,8 @@ import random
 from playwright.sync_api import expect
 
 from tests.support import rows
-from web.sizes import parse_size
-from web.templatetags.gpushare import duration, size
+from web.sizes import format_size, parse_size
+from web.templatetags.gpushare import duration
 
 UNITS = [1, 2**10, 2**20, 2**30, 2**40]
 WRITTEN = """async ([name, values]) => {
@@ -18,14 +18,14 @@ WRITTEN = """async ([name, values]) => {
 }"""
 
 
-def test_a_size_and_a_duration_have_one_text_in_templates_and_scripts(site, open_as):
+def test_a_size_and_a_duration_have_one_text_in_templates_reasons_and_scripts(site, open_as):
     rows.gpu()
     page = open_as("ann", "/")
     draw = random.Random(7)
-    # Halves of what is shown last, too: 1.25 GiB lies between two texts.
+    # Halves of what is shown last, too: 1.125 GiB lies between two texts.
     sizes = [0, 1, 2**63 - 1, *(unit * eighths // 8 for unit in UNITS for eighths in (*range(1, 40), 804, 8191, 8188))]
     sizes += [draw.randrange(2 ** draw.randrange(1, 60)) for _ in range(300)]
-    assert page.evaluate(WRITTEN, ["size", sizes]) == [size(each) for each in sizes]
+    assert page.evaluate(WRITTEN, ["size", sizes]) == [format_size(each) for each in sizes]
     seconds = [draw.choice([1, 60, 3600, 86400]) * draw.random() * 70 for _ in range(300)]
     assert page.evaluate(WRITTEN, ["duration", seconds]) == [duration(each) for each in seconds]
 

@@ -134,7 +134,7 @@ def test_the_report_by_image_says_how_much_to_ask_for_and_from_how_many_runs(ada
     browser = browser_of(ada)
     page = re.sub(r"\s+", " ", browser.get("/reports/", {"group_by": "image"}).content.decode())
     (row,) = re.findall(r"<td class=\"wrap\"><code>python train.py</code>.*?</tr>", page)
-    assert re.findall(r"number\">(.*?)</td>", row) == ["2", "0", "3 GiB", "3.2 GiB"]
+    assert re.findall(r"number\">(.*?)</td>", row) == ["2", "0", "3 GiB", "3.19 GiB"]
     (own,) = re.findall(r"<td class=\"wrap\">any of yours</td>.*?</tr>", page)
     assert re.findall(r"number\">(.*?)</td>", own) == ["2", "0", "3 GiB", "too few runs"]
     assert "How much to ask for" not in browser.get("/reports/").content.decode()
@@ -147,7 +147,7 @@ def test_the_form_says_what_a_suggestion_is_from(ada, gpu):
         run(ada, gpu, str(number), 2 * GIB)
     append(run(ada, gpu, "hungry", 2 * GIB), NOW, EventKind.REJECTED, gpu)
     told = ask("python 'train.py'")
-    assert told["size"] == "2.12GiB"
+    assert told["size"] == "2.13GiB"
     assert told["text"] == (
         f"3 runs of it took up to 2 GiB. All had this command; the last ended on {NOW:%Y-%m-%d}. "
         "Not counted: 1 in which a request was rejected."

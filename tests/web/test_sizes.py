@@ -32,7 +32,10 @@ def test_bytes_are_read_back_exactly(size):
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (2**31, "2 GiB"), (3 * 2**19, "1.5 MiB"), (5 * 2**40 * 1024, "5120 TiB")]
-)
+    ("size", "text"),
+    [
+        (0, "0 bytes"), (2**31, "2 GiB"), (3 * 2**19, "1.5 MiB"), (9 * 2**17, "1.13 MiB"), (5 * 2**50, "5120 TiB"),
+    ],
+)  # fmt: skip
 def test_a_size_is_written_for_people(size, text):
     assert format_size(size) == text

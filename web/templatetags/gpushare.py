@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from django import template
 
-register = template.Library()
+from web.sizes import format_size
 
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_ONES, _TENTHS = Decimal("1"), Decimal("0.1")
+register = template.Library()
 
 
 @register.filter
 def size(count: int | None) -> str:
-    """1610612736 → "1.5 GiB": rounded as static/gpushare/parts/format.js does, so that a live row does not flicker."""
-    if not count:
-        return "0"
-    value, unit = float(count), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    last = _ONES if unit < 2 or value >= 100 else _TENTHS
-    rounded = Decimal(value).quantize(last, ROUND_HALF_UP)  # as toFixed does: 1.25 is 1.3, and not 1.2
-    return str(rounded).removesuffix(".0") + f" {_UNITS[unit]}"
+    """1610612736 → "1.5 GiB"."""
+    return format_size(count or 0)
 
 
 @register.filter

@@ -8,17 +8,15 @@ export function t(key, values = {}) {
 
 const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
 
-/** 1610612736 → "1.5 GiB". One decimal is as much as a bar can show; exact bytes stand in the details. */
+/** 1610612736 → "1.5 GiB", as web/sizes.py writes it: at most two decimals. */
 export function size(bytes) {
   let value = bytes ?? 0,
     unit = 0;
-  if (!value) return "0";
   while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
     value /= 1024;
     unit += 1;
   }
-  const digits = unit < 2 || value >= 100 ? 0 : 1;
-  return `${value.toFixed(digits).replace(/\.0$/, "")} ${UNITS[unit]}`;
+  return `${Number(value.toFixed(2))} ${UNITS[unit]}`;
 }
 
 /** 75 → "1 min 15 s". Two units at the most. */
