@@ -141,7 +141,9 @@ class TestRealDocker:
         error = await self.refused(a_launch("true", memory=1 << 20))
         assert (error.code, error.field, error.status) == ("memory_too_small", "memory", 400)
 
-    @pytest.mark.parametrize("port", ["80", "x:80", "80:80/icmp", "1:2:3:4:x", "127.0.0.1:20080:80", "20080:0", "20080:65536"])
+    @pytest.mark.parametrize(
+        "port", ["80", "x:80", "80:80/icmp", "1:2:3:4:x", "127.0.0.1:20080:80", "20080:0", "20080:65536"]
+    )
     async def test_port_that_is_none(self, a_launch: Launcher, port: str) -> None:
         assert ((error := await self.refused(a_launch("true", ports=[port]))).code, error.field) == (
             "bad_port",

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0004_container_working_dir"),
+        ("web", "0006_container_swap"),
     ]
 
     operations = [
