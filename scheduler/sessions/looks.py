@@ -2,7 +2,7 @@
 
 A process chooses how long its map is, and can hold the lock that the kernel takes to read it. So each look has a thread
 of its own, of which nobody waits for the end but who asked; and those at one container's processes come one
-after the other, so that no container has more than one thread. Nobody waits for them at the end either, as in closer.py.
+after the other, so that no container has more than one thread. Even the end of the scheduler does not wait for them.
 """
 
 from __future__ import annotations
