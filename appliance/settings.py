@@ -14,7 +14,8 @@ from pathlib import Path
 
 import dj_database_url
 
-from appliance import budgets, database, directory, environment, flags, web_user
+from appliance import budgets, database, directory, environment, flags
+from appliance.running import web_user
 from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent

@@ -123,7 +123,7 @@ def spent(pid: int) -> float:
 def measure(appliance: Appliance, path: str, clients: int, seconds: float) -> tuple[list[float], float]:
     """Seconds that each answer took, and seconds of the web process's CPU to an answer."""
     took: list[float] = []
-    web = appliance.parts()["web"]
+    web = appliance.running.parts()["web"]
     before = spent(web)
 
     async def run() -> None:

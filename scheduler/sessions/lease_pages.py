@@ -20,7 +20,7 @@ from typing import Self
 
 from scheduler.gpus import uuid_bytes
 from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage
-from shim.slots import Slot
+from shim.binding.slots import Slot
 
 __all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "is_mapped", "make", "slots", "take_over"]
 

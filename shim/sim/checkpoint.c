@@ -9,13 +9,11 @@
 #include "driver.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-enum state { RUNNING = 0, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3 }; /* CUprocessState */
+enum state { RUNNING = GATE_OPEN, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3 }; /* CUprocessState */
 enum step { LOCK = 1, CHECKPOINT = 2, RESTORE = 3, UNLOCK = 4 };
 
 /* An order: what to do, how long a lock may wait for running calls, and a number, so that none is like the last. */
@@ -26,53 +24,17 @@ enum step { LOCK = 1, CHECKPOINT = 2, RESTORE = 3, UNLOCK = 4 };
 
 #define LIVES_EVERY_MS 50 /* how often an asker looks whether the one it asks still lives */
 
-static _Thread_local unsigned depth;
-static _Atomic int shared; /* IPC handles given out or opened */
-
-static void wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
-
-/* Returns when `word` is no longer `value`, is woken, or the time is over. */
-static void wait_while(_Atomic uint32_t *word, uint32_t value, unsigned ms) {
-    struct timespec at_most = {ms / 1000, (long)(ms % 1000) * 1000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, value, ms > 0 ? &at_most : NULL, NULL, 0);
-}
-
 static uint64_t now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* ---- the program's threads ---- */
-
-bool checkpoint_enter(void) {
-    struct card_process *process = card_self();
-    if (depth++ > 0 || process == NULL) return false;
-    struct card_checkpoint *mine = &process->checkpoint;
-    for (;;) {
-        atomic_fetch_add(&mine->inside, 1);
-        uint32_t state = atomic_load(&mine->state);
-        if (state == RUNNING) return true;
-        if (atomic_fetch_sub(&mine->inside, 1) == 1) wake(&mine->inside);
-        wait_while(&mine->state, state, 0);
-    }
-}
-
-void checkpoint_leave(const bool *inside) {
-    depth--;
-    struct card_process *process = card_self();
-    if (!*inside || process == NULL) return;
-    struct card_checkpoint *mine = &process->checkpoint;
-    if (atomic_fetch_sub(&mine->inside, 1) == 1 && atomic_load(&mine->state) != RUNNING) wake(&mine->inside);
-}
-
-void checkpoint_shared(int more) { atomic_fetch_add(&shared, more); }
-
 /* ---- the driver's thread ---- */
 
 static void enter_state(struct card_checkpoint *mine, enum state state) {
     atomic_store(&mine->state, state);
-    wake(&mine->state);
+    gate_wake(&mine->state);
 }
 
 static CUresult lock(struct card_checkpoint *mine, unsigned patience_ms) {
@@ -84,7 +46,7 @@ static CUresult lock(struct card_checkpoint *mine, unsigned patience_ms) {
             enter_state(mine, RUNNING);
             return CUDA_ERROR_NOT_READY;
         }
-        wait_while(&mine->inside, inside, patience_ms > 0 ? patience_ms - (unsigned)waited : 0);
+        gate_wait(&mine->inside, inside, patience_ms > 0 ? patience_ms - (unsigned)waited : 0);
     }
     return CUDA_SUCCESS;
 }
@@ -100,7 +62,7 @@ static CUresult checkpoint(struct card_process *process) {
     static bool before;
     struct card_checkpoint *mine = &process->checkpoint;
     struct card *card = card_open();
-    if (heap_has_managed() || atomic_load(&shared) > 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if (heap_has_managed() || gate_shared() > 0) return CUDA_ERROR_NOT_SUPPORTED;
     uint64_t units = 0;
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) units += atomic_load(&process->held[gpu]);
     take_time(before ? units : 2 * units, atomic_load(&card->out_rate));
@@ -164,12 +126,12 @@ static void *serve(void *nothing) {
         struct card_checkpoint *mine = &process->checkpoint;
         uint32_t order = atomic_load(&mine->order);
         if (order == atomic_load(&mine->answered)) {
-            wait_while(&mine->order, order, 0);
+            gate_wait(&mine->order, order, 0);
             continue;
         }
         atomic_store(&mine->result, carry_out(process, order));
         atomic_store(&mine->answered, order);
-        wake(&mine->answered);
+        gate_wake(&mine->answered);
     }
     return nothing;
 }
@@ -209,10 +171,10 @@ static CUresult ask(int pid, enum step step, unsigned patience_ms) {
             uint32_t order = ORDER((last >> 24) + 1, (uint32_t)step, patience_ms);
             if (!atomic_compare_exchange_strong(&theirs->order, &last, order)) continue;
             mine = order;
-            wake(&theirs->order);
+            gate_wake(&theirs->order);
             if (comes_to(step, ASKER_DIES)) kill(getpid(), SIGKILL);
         }
-        wait_while(&theirs->answered, answered, LIVES_EVERY_MS);
+        gate_wait(&theirs->answered, answered, LIVES_EVERY_MS);
         if (card_process_of(pid) != process) break;
     }
     return CUDA_ERROR_INVALID_VALUE; /* it is dead */

@@ -3,6 +3,7 @@
 #define SIM_DRIVER_H
 
 #include "card.h"
+#include "gate.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -24,15 +25,10 @@ struct entry {
     } while (0)
 #define ENTERED()                                                                                                      \
     COUNTED();                                                                                                         \
-    __attribute__((cleanup(checkpoint_leave), unused)) bool sim_inside = checkpoint_enter()
+    __attribute__((cleanup(gate_leave), unused)) bool sim_inside = gate_enter()
 
 /* ---- checkpoint.c ---- */
 
-/* Waits until this process is not locked. True: this is the thread's outermost call, and it is counted as inside. */
-bool checkpoint_enter(void);
-void checkpoint_leave(const bool *inside);
-/* One more, or one fewer, handle of memory that several processes use. */
-void checkpoint_shared(int more);
 /* From now on this process can be locked and checkpointed from outside. */
 void checkpoint_serve(void);
 

@@ -9,7 +9,7 @@ from tests.support.appliance import ROOT
 
 SCRIPT = """
 import os, signal
-from appliance.parts import Part, Parts
+from appliance.running.parts import Part, Parts
 
 fork, starts = os.fork, []
 
@@ -43,7 +43,7 @@ def test_part_that_cannot_be_forked_just_now_is_started_a_little_later():
 
 ORPHAN = """
 import ctypes, os, signal, time
-from appliance.parts import Part, Parts, tell_started
+from appliance.running.parts import Part, Parts, tell_started
 
 def live():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is told of its parent's death, and goes on for a moment

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-import shim.slots
+import shim.binding.slots
 from scheduler.core.state import State
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
@@ -48,8 +48,8 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
                 raise Killed
             return call
 
-    real = shim.slots._lib
-    monkeypatch.setattr(shim.slots, "_lib", Library())
+    real = shim.binding.slots._lib
+    monkeypatch.setattr(shim.binding.slots, "_lib", Library())
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, steps: int, act: Callable[[], object]) -> None:
@@ -177,7 +177,7 @@ def test_whatever_a_program_wrote_the_page_brings_no_more_than_there_is_room_for
     page[0].grant(10)
     page[0].extend(10)
     for word in words:
-        getattr(shim.slots._lib, f"set_{word}")(page[0]._raw, value)
+        getattr(shim.binding.slots._lib, f"set_{word}")(page[0]._raw, value)
     lease = taken_over(page, room=1000)
     lease.said_hello()
     for step in (lease.check, lease.take_peak, lease.take_back, lambda: lease.charge(5), lambda: lease.discharge(5)):

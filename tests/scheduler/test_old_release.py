@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.slots import SlotV1
+from shim.binding.slots import SlotV1
 from tests.support.card import ROOT
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, a_host

@@ -7,7 +7,7 @@ import socket
 import pytest
 from django.core.management import CommandError
 
-from appliance.listening import listen
+from appliance.running.listening import listen
 
 
 def test_no_answer_waits_for_a_delayed_acknowledgement():

@@ -8,7 +8,7 @@ import time
 
 SECONDS = 10.0
 # Of whatever a request is like: addresses that are not there, hosts that are not ours, what is no HTTP, refusals.
-CAUSED_FROM_OUTSIDE = ("django.request", "django.security", "uvicorn", "asyncio", "web.http", "appliance.doors")
+CAUSED_FROM_OUTSIDE = ("django.request", "django.security", "uvicorn", "asyncio", "web.http", "appliance.running.doors")
 
 
 class InSums(logging.Filter):

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from appliance.demo import image
 from appliance.demo.story import NotObserved, Story
-from appliance.parts import Stopped
-from appliance.serve import Address, Appliance
+from appliance.running.parts import Stopped
+from appliance.running.serve import Address, Appliance
 
 
 class Command(BaseCommand):
@@ -26,10 +26,10 @@ class Command(BaseCommand):
 
     def play_and_stay(self) -> None:
         with Appliance(settings.HOST, settings.PORT) as appliance:
-            observed = appliance.parts.run("demo", lambda: asyncio.run(self.show(appliance.address)))
+            observed = appliance.running.parts.run("demo", lambda: asyncio.run(self.show(appliance.address)))
             if not settings.DEMO_EXIT:
                 self.say(f"\n  The dashboard stays up: {appliance.address.url}   Ctrl-C ends it.")
-                appliance.parts.wait()
+                appliance.running.parts.wait()
             elif not observed:
                 raise CommandError("The demo did not go as it should.")
 

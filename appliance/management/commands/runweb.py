@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from appliance.listening import answer, listen
+from appliance.running.listening import answer, listen
 
 
 class Command(BaseCommand):

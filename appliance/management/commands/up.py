@@ -6,8 +6,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from appliance.parts import Stopped
-from appliance.serve import Appliance
+from appliance.running.parts import Stopped
+from appliance.running.serve import Appliance
 
 
 class Command(BaseCommand):
@@ -23,4 +23,4 @@ class Command(BaseCommand):
                 f"  Ctrl-C stops it; containers go on running and are found again at the next start."
             )
             self.stdout.flush()
-            appliance.parts.wait()
+            appliance.running.parts.wait()

@@ -59,7 +59,7 @@ EXPORT CUresult cuIpcGetMemHandle(struct ipc_handle *handle, CUdeviceptr address
     if (handle == NULL || !heap_find(address, &place) || place.kind != BLOCK_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     memset(handle, 0, sizeof *handle);
     if (!locate(place.base, &place, &handle->where)) return CUDA_ERROR_INVALID_VALUE;
-    checkpoint_shared(+1);
+    gate_share(+1);
     return CUDA_SUCCESS;
 }
 
@@ -75,7 +75,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct ipc_handle ha
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return CUDA_ERROR_INVALID_VALUE;
     result = map(file, &handle.where, address);
-    if (result == CUDA_SUCCESS) checkpoint_shared(+1);
+    if (result == CUDA_SUCCESS) gate_share(+1);
     close(file);
     return result;
 }
@@ -91,7 +91,7 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (!vmm_unmap_file(address / CARD_UNIT * CARD_UNIT)) return CUDA_ERROR_INVALID_VALUE;
-    checkpoint_shared(-1);
+    gate_share(-1);
     return CUDA_SUCCESS;
 }
 

@@ -60,7 +60,11 @@ function question(action, id, name) {
     const used = Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.used, 0);
     if (used === 0) return null; // there is nothing to free
     const [out, back] = [used / OUT_RATE, used / BACK_RATE].map((seconds) => duration(Math.max(1, seconds)));
-    return { title: t("free_title", { name }), text: t("free_text", { size: size(used), out, back }), yes: t("free_yes") };
+    return {
+      title: t("free_title", { name }),
+      text: t("free_text", { size: size(used), out, back }),
+      yes: t("free_yes"),
+    };
   }
   if (!DESTROYS.has(action)) return null;
   return { title: t(`${action}_title`, { name }), text: t(`${action}_text`), yes: t(`${action}_yes`), danger: true };

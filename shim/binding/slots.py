@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shim.native import ffi as _ffi
-from shim.native import lib as _lib
+from shim.binding.native import ffi as _ffi
+from shim.binding.native import lib as _lib
 
 _WORD = 2**64 - 1  # a program may have written anything where the scheduler adds: it goes round, as in C
 

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-BUILD = Path(__file__).resolve().parent.parent / ".build"
+BUILD = Path(__file__).resolve().parent.parent.parent / ".build"
 
 
 def _load() -> Any:

@@ -16,9 +16,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.urls import get_resolver
 
-from appliance import web_user
-from appliance.listening import BACKLOG, answer, listen
-from appliance.parts import CannotStart, Part, Parts, tell_started
+from appliance.running import web_user
+from appliance.running.listening import BACKLOG, answer, listen
+from appliance.running.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
 from scheduler.worker import CANNOT_START, writing_in_words
 from web.people.bootstrap import ensure_admin
@@ -58,7 +58,7 @@ def _lose_rights() -> None:
 
 
 class Appliance:
-    """`with Appliance(host, port) as appliance:` both run, and `appliance.parts` keeps them running."""
+    """`with Appliance(host, port) as appliance:` both run, and `appliance.running.parts` keeps them running."""
 
     def __init__(self, host: str, port: int) -> None:
         self._listener = listen(host, port)

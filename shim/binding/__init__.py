@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-from shim.native import ffi as _ffi
-from shim.native import lib as _lib
-from shim.slots import Slot, SlotV1
+from shim.binding.native import ffi as _ffi
+from shim.binding.native import lib as _lib
+from shim.binding.slots import Slot, SlotV1
 
 # ---- wire frames -----------------------------------------------------------------------------------------------
 

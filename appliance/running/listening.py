@@ -1,4 +1,4 @@
-"""The web server: uvicorn, with our doors before it (appliance/doors.py)."""
+"""The web server: uvicorn, with our doors before it (appliance/running/doors.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management import CommandError
 
 from appliance.asgi import application
-from appliance.doors import Doors, HttpProtocol, WebSocketProtocol
+from appliance.running.doors import Doors, HttpProtocol, WebSocketProtocol
 from web.console.frames import PAYLOAD_LIMIT
 
 BACKLOG = 2048

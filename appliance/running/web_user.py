@@ -27,7 +27,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from appliance.database import FILES
 from appliance.database import FOLDER as DATABASE
-from appliance.parts import CannotStart
+from appliance.running.parts import CannotStart
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,44 @@
+/* The door of the simulated driver: who enters, and that nobody does while the process is locked (checkpoint.c). */
+#include "gate.h"
+
+#include "card.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Thread_local unsigned depth;
+static _Atomic int shared;
+
+void gate_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+
+void gate_wait(_Atomic uint32_t *word, uint32_t value, unsigned ms) {
+    struct timespec at_most = {ms / 1000, (long)(ms % 1000) * 1000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, ms > 0 ? &at_most : NULL, NULL, 0);
+}
+
+bool gate_enter(void) {
+    struct card_process *process = card_self();
+    if (depth++ > 0 || process == NULL) return false;
+    struct card_checkpoint *mine = &process->checkpoint;
+    for (;;) {
+        atomic_fetch_add(&mine->inside, 1);
+        uint32_t state = atomic_load(&mine->state);
+        if (state == GATE_OPEN) return true;
+        if (atomic_fetch_sub(&mine->inside, 1) == 1) gate_wake(&mine->inside);
+        gate_wait(&mine->state, state, 0);
+    }
+}
+
+void gate_leave(const bool *inside) {
+    depth--;
+    struct card_process *process = card_self();
+    if (!*inside || process == NULL) return;
+    struct card_checkpoint *mine = &process->checkpoint;
+    if (atomic_fetch_sub(&mine->inside, 1) == 1 && atomic_load(&mine->state) != GATE_OPEN) gate_wake(&mine->inside);
+}
+
+void gate_share(int more) { atomic_fetch_add(&shared, more); }
+
+int gate_shared(void) { return atomic_load(&shared); }

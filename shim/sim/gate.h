@@ -1,0 +1,25 @@
+/* Who is inside the simulated driver. Every entry point but those that only tell a name or a version goes through here.
+ */
+#ifndef SIM_GATE_H
+#define SIM_GATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GATE_OPEN 0 /* the state of a process that may enter: CU_PROCESS_STATE_RUNNING */
+
+/* Waits until this process is not locked. True: this is the thread's outermost call, and it is counted as inside. */
+bool gate_enter(void);
+void gate_leave(const bool *inside);
+
+/* One more, or one fewer, handle of memory that several processes use; and how many there are. */
+void gate_share(int more);
+int gate_shared(void);
+
+/* Waking and waiting on a word of the card, across processes: returns when `word` is no longer `value`, is woken, or
+ * the time is over (0: never). */
+void gate_wake(_Atomic uint32_t *word);
+void gate_wait(_Atomic uint32_t *word, uint32_t value, unsigned ms);
+
+#endif
