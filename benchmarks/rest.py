@@ -123,7 +123,7 @@ def spent(pid: int) -> float:
 def measure(appliance: Appliance, path: str, clients: int, seconds: float) -> tuple[list[float], float]:
     """Seconds that each answer took, and seconds of the web process's CPU to an answer."""
     took: list[float] = []
-    web = appliance.running.parts()["web"]
+    web = appliance.parts()["web"]
     before = spent(web)
 
     async def run() -> None:

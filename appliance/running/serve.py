@@ -58,7 +58,7 @@ def _lose_rights() -> None:
 
 
 class Appliance:
-    """`with Appliance(host, port) as appliance:` both run, and `appliance.running.parts` keeps them running."""
+    """`with Appliance(host, port) as appliance:` both run, and `appliance.parts` keeps them running."""
 
     def __init__(self, host: str, port: int) -> None:
         self._listener = listen(host, port)

@@ -61,10 +61,10 @@ def gone(pid: int) -> bool:
 
 def test_a_web_process_that_dies_is_there_again_and_nobody_else_notices(appliance):
     hold(appliance)
-    before, job = appliance.running.parts(), program(appliance)
+    before, job = appliance.parts(), program(appliance)
     os.kill(before["web"], signal.SIGKILL)
     assert appliance.named("holds")["state"] == "running"  # at once: clients wait meanwhile, they are not refused
-    after = until(lambda: len(appliance.running.parts()) == 2 and appliance.running.parts())
+    after = until(lambda: len(appliance.parts()) == 2 and appliance.parts())
     assert after["scheduler"] == before["scheduler"]
     assert after["web"] != before["web"]
     assert not gone(job)
@@ -72,9 +72,9 @@ def test_a_web_process_that_dies_is_there_again_and_nobody_else_notices(applianc
 
 def test_a_scheduler_that_dies_is_there_again_with_the_containers_as_they_were(appliance):
     made, job = hold(appliance), program(appliance)
-    before = appliance.running.parts()
+    before = appliance.parts()
     os.kill(before["scheduler"], signal.SIGKILL)
-    after = until(lambda: len(parts := appliance.running.parts()) == 2 and parts != before and parts)
+    after = until(lambda: len(parts := appliance.parts()) == 2 and parts != before and parts)
     assert after["web"] == before["web"]
     killed = until(lambda: ready(appliance) and appliance.api("POST", f"containers/{made['id']}/kill/", {}))
     assert killed["state"] == "killed"
@@ -86,12 +86,12 @@ def test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there(applian
     made, job, parent = hold(appliance), program(appliance), Path(f"/proc/{appliance.process.pid}")
     held = len(list((parent / "fd").iterdir()))
     for _ in range(10):
-        killed = set(appliance.running.parts().values())
+        killed = set(appliance.parts().values())
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        until(lambda killed=killed: len(now := set(appliance.running.parts().values())) == 2 and not killed & now)
+        until(lambda killed=killed: len(now := set(appliance.parts().values())) == 2 and not killed & now)
     until(lambda: ready(appliance))
-    assert appliance.running.parts().keys() == {"scheduler", "web"}
+    assert appliance.parts().keys() == {"scheduler", "web"}
     assert len(list((parent / "fd").iterdir())) == held
     assert (appliance.named("holds")["state"], gone(job)) == ("running", False)
     assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
@@ -99,7 +99,7 @@ def test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there(applian
 
 def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(appliance):
     hold(appliance)
-    parts, job = appliance.running.parts(), program(appliance)
+    parts, job = appliance.parts(), program(appliance)
     appliance.process.kill()
     appliance.process.wait()
     until(lambda: all(gone(pid) for pid in parts.values()))
@@ -117,7 +117,7 @@ def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(ap
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_of_it_but_no_container(appliance, number):
     hold(appliance)
-    parts, job = appliance.running.parts(), program(appliance)
+    parts, job = appliance.parts(), program(appliance)
     appliance.process.send_signal(number)
     assert appliance.process.wait(30) == 0
     assert all(gone(pid) for pid in parts.values())
@@ -131,7 +131,7 @@ def test_the_scheduler_has_neither_the_port_nor_any_connection_to_it(appliance):
     with socket.create_connection(("127.0.0.1", int(appliance.port))):
         local = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         inodes = {words[9] for words in local if words[1].endswith(f":{int(appliance.port):04X}")}
-        pid = appliance.running.parts()["scheduler"]
+        pid = appliance.parts()["scheduler"]
         held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
     assert inodes
     assert not held & {f"socket:[{inode}]" for inode in inodes}

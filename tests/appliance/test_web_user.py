@@ -88,19 +88,19 @@ def has_no_rights(pid: int) -> bool:
 
 
 def test_the_web_process_has_no_rights_and_no_terminal_and_neither_after_it_died(appliance):
-    assert status(appliance.running.parts()["scheduler"])["Uid"].split()[0] == "0"
-    before = appliance.running.parts()["web"]
+    assert status(appliance.parts()["scheduler"])["Uid"].split()[0] == "0"
+    before = appliance.parts()["web"]
     assert has_no_rights(before)
     assert os.getsid(before) == before
     os.kill(before, signal.SIGKILL)
-    after = until(lambda: appliance.running.parts().get("web"))
+    after = until(lambda: appliance.parts().get("web"))
     until(lambda: has_no_rights(after))
     assert appliance.containers() == []
 
 
 def test_from_within_the_web_process_nothing_of_the_scheduler_can_be_reached(appliance):
     appliance.launch("true")
-    parts = appliance.running.parts()
+    parts = appliance.parts()
     uid, gid = (status(parts["web"])[name].split()[0] for name in ("Uid", "Gid"))
     database = appliance.home / "database/gpushare.sqlite3"
     words = [appliance.home, database, ROOT, parts["scheduler"], appliance.process.pid]
@@ -111,7 +111,7 @@ def test_from_within_the_web_process_nothing_of_the_scheduler_can_be_reached(app
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(tried.stdout) == []
-    assert appliance.running.parts() == parts
+    assert appliance.parts() == parts
 
 
 def test_it_shows_the_output_of_containers_and_carries_out_what_people_want(appliance):
@@ -127,14 +127,14 @@ def output(appliance: Appliance, container: str) -> str:
 
 def test_what_a_web_process_with_rights_left_is_there_for_one_without_and_the_other_way_round(tmp_path):
     appliance = Appliance(tmp_path / "home", GPUSHARE_WEB_USER="root")
-    assert not has_no_rights(appliance.running.parts()["web"])
+    assert not has_no_rights(appliance.parts()["web"])
     made = appliance.launch("sh", "-c", "echo said")
     until(lambda: output(appliance, made["id"]) == "said\n")
     for user in ("", "daemon", "root"):
         appliance.crash()  # so that there are journals of whoever wrote last
         appliance._environ["GPUSHARE_WEB_USER"] = user
         appliance.start()
-        assert has_no_rights(appliance.running.parts()["web"]) is (user != "root")
+        assert has_no_rights(appliance.parts()["web"]) is (user != "root")
         assert output(appliance, made["id"]) == "said\n"
         assert appliance.launch("true", name=f"c-{user}")["name"] == f"c-{user}"
     appliance.close()
@@ -145,7 +145,7 @@ def test_the_port_may_be_one_that_only_root_can_have(appliance):
     appliance.port = str(next(port for port in range(600, 1024) if is_free(port)))
     appliance.start()
     assert httpx.get(f"http://127.0.0.1:{appliance.port}/healthz").status_code == 200
-    assert has_no_rights(appliance.running.parts()["web"])
+    assert has_no_rights(appliance.parts()["web"])
 
 
 def is_free(port: int) -> bool:
@@ -163,7 +163,7 @@ def test_a_user_who_cannot_write_the_database_is_refused_in_a_sentence_if_asked_
     assert ended.returncode == 1
     assert "CommandError: The web process cannot be daemon (it may not write " in ended.stderr
     appliance = Appliance(tmp_path / "home", **elsewhere)
-    assert not has_no_rights(appliance.running.parts()["web"])
+    assert not has_no_rights(appliance.parts()["web"])
     appliance.close()
     assert "the web process stays root" in (tmp_path / "home.log").read_text()
 

@@ -94,9 +94,9 @@ def test_who_waits_goes_on_when_another_ends(appliance, launch):
 def test_a_new_scheduler_takes_over_what_runs_in_another_user_namespace(appliance, launch):
     launch("stays", *HOLDS, gpu_memory="512MiB")
     until(lambda: used(appliance, "stays") >= 300 * MIB)
-    before = appliance.running.parts()["scheduler"]
+    before = appliance.parts()["scheduler"]
     os.kill(before, signal.SIGKILL)
-    until(lambda: appliance.running.parts().get("scheduler", before) != before)
+    until(lambda: appliance.parts().get("scheduler", before) != before)
     until(lambda: httpx.get(f"{appliance.url}/readyz").status_code == 200)
     (gpu,) = appliance.api("GET", "gpus/")["results"]
     assert (used(appliance, "stays") >= 300 * MIB, gpu["foreign"]) == (True, 0)

@@ -26,10 +26,10 @@ class Command(BaseCommand):
 
     def play_and_stay(self) -> None:
         with Appliance(settings.HOST, settings.PORT) as appliance:
-            observed = appliance.running.parts.run("demo", lambda: asyncio.run(self.show(appliance.address)))
+            observed = appliance.parts.run("demo", lambda: asyncio.run(self.show(appliance.address)))
             if not settings.DEMO_EXIT:
                 self.say(f"\n  The dashboard stays up: {appliance.address.url}   Ctrl-C ends it.")
-                appliance.running.parts.wait()
+                appliance.parts.wait()
             elif not observed:
                 raise CommandError("The demo did not go as it should.")
 

@@ -23,4 +23,4 @@ class Command(BaseCommand):
                 f"  Ctrl-C stops it; containers go on running and are found again at the next start."
             )
             self.stdout.flush()
-            appliance.running.parts.wait()
+            appliance.parts.wait()
