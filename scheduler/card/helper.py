@@ -87,9 +87,7 @@ class CardHelper:
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
         try:
-            worker = await self._begin()
-            if not self._keep(worker):
-                await self._end(worker)
+            await self._end(await self._begin())
         except CardError as error:
             return str(error)
         return ""
