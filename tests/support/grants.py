@@ -171,17 +171,23 @@ class Grants:
         pid = struct.unpack("3i", credentials)[0]
         with self._lock:
             # Known before it is answered: a test looks for it as soon as the program goes on.
-            if fds:
+            if fds:  # a shim of an earlier release hands its page back
                 peer = Peer(pid, connection, LeasePage.adopt(fds[0]), reconnected=True)
-                self.peers.append(peer)
-                connection.sendall(pack(Frame(Type.WELCOME)))
+            elif had := self._page_of(pid):
+                peer = Peer(pid, connection, LeasePage.adopt(os.dup(had.fileno())), reconnected=True)
             else:
                 peer = Peer(pid, connection, LeasePage.create(self.uuids, version=version))
                 for slot in peer.page:
                     slot.quota, slot.context = self.quota, self.context
-                self.peers.append(peer)
-                socket.send_fds(connection, [pack(Frame(Type.WELCOME))], [peer.page.fileno()])
+            self.peers.append(peer)
+            socket.send_fds(connection, [pack(Frame(Type.WELCOME))], [] if fds else [peer.page.fileno()])
         return peer
+
+    def _page_of(self, pid: int) -> LeasePage | None:
+        """The page that this process has mapped already; a program that it has become has not."""
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        pages = [peer.page for peer in reversed(self.peers) if peer.pid == pid]
+        return next((page for page in pages if f" {os.fstat(page.fileno()).st_ino} " in maps), None)
 
     def _take(self, peer: Peer, frame: Frame) -> None:
         peer.frames.append(frame)
