@@ -95,7 +95,12 @@ class Commands:
         container = str(command.container_id or "")
         before = self._last.get(container)
         if command.kind == CommandKind.KILL:
-            if launching := self._launching.pop(container, None):
+            tenant = self._containers.find(container)
+            if tenant is not None and tenant.started_at is not None:
+                before = None  # it is told as started already: it is ended like any other
+            elif launching := self._launching.pop(container, None):
+                if tenant is not None:
+                    tenant.called_off = True
                 launching.cancel()
                 self._calling_off.add(command.pk)
             elif before is not None and before.get_name() == CommandKind.KILL:

@@ -94,7 +94,7 @@ class Containers:
 
     def seen(self, sighting: Sighting) -> None:
         tenant = self.find(sighting.id)
-        if tenant is None or tenant.finished:
+        if tenant is None or tenant.finished or tenant.called_off:
             return
         if tenant.started_at is None and sighting.condition is not Condition.GONE:
             self._started(tenant, sighting)

@@ -63,6 +63,7 @@ class Tenant:
     started_at: datetime | None = None
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
     killed: bool = False
+    called_off: bool = False  # before its start was told of: whatever the engine still sees of it is nobody's business
     paused: bool = False
     swap: str = ""  # how far its swapping is: Swap
     idle: bool = False  # marked as an idle holder

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build"
 SMALL = 64 << 20  # bytes
-OF_A_ROUND = ("sockets", "processes", "logs", "consoles", "died", "trouble", "ballast")  # in `home`
+OF_A_ROUND = ("audit-anchor", "sockets", "processes", "logs", "consoles", "died", "trouble", "ballast")  # in `home`
 
 # A database is made once and copied, and so is the first admin, whose password takes a third of a second to hash.
 _PREPARE = """

@@ -7,8 +7,10 @@ import shutil
 import time
 from typing import Any
 
+import pytest
 from django.conf import settings
 
+from scheduler.engines.base import Launch, Sighting
 from scheduler.engines.process import tree
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
@@ -131,3 +133,46 @@ async def test_socket_of_a_launch_that_is_under_way_is_not_taken_away_by_the_nex
     folder.mkdir()
     await host.start()
     assert folder.exists()
+
+
+async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: Host, monkeypatch) -> None:
+    """The engine can tell of it before the launch does: then its start is in the record, and so must be its end."""
+    real, go_on = host.up.engine.launch, asyncio.Event()
+
+    async def slow(launch: Launch, progress=None) -> Sighting:
+        sighting = await real(launch, progress)
+        await go_on.wait()
+        return sighting
+
+    monkeypatch.setattr(host.up.engine, "launch", slow)
+    container, launching = await host.start_launch("sleep", "600")
+    await eventually(lambda: (t := host.up.broker.tenants.get(str(container.pk))) and t.started_at)
+    killed = await host.command("kill", container)
+    go_on.set()
+    await host.answer(launching)
+    assert (killed.outcome, killed.message) == ("done", "It has ended.")
+    ended = await host.until(container, "killed")
+    assert ended.reason.startswith("Killed by")
+    assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]
+
+
+async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypatch) -> None:
+    """What the engine sees of it while it is being taken away is told by nobody."""
+    real = host.up.engine.launch
+
+    async def late(launch: Launch, progress=None) -> Sighting:
+        monkeypatch.setattr(host.up.containers, "_started", lambda *_: pytest.fail("its start was told"))
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            host.up.containers.seen(await real(launch, progress))
+            raise
+        raise AssertionError
+
+    monkeypatch.setattr(host.up.engine, "launch", late)
+    container, launching = await host.start_launch("sleep", "600")
+    await eventually(lambda: str(container.pk) in host.up.broker.tenants)
+    killed = await host.command("kill", container)
+    assert killed.message == "It was killed before it had started."
+    assert (await host.answer(launching)).outcome == "refused"
+    assert await host.events(container, "started", "ended") == []
