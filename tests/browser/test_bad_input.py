@@ -106,7 +106,9 @@ def test_a_second_tab_shows_the_same_and_follows_the_theme(site, open_as):
 
 def test_a_report_over_an_inverted_range_says_so(site, open_as):
     page = open_as("ann", "/reports/?from=2026-11-20&to=2026-11-01", role="user")
-    expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("ends before it begins")
+    expect(page.get_by_role("main").get_by_role("alert")).to_contain_text(
+        "it begins at 2026-11-20 00:00 and ends at 2026-11-02 00:00"
+    )
 
 
 def test_the_server_going_away_in_the_middle_of_an_action_is_told(site, open_as):

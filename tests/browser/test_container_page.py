@@ -46,7 +46,7 @@ def test_its_life_is_told_in_states_and_in_events(evaluate, open_as):
     expect(page.locator('[data-field="waiting"]')).to_contain_text("Next when train-7 ends")
     processes = page.get_by_role("group", name="Processes")
     expect(processes).to_contain_text("4711")
-    expect(processes).to_contain_text("614 MiB")
+    expect(processes).to_contain_text("614.4 MiB")
 
 
 def _classes(life):

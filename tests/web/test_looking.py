@@ -19,7 +19,8 @@ STATES = {
     "running": {},
     "suspended": {"suspended_since": NOW},
     "paused": {"paused_at": NOW, "suspended_since": NOW},
-    "exited": {"finished_at": NOW, "exit_code": 0, "paused_at": NOW},
+    "swapped": {"swapped_at": NOW, "paused_at": NOW, "suspended_since": NOW},
+    "exited": {"finished_at": NOW, "exit_code": 0, "paused_at": NOW, "swapped_at": NOW},
     "failed": {"finished_at": NOW, "exit_code": 3},
     "killed": {"finished_at": NOW, "exit_code": 0, "kill_requested_at": NOW},
 }

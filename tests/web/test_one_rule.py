@@ -61,6 +61,7 @@ def test_the_table_is_sorted_by_the_state_that_it_shows(browser, ada):
             "running": {},
             "suspended": {"suspended_since": ago(9 - fields_of_state)},
             "paused": {"paused_at": ago(5), "suspended_since": ago(8) if fields_of_state else None},
+            "swapped": {"swapped_at": ago(5), "paused_at": ago(5) if fields_of_state else None},
             "exited": {"finished_at": ago(4 - fields_of_state), "exit_code": 0},
             "failed": {"finished_at": ago(4 - fields_of_state), "exit_code": 1},
             "killed": {"finished_at": ago(4 - fields_of_state), "exit_code": 0, "kill_requested_at": ago(4)},
