@@ -124,6 +124,7 @@ def _head(state: State, gpu: str) -> Request | None:
         for request in state.waiting
         if state.now - request.since >= soonest
         and gpu in (container := state.containers[request.container]).quota
+        and not safety.put_by(container)
         and (since := request.since + PATIENCE / _haste(container)) <= state.now
     ]
     return min(due, key=lambda each: each[0])[1] if due else None

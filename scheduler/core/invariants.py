@@ -91,7 +91,7 @@ def _flags(state: State) -> Iterator[str]:
 def _stuck(state: State) -> Iterator[str]:
     """No deadlock: where nobody who holds memory runs, nobody who waits could be given any, now or ever."""
     gpus = safety.linked(state, state.gpus)
-    waiting = {r.container for r in state.waiting if not state.containers[r.container].paused}
+    waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
     if not waiting or any(request.awaiting for request in state.waiting):
         return
     sure = safety.completable(state, gpus)

@@ -19,7 +19,7 @@ from hashlib import blake2b
 
 from scheduler.core import fair, safety
 from scheduler.core.fair import Sure
-from scheduler.core.state import Request, State
+from scheduler.core.state import Container, Request, State
 
 Order = Callable[[State, str, Sequence[Request]], Iterable[Request]]
 
@@ -38,13 +38,21 @@ class Policy:
 
 
 def order(state: State, gpu: str) -> list[Request]:
-    """The calls to try on this GPU now. Those placed by an admin come first, whatever the policy."""
-    able = [r for r in state.waiting if r.gpu == gpu and not state.containers[r.container].paused]
+    """The calls to try on this GPU now. Those placed by an admin come first, whatever the policy.
+
+    One that is swapped out gets all that it had before it gets anything else: so it holds nothing that is not known
+    to be on a card or to be out.
+    """
+    able = [r for r in state.waiting if r.gpu == gpu and _may_be_served(state.containers[r.container], r)]
     placed = [r for r in able if r.placed]
     others = list(POLICIES[state.policy].order(state, gpu, [r for r in able if not r.placed]))
     if placed and others:
         others = fair.beside(state, placed[0], others, Sure(state, gpu))
     return placed + others
+
+
+def _may_be_served(container: Container, request: Request) -> bool:
+    return not container.paused and (request.back or not container.out)
 
 
 # ---- the paper's four --------------------------------------------------------------------------------------------

@@ -46,6 +46,11 @@ def holds(container: Container) -> bool:
     return container.guaranteed or any(container.leased.values())
 
 
+def put_by(container: Container) -> bool:
+    """Paused, or swapped out and not wanted back: what it waits for is a person."""
+    return container.paused or bool(container.out and not container.returning)
+
+
 def free(state: State, gpu: str) -> int:
     """Bytes of a GPU that nobody holds. Below zero when foreign memory has taken what was already leased."""
     card = state.gpus[gpu]

@@ -148,6 +148,7 @@ class Step:
         waited = self._end_wait(request)
         if request.back:
             self.came.add(request.container)
+            self.touched.update(self.state.containers[request.container].quota)  # its other calls waited for this
         self.effects.append(
             Granted(
                 session=request.session,

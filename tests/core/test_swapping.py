@@ -145,7 +145,22 @@ def test_its_own_calls_count_what_is_out():
     card = swapped(A=8)
     effects = wait(card, Needed(3, 1, 2, "g", 3))
     assert [effect.reason for effect in effects if isinstance(effect, Rejected)] == [Reason.OVER_QUOTA]
-    assert any(isinstance(effect, Granted) for effect in wait(card, Needed(4, 1, 3, "g", 2)))
+    assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(4, 1, 3, "g", 2)))
+    effects = wait(card, WantedBack(5, "A"))
+    assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [6, 2]
+    assert isinstance(effects[-1], Restore)
+    assert card.state.containers["A"].leased == {"g": 8}
+
+
+def test_another_of_its_processes_gets_nothing_before_all_is_back():
+    """Else it would hold something where everybody thinks that all of it is out."""
+    card = Card(A=8)
+    card.do(SessionOpened(0, 9, "A"))
+    card.do(Needed(1, 1, 1, "g", 3))
+    card.do(SwappedOut(2, "A"))
+    assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(3, 9, 1, "g", 1)))
+    sessions = [effect.session for effect in wait(card, WantedBack(4, "A")) if isinstance(effect, Granted)]
+    assert sessions == [1, 9]
 
 
 def test_what_has_grown_past_the_quota_comes_back_all_the_same():
