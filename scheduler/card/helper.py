@@ -160,12 +160,18 @@ class CardHelper:
         raise CardError(why, pid, f"Process {pid}: the {order} failed: {means}.", state)
 
     async def _begin(self) -> asyncio.subprocess.Process:
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env, start_new_session=True
-        )
+        try:
+            worker = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env, start_new_session=True
+            )
+        except OSError as error:
+            raise CardError(Why.HUNG, 0, f"No process can be started for it: {error.strerror}.") from error
         try:
             async with asyncio.timeout(BEGIN_SECONDS):
                 word, *rest = (await self._exchange(worker)) or ["cannot"]
+        except TimeoutError:
+            await self._end(worker)
+            raise CardError(Why.HUNG, 0, f"The driver did not begin within {BEGIN_SECONDS:g} s.") from None
         except BaseException:
             await self._end(worker)
             raise

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from scheduler.card import helper as card_helper
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from tests.support.card import CONTEXT, MIB, Card, card  # noqa: F401
 from tests.support.program import Program
@@ -192,3 +193,21 @@ async def test_who_asked_may_go_and_what_was_asked_for_is_done(quick: Card, cuda
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (await helper.restore(cuda.pid, LONG)).state is State.LOCKED  # waits its turn
+
+
+async def test_a_driver_that_does_not_begin_in_time_is_told_like_any_other_failure(
+    helper: CardHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as a TimeoutError: nobody would undo what was begun, and no scheduler would start."""
+    monkeypatch.setattr(card_helper, "BEGIN_SECONDS", 0.0)
+    assert "did not begin" in await helper.why_not()
+    with pytest.raises(CardError) as told:
+        await helper.state(1, LONG)
+    assert told.value.why is Why.HUNG
+
+
+async def test_a_worker_that_cannot_be_started_is_told_like_any_other_failure(
+    helper: CardHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card_helper.sys, "executable", "/nowhere/python")
+    assert "No process can be started" in await helper.why_not()
