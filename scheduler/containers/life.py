@@ -140,6 +140,9 @@ class Containers:
             finished_at=at,
             exit_code=sighting.exit_code,
             paused_at=None,
+            swap="",
+            swapped_at=None,
+            swapped=0,
             reason=reason[:500],
             **({"removed_at": now} if sighting.condition is Condition.GONE else {}),
         )

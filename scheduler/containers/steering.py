@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scheduler.containers.life import Containers, as_problem
 from scheduler.containers.swapping import Swapping
 from scheduler.core.events import PriorityChanged
-from scheduler.engines.base import Condition, Engine, Sighting
+from scheduler.engines.base import Condition, Engine, EngineError, Sighting
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.tenants import Tenant
@@ -39,25 +39,33 @@ class Steering:
         """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that."""
         was_paused, freed = tenant.paused, ""
         try:
-            if free_memory:
+            if free_memory or tenant.swap:
                 if was_paused and not tenant.swap:
-                    await self._engine.resume(tenant.engine_id)  # a frozen process cannot move its memory
+                    await self._thaw(tenant)  # a frozen process cannot move its memory
                 freed = " " + await self._swapping.out(tenant, why)
         except Problem:
             if was_paused:
                 await self._freeze(tenant)
             raise
-        await self._freeze(tenant)
+        try:
+            await self._freeze(tenant)
+        except EngineError:
+            self._swapping.want_back(tenant)
+            raise
         return f"It is paused.{freed}"
 
     async def _freeze(self, tenant: Tenant) -> None:
         await self._engine.pause(tenant.engine_id)
         self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
 
-    async def resume(self, tenant: Tenant) -> str:
-        """Lets it go on: at once, or when there is room for what was swapped out."""
+    async def _thaw(self, tenant: Tenant) -> None:
         await self._engine.resume(tenant.engine_id)
         self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
+
+    async def resume(self, tenant: Tenant) -> str:
+        """Lets it go on: at once, or when there is room for what was swapped out."""
+        await self._thaw(tenant)
+        self._swapping.want_back(tenant)
         return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
 
     async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, int]) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from django.utils import timezone
 
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.core.admission import size
-from scheduler.core.events import Returned
+from scheduler.core.events import ContainerPaused, ContainerResumed, Returned
 from scheduler.engines.base import Engine, EngineError
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Session, Tenant
@@ -82,18 +83,16 @@ class Swapping:
     async def out(self, tenant: Tenant, why: str) -> str:
         """Returns a sentence on what came free. Raises Problem, and nothing has changed."""
         if tenant.swap == Swap.OUT:
-            if self._broker.state.containers[tenant.id].returning:  # it waits to come back: that is called off
-                self._broker.swapped_out(tenant)
+            self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
             return "Its GPU memory is in host memory already."
-        if tenant.swap == Swap.COMING:
+        if tenant.swap:
             raise Problem("swapping", "It is just being brought back to its card. Try again in a moment.", 409)
-        sessions = _holders(tenant)
-        if not sessions:
+        if not _holders(tenant):
             return "It held no GPU memory."
-        self._require_room(tenant)
         async with self._transfer:
+            self._require_room(tenant)  # now: another may have taken it while this one waited for its turn
             begun = time.monotonic()
-            await self._move_out(tenant, sessions)
+            await self._move_out(tenant)
             await self._is_out(tenant, why, time.monotonic() - begun)
         return f"{size(_out(tenant))} of GPU memory came free in {time.monotonic() - begun:.1f} s."
 
@@ -112,11 +111,14 @@ class Swapping:
         if needed > (there := available()):
             raise Problem("no_host_memory", f"Its {size(needed)} do not fit: the host has {size(there)} left.", 409)
 
-    async def _move_out(self, tenant: Tenant, sessions: list[Session]) -> None:
+    async def _move_out(self, tenant: Tenant) -> None:
+        # From here on none of its processes gets more, so nobody but these holds anything when they are out.
+        self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
+        self._take_back_headroom(tenant)
+        sessions = _holders(tenant)
         await self._stage(tenant, Swap.LEAVING)
         try:
-            await self._engine.add_memory(tenant.engine_id, sum(tenant.used(gpu) for gpu in tenant.quota))
-            self._take_back_headroom(tenant)
+            await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
             for session in sessions:
                 await self._make(session, State.LOCKED)
             self._take_back_headroom(tenant)
@@ -135,18 +137,23 @@ class Swapping:
         """Everything is as it was, at once or as soon as the driver answers; what it has lost ends the container."""
         for session in sessions:
             try:
+                await self._await_answer(session)
                 await self._bring(session)
             except CardError as error:
                 if error.state is State.FAILED:
                     await self._lost(tenant, error)
                     return
                 log.error("container %s is stopped on its card, and will go on later: %s", tenant.name, error)
-                self._later(tenant, self._undo(tenant, sessions))
+                self._later(tenant, partial(self._undo, tenant, sessions))
                 return
         await self._lower_memory(tenant)
         await self._stage(tenant, "")
+        if not tenant.paused:
+            self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
 
     async def _is_out(self, tenant: Tenant, why: str, seconds: float) -> None:
+        if tenant.finished:
+            raise Problem("container_ended", f'"{tenant.name}" has ended.', 409)
         for gpu in tenant.quota:
             if leased := tenant.granted(gpu):
                 tenant.note_peak(gpu)
@@ -163,8 +170,9 @@ class Swapping:
     # ---- back ----
 
     def want_back(self, tenant: Tenant) -> None:
-        """Puts it into the queue; it is brought back when there is room."""
-        if tenant.swap == Swap.OUT:
+        """Puts it into the queue, unless it is frozen; it is brought back when there is room."""
+        if tenant.swap == Swap.OUT and not tenant.paused:
+            self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._broker.want_back(tenant)
 
     def _come(self, container: str) -> None:
@@ -177,15 +185,20 @@ class Swapping:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    def _later(self, tenant: Tenant, what: Coroutine[Any, Any, None]) -> None:
+    def _later(self, tenant: Tenant, what: Callable[[], Awaitable[None]]) -> None:
         async def later() -> None:
             await asyncio.sleep(AGAIN)
-            await what
+            await what()
 
         self._begin(tenant, later())
 
     async def _bring_back(self, tenant: Tenant) -> None:
         async with self._transfer:
+            if not tenant.swap or _out(tenant) or tenant.killed or tenant.finished:
+                return  # it is back already, or was called off while it waited for its turn
+            if tenant.paused:  # from outside: a frozen process does not answer, and all others would wait with it
+                self._later(tenant, partial(self._bring_back, tenant))
+                return
             begun, had = time.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
             try:
                 await self._stage(tenant, Swap.COMING)
@@ -204,32 +217,38 @@ class Swapping:
                         "swapped_in", tenant.id, gpu=gpu, size=held, used_after=held,
                         detail=f"It took {time.monotonic() - begun:.1f} s.",
                     )  # fmt: skip
+            if not any(had.values()):
+                self._store.event("swapped_in", tenant.id, detail="Its processes that had GPU memory have ended.")
             self._store.container(tenant.id, swapped_at=None, swapped=0)
             await self._stage(tenant, "")
         self._broker.changed(tenant.id)
 
     async def _not_back(self, tenant: Tenant, error: CardError) -> None:
-        """There was less room than the card had said, or it does not answer: later. What is lost ends it."""
+        """There was less room than the card had said, or it does not answer: later. What is lost ends it.
+
+        It keeps what it was lent meanwhile: some of its processes may be back already.
+        """
         if error.state is State.FAILED:
             await self._lost(tenant, error)
             return
         log.error("container %s was not brought back, and will be later: %s", tenant.name, error)
-        if error.why is Why.NO_ROOM:  # what it had lent goes to others meanwhile
-            await self._stage(tenant, Swap.OUT)
-            self._broker.swapped_out(tenant)
-            self._later(tenant, self._again(tenant))
-        else:
-            self._later(tenant, self._bring_back(tenant))
-
-    async def _again(self, tenant: Tenant) -> None:
-        if not tenant.paused:
-            self.want_back(tenant)
+        self._later(tenant, partial(self._bring_back, tenant))
 
     async def _lost(self, tenant: Tenant, error: CardError) -> None:
         log.error("container %s has lost its GPU memory: %s", tenant.name, error)
         await self._end(tenant, f"Its GPU memory was lost on the way to or from host memory: {error}"[:500])
 
     # ---- one process ----
+
+    async def _await_answer(self, session: Session) -> None:
+        """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it."""
+        if session.ended:
+            return
+        try:
+            await self._card.unlock(session.pid, GRACE)
+        except CardError as error:
+            if error.why is Why.HUNG:
+                raise
 
     async def _bring(self, session: Session) -> None:
         await self._make(session, State.RUNNING)
@@ -294,6 +313,8 @@ class Swapping:
     async def _stage(self, tenant: Tenant, stage: str) -> None:
         """Returns once it is in the database."""
         tenant.swap = stage
+        if tenant.finished:
+            return
         self._store.container(tenant.id, swap=stage)
         while True:
             try:
