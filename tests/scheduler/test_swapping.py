@@ -401,10 +401,12 @@ async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_
 
 LATE = """
 import os, sys, time
+from tests.support.cuda import *
 print("ready", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.001)
-from tests.support.cuda import *
 address = Cuda().alloc(MIB)
 print("late one has it", flush=True)
+while not os.path.exists(sys.argv[1].removesuffix("-late")):
+    time.sleep(0.01)
 """
