@@ -39,6 +39,10 @@ class Budgets:
     connections_before_hello: int = _row(
         64, "connections", "container", "A program says HELLO as soon as it is connected; more wait in the backlog.",
     )  # fmt: skip
+    connections_a_second: int = _row(
+        100, "connections a second", "container",
+        "Each costs half a millisecond. All that a container may have can come at once, after a restart; then so many.",
+    )  # fmt: skip
     hello_seconds: int = _row(
         10, "seconds", "connection", "A program that was stopped between connecting and HELLO connects again.",
     )  # fmt: skip

@@ -19,12 +19,14 @@ import resource
 import shutil
 import socket
 import struct
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
 
+from scheduler.pace import Pace
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.connection import Connection, Handler, Peer
 from scheduler.sessions.turns import Turns
@@ -46,15 +48,17 @@ NO_DESCRIPTORS = "passes-no-descriptors"  # beside the socket of a container who
 class Server:
     """All sockets of this host. `folder` is entered by nobody but the scheduler and the engine's mounts."""
 
-    def __init__(self, folder: Path, handler: Handler) -> None:
+    def __init__(self, folder: Path, handler: Handler, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
         self.handler = handler
+        self._clock = clock
         self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, set[Connection]] = {}
         self._complaints: dict[str, int] = {}
         self._inodes: dict[str, int] = {}
         self._refusing: set[str] = set()  # containers whose sockets the kernel lets no descriptor pass
         self._resting: set[str] = set()  # containers from which nobody is let in just now
+        self._arrivals: dict[str, Pace] = {}  # container → its connections a second
         self._budgets = settings.GPUSHARE_BUDGETS
         self.turns = Turns(self._budgets.frames_a_second)
         self.closer = Closer()
@@ -136,6 +140,7 @@ class Server:
             connection.close()
         self._complaints.pop(container, None)
         self._inodes.pop(container, None)
+        self._arrivals.pop(container, None)
         self._refusing.discard(container)
         self.turns.forget(container)
         shutil.rmtree(self.socket_dir(container), ignore_errors=True)
@@ -157,13 +162,16 @@ class Server:
     def _stop_listening(self, container: str) -> None:
         if listener := self._listeners.pop(container, None):
             asyncio.get_running_loop().remove_reader(listener)
-            self._close(container, listener)
+            self.closer.close(container, (listener.detach(),))  # with all that lies in its backlog
 
-    def _close(self, container: str, sock: socket.socket, *others: int) -> None:
-        """At once for the other end; the descriptor a little later."""
+    def _close(self, container: str, sock: socket.socket) -> None:
+        """At once for the other end; where it may hold descriptors that were passed, the rest a little later."""
+        if container in self._refusing:
+            sock.close()  # no thread for it: a program may come and go as often as it likes
+            return
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
-        self.closer.close(container, (sock.detach(), *others))
+        self.closer.close(container, (sock.detach(),))
 
     def complain(self, container: str, text: str, error: Exception | None = None) -> None:
         """Into the log, more and more rarely: a program may do it a thousand times a second."""
@@ -177,7 +185,8 @@ class Server:
         connections.discard(connection)
         if not connections:
             self._connections.pop(connection.container, None)
-        self._close(connection.container, sock, connection.peer.pidfd)
+        os.close(connection.peer.pidfd)
+        self._close(connection.container, sock)
 
     # ---- who connects ----
 
@@ -203,6 +212,15 @@ class Server:
         listener = self._listeners.get(container)
         if listener is None:
             return False
+        now = self._clock()
+        arrivals = self._arrivals.get(container)
+        if arrivals is None:
+            # All that it may have at once may also come at once: after a restart of ours they do.
+            arrivals = Pace(self._budgets.connections_a_second, now, in_hand=self._budgets.connections)
+            self._arrivals[container] = arrivals
+        if pause := arrivals.pause(now):
+            self._rest(container, pause)
+            return False
         try:
             self._keep_room(container)
             sock, _ = listener.accept()
@@ -212,8 +230,9 @@ class Server:
             if error.errno not in EXHAUSTED:
                 return True  # that one went away again
             self.complain(container, f"cannot accept connections: {error}")
-            self._rest(container)
+            self._rest(container, PAUSE_SECONDS)
             return False
+        arrivals.take(now)
         sock.setblocking(False)
         try:
             peer = _peer(sock)
@@ -244,7 +263,7 @@ class Server:
         if self.closer.waiting(container) >= MOST_CLOSING:
             raise OSError(errno.EMFILE, "too many of it are being closed")
 
-    def _rest(self, container: str) -> None:
+    def _rest(self, container: str, pause: float) -> None:
         """Who connects waits in the backlog, instead of being refused."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listeners[container])
@@ -254,7 +273,7 @@ class Server:
             self._resting.discard(container)
             self._listen_again(container)
 
-        loop.call_later(PAUSE_SECONDS, again)
+        loop.call_later(pause, again)
 
 
 def is_power_of_two(number: int) -> bool:

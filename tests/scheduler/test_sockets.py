@@ -11,7 +11,9 @@ import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,7 @@ class Welcoming:
 
     def __init__(self) -> None:
         self.kept: dict[Connection, list[int]] = {}
+        self.ended = 0
         self.fail: Exception | None = None
 
     def hello(self, connection: Connection, frame: Frame) -> None:
@@ -41,6 +44,7 @@ class Welcoming:
     def message(self, connection: Connection, frame: Frame) -> None: ...
 
     def closed(self, connection: Connection, unsent: list[Frame]) -> None:
+        self.ended += 1
         for descriptor in self.kept.pop(connection, []):
             os.close(descriptor)
 
@@ -142,3 +146,52 @@ async def test_errors_are_logged_more_and_more_rarely(server: Server, caplog: py
             assert await asyncio.to_thread(raw.read) is None  # no refusal: it may try again
             raw.close()
     assert 1 <= len(caplog.records) <= 8
+
+
+async def test_who_comes_and_goes_waits_in_the_backlog_beyond_its_connections_a_second(
+    tmp_path: Path, settings: Any
+) -> None:
+    """Nobody else does; and all that it may have at once may come at once."""
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, connections=5, connections_a_second=10)
+    now = 0.0
+    server = Server(tmp_path / "sockets", Welcoming(), clock=lambda: now)
+    directory, other = server.listen("one"), server.listen("other")
+    for _ in range(5):
+        await come_and_go(directory)
+    late = await asyncio.to_thread(Raw, directory)
+    late.send(HELLO)
+    await come_and_go(other)
+    late.socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):  # neither refused nor hung up on
+        await asyncio.to_thread(late.read)
+    assert server.connections("one") == 0
+    now = 0.1
+    late.socket.settimeout(5)
+    assert await asyncio.to_thread(late.read) is not None
+    late.close()
+    server.close()
+
+
+async def come_and_go(directory: Path) -> None:
+    raw = await asyncio.to_thread(Raw, directory)
+    raw.send(HELLO)
+    answer = await asyncio.to_thread(raw.read)
+    assert answer is not None
+    assert answer.type == Type.WELCOME
+    raw.close()
+
+
+async def test_no_thread_is_started_for_one_that_comes_and_goes(server: Server, monkeypatch) -> None:
+    """Each took the loop a millisecond, and then the interpreter: eight containers held up everybody for seconds."""
+    directory = server.listen("one")
+    if not server.refuses_descriptors("one"):
+        pytest.skip("Linux 6.16 and newer")  # elsewhere it may pass descriptors whose closing takes long
+    handler, started = server.handler, []
+    assert isinstance(handler, Welcoming)
+    monkeypatch.setattr("_thread.start_new_thread", lambda *_: started.append(_))
+    raws = [Raw(directory) for _ in range(20)]
+    for raw in raws:
+        raw.send(HELLO)
+        raw.close()
+    await eventually(lambda: handler.ended == len(raws))
+    assert started == []
