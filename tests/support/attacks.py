@@ -171,9 +171,11 @@ print(json.dumps(took), flush=True)
 """
 
 
-def _begin(program: str, *words: str) -> subprocess.Popen[bytes]:
+def _begin(program: str, *words: str, nice: int = 0) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        ["nice", "-n", str(nice), sys.executable, "-c", program, *words],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None
     if not process.stdout.readline():
@@ -182,9 +184,9 @@ def _begin(program: str, *words: str) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def attack(name: str, directory: Path, times: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
+def attack(name: str, directory: Path, times: int = 1, nice: int = 0) -> Iterator[list[subprocess.Popen[bytes]]]:
     """So many processes attack through this container's socket, until the end of the block."""
-    processes = [_begin(_BEGIN + ATTACKS[name], str(directory)) for _ in range(times)]
+    processes = [_begin(_BEGIN + ATTACKS[name], str(directory), nice=nice) for _ in range(times)]
     try:
         yield processes
     finally:
