@@ -13,10 +13,14 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections import deque
 from pathlib import Path
 
+from django.conf import settings
+
 from scheduler.engines.base import Attached, Engine, EngineError, Output
+from scheduler.pace import Pace
 from scheduler.sessions.broker import Broker
 from web.console.frames import PAYLOAD_LIMIT, WINDOW, BadFrame, FrameKind, Line, refusal, socket_path
 from web.errors import Problem
@@ -106,6 +110,7 @@ class Console:
         self._kept = 0  # bytes in there
         self._ended = False
         self._in_order = asyncio.Lock()
+        self._pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, time.monotonic())
 
     async def run(self) -> None:
         """Until the container has written its last."""
@@ -119,6 +124,9 @@ class Console:
                     self._kept += len(data)
                 self._ended = not data
                 await self._show()
+                # What it writes meanwhile waits in the kernel or with Docker, and at last in its own `write`.
+                while pause := self._pace.take(time.monotonic(), len(data)):  # noqa: ASYNC110 (there is no event)
+                    await asyncio.sleep(pause)
         finally:
             await self.attached.close()
 
