@@ -29,6 +29,7 @@ class Step:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._queue = state.waiting
         self.effects: list[Effect] = []
         self.touched: set[str] = set()
         self.disturbed = False  # something happened that no decision could have prevented
@@ -58,6 +59,9 @@ class Step:
                 break
         self._press()
         self._restore()
+        if self.state.waiting == self._queue:
+            # A call that was granted at once came and went: who looks at the queue need not look again.
+            self.state = replace(self.state, waiting=self._queue)
 
     # ---- calls ----
 

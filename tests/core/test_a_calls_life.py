@@ -51,6 +51,20 @@ def test_idle_headroom_is_taken_back_before_anybody_is_suspended():
     assert off == Pressure("g", False)
 
 
+def test_a_call_that_is_granted_at_once_leaves_the_queue_of_the_others_as_it_was():
+    """The same object: for a new one each of those who wait was shown anew, at each call of somebody else."""
+    card = Card(A=8, B=8)
+    card.do(Needed(1, 1, 1, "g", 5))
+    card.do(Needed(2, 2, 1, "g", 6))
+    card.do(Returned(2, "g", {1: 2}, all=True))
+    before = card.state.waiting
+    assert [request.container for request in before] == ["B"]
+    assert isinstance(card.do(Needed(3, 1, 2, "g", 1))[0], Granted)
+    assert card.state.waiting is before
+    card.do(SessionEnded(4, 1))
+    assert card.state.waiting == ()
+
+
 def test_a_container_is_suspended_and_resumes_when_memory_comes_back():
     card = Card(A=8, B=8)
     card.do(Needed(1, 1, 1, "g", 8))
