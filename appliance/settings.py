@@ -253,7 +253,9 @@ GPUSHARE_DOCKER_HOST = (
 )
 GPUSHARE_GPU_ACCESS = environment.one_of("GPUSHARE_GPU_ACCESS", "auto", "runtime", "cdi", "raw")
 GPUSHARE_REGISTRY_CONFIG = os.environ.get("GPUSHARE_REGISTRY_CONFIG", "")  # a Docker config.json with credentials
-# For containers that ask for nothing themselves; empty: nine tenths of the host's memory, all of its cores.
+GPUSHARE_HOST_MEMORY = environment.size("GPUSHARE_HOST_MEMORY", "0") or None  # for all together; None: nine tenths
+# For containers that ask for nothing themselves, and the most of memory that one may ask for; empty: all of that, and
+# all of the host's cores.
 GPUSHARE_CONTAINER_MEMORY = environment.size("GPUSHARE_CONTAINER_MEMORY", "0") or None
 GPUSHARE_CONTAINER_CPUS = environment.number("GPUSHARE_CONTAINER_CPUS", 0) or None
 GPUSHARE_CONTAINER_PIDS = environment.whole("GPUSHARE_CONTAINER_PIDS", 4096)

@@ -141,6 +141,9 @@ class Engine(Protocol):
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Its limit of host memory, if it has one, is from now on `extra` bytes above what it was launched with."""
 
+    def memory_left(self) -> int | None:
+        """Bytes of host memory that all of them together may still take; None where nothing limits that."""
+
     async def remove(self, engine_id: str) -> None:
         """Forgets an ended container."""
 

@@ -41,6 +41,7 @@ def docker_settings() -> DockerSettings:
         address=settings.GPUSHARE_DOCKER_HOST,
         gpu_access=settings.GPUSHARE_GPU_ACCESS,
         memory=settings.GPUSHARE_CONTAINER_MEMORY,
+        host_memory=settings.GPUSHARE_HOST_MEMORY,
         cpus=settings.GPUSHARE_CONTAINER_CPUS,
         pids=settings.GPUSHARE_CONTAINER_PIDS,
         log_bytes=settings.GPUSHARE_LOG_BYTES,

@@ -157,7 +157,7 @@ def _groups_and_mounts(world: World) -> list[str]:
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     merged = [mount for mount in mounts if mount.startswith(f"{world.ground.dockerd.folder}/data/overlay2/")]
     gone = set(Container.objects.exclude(removed_at=None).values_list("engine_id", flat=True))
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/docker/*") if path.name in gone]
+    groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/gpushare-*/*") if path.name in gone]
     return groups + (merged if len(merged) > there else [])
 
 

@@ -6,6 +6,7 @@ from django.test import Client
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
 from web.services import steering
+from web.sizes import parse_size
 
 pytestmark = pytest.mark.django_db
 
@@ -233,6 +234,22 @@ def test_nobody_mounts_somebody_elses_home(client, gpu, settings):
     settings.GPUSHARE_VOLUME_ROOTS = ["/home/{user}"]
     error = client.post("/api/v1/containers/", {"image": "local", "volumes": ["/home/bob/x:/x"]}).json()["error"]
     assert (error["code"], error["field"]) == (F, "volumes")
+
+
+@pytest.mark.parametrize(
+    ("one", "together", "most"), [("4GiB", None, "4 GiB"), ("4GiB", "2GiB", "2 GiB"), (None, "8GiB", "8 GiB")]
+)
+def test_more_host_memory_than_an_admin_lets_a_container_take_is_refused_with_the_figures(
+    client, gpu, settings, one, together, most
+):
+    settings.GPUSHARE_CONTAINER_MEMORY, settings.GPUSHARE_HOST_MEMORY = (
+        size and parse_size(size) for size in (one, together)
+    )
+    answer = client.post("/api/v1/containers/", {"image": "local", "memory": "100TiB"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["field"]) == (400, "memory_too_large", "memory")
+    assert error["message"] == f"100 TiB of host memory is more than a container may take: the most is {most}."
+    assert not Container.objects.exists()
 
 
 @pytest.mark.parametrize(

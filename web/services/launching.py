@@ -18,7 +18,7 @@ from web.models import Claim, Command, Container, Gpu
 from web.people import allowances
 from web.people.roles import Deed, require
 from web.services import issuing
-from web.spec import mounts, placement, quotas
+from web.spec import host_memory, mounts, placement, quotas
 from web.spec.asked import COLUMNS
 from web.spec.requests import LaunchSpec
 
@@ -42,6 +42,7 @@ def launch(user: User, spec: dict[str, Any], key: str = "") -> Command:
 def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
     require(user, Deed.LAUNCH)
     mounts.require_roots(user.get_username(), spec["volumes"])
+    host_memory.require_memory(spec["memory"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     limits = allowances.limits_of(user)
     # Looked at before the transaction: it reads a week of events, and nobody else could write meanwhile.

@@ -20,13 +20,15 @@ from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.images import Images
+from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import warnings
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit
+from web.sizes import format_size
 
 log = logging.getLogger(__name__)
 
-# What a container gets that asks for nothing: nearly the whole host, but not what keeps the host alive.
+# What all containers may take together: nearly the whole host, but not what keeps the host alive.
 SHARE_OF_MEMORY = 0.9
 PIDS = 4096
 
@@ -35,12 +37,14 @@ PIDS = 4096
 class DockerSettings:
     """`address` is a DOCKER_HOST. `memory` (bytes), `cpus` and `pids` are for containers that ask for nothing.
 
+    `memory` is also the most that one may ask for, and `host_memory` (bytes) the most that all may take together.
     `registries` is a Docker config.json with credentials. Volumes come from below `volume_roots`, or are named ones.
     """
 
     address: str
     gpu_access: str = "auto"
     memory: int | None = None
+    host_memory: int | None = None
     cpus: float | None = None
     pids: int = PIDS
     log_bytes: int = 100 << 20
@@ -58,6 +62,8 @@ class DockerEngine:
         self._client = Client(settings.address)
         self._watch = Watch(self._client, self._home, settings.log_bytes)
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
+        self._together: Together | None = None
+        self._why_not_held: str | None = None
         self._why_not_started = "The Docker engine has not been started."
 
     @property
@@ -75,6 +81,7 @@ class DockerEngine:
             for warning in warnings((await self._client.call(self._client.api.version)).get("Components", [])):
                 log.warning("%s", warning)
             await self._prepare(info)
+            await self._client.blocking(self._hold_together)
             await self._watch.start()
         except EngineAway as error:
             self._why_not_started = str(error)
@@ -85,6 +92,7 @@ class DockerEngine:
         self._images = Images(self._client.api, self._settings.registries)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
         self._limits = limits_of(self._settings, info)
+        self._together = self._watch.together = together(self._home, info, self._limits.host_memory)
         folders.take_away_all(self._places)
         if self._settings.volume_roots and not folders.may_mount(self._places):
             log.warning(
@@ -97,12 +105,28 @@ class DockerEngine:
             shim=self._outfit.shim,
             preload=self._preload,
             log_bytes=self._settings.log_bytes,
+            parent=self._together.parent if self._together else None,
         )
+
+    def _hold_together(self) -> None:
+        """Says what keeps it from that, once."""
+        if self._limits.host_memory is None:
+            return  # it was said that there is no control group for memory
+        why_not = self._together.hold() if self._together else "This Docker engine lets nobody choose a control group."
+        if why_not and why_not != self._why_not_held:
+            log.warning(
+                "All containers together may pass the %s of host memory that are meant for them "
+                "(GPUSHARE_HOST_MEMORY), since no limit can be put on them: %s",
+                format_size(self._limits.host_memory), why_not,
+            )  # fmt: skip
+        self._why_not_held = why_not
 
     async def close(self) -> None:
         await self._watch.close()
         for engine_id in list(self._attached):
             self._let_go(engine_id)
+        if self._together is not None:
+            self._together.remove()
         self._client.close()
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
@@ -130,6 +154,7 @@ class DockerEngine:
             raise
         finally:
             self._watch.launching.discard(launch.id)
+        await self._client.blocking(self._hold_together)
         self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)
         sighting = self._watch.changes.last(launch.id)
         if sighting is None:  # no look was faster
@@ -149,6 +174,9 @@ class DockerEngine:
 
     async def resume(self, engine_id: str) -> None:
         await self._act(self._client.api.unpause, engine_id, Condition.RUNNING)
+
+    def memory_left(self) -> int | None:
+        return self._together.left() if self._together else None
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         self._check_started()
@@ -307,8 +335,12 @@ def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Defa
         log.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
     if not any("name=seccomp" in option and "unconfined" not in option for option in info.get("SecurityOptions", [])):
         log.warning("This Docker engine runs containers without a seccomp profile.")
+    total = None
+    if info.get("MemoryLimit"):
+        total = min(settings.host_memory or int(info["MemTotal"] * SHARE_OF_MEMORY), info["MemTotal"])
     return options.DefaultLimits(
-        memory=(settings.memory or int(info["MemTotal"] * SHARE_OF_MEMORY)) if info.get("MemoryLimit") else None,
+        memory=total and min(settings.memory or total, total),
+        host_memory=total,
         cpus=(settings.cpus or float(info["NCPU"])) if info.get("CpuCfsQuota") else None,
         pids=settings.pids if info.get("PidsLimit") else None,
         swap=bool(info.get("SwapLimit")),

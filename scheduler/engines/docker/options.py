@@ -17,6 +17,7 @@ from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.outfit import environment
 from web.errors import Problem
 from web.sizes import format_size
+from web.spec.host_memory import require_memory
 from web.spec.mounts import Volume, parse_port, parse_volume
 from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS, undone_by
 
@@ -36,12 +37,16 @@ SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it c
 
 @dataclass(frozen=True, slots=True)
 class DefaultLimits:
-    """What a container gets that asks for nothing. None where the host has no such controller."""
+    """What a container gets that asks for nothing. None where the host has no such controller.
+
+    `memory` is also the most that one may ask for, and `host_memory` what all of them may take together; bytes.
+    """
 
     memory: int | None
     cpus: float | None
     pids: int | None
     swap: bool  # whether memory and swap can be limited together
+    host_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Given:
     shim: Path
     preload: Path  # a file that names SHIM
     log_bytes: int
+    parent: str | None = None  # the control group above all of ours; None: Docker's own
 
 
 def create_body(
@@ -89,6 +95,7 @@ def create_body(
         "ExposedPorts": {port: {} for port in bindings},
         "HostConfig": {
             **limited,
+            "CgroupParent": given.parent or "",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
             "Privileged": False,
@@ -133,6 +140,10 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str]) 
 
 
 def _limits(launch: Launch, limits: DefaultLimits) -> dict[str, Any]:
+    try:
+        require_memory(launch.memory, limits.memory)
+    except Problem as problem:
+        raise EngineError(problem.message, code=problem.code, status=400, field=problem.field) from None
     memory = None if limits.memory is None else launch.memory or limits.memory
     cpus = None if limits.cpus is None else launch.cpus or limits.cpus
     return {

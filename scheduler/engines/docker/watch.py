@@ -24,6 +24,7 @@ from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
 from scheduler.engines.docker.logs import LogCopier, parse_stamp
+from scheduler.engines.docker.together import Together
 from scheduler.engines.kernel_log import OomKill
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Watch:
         self.launching: set[str] = set()  # ids (ours) that are being created at this moment
         self.doomed: set[str] = set()  # ids (ours) of launches that failed, and may have left something in Docker
         self.killing: set[str] = set()  # engine ids of those that we are ending
+        self.together: Together | None = None
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._client, self._log_bytes = client, log_bytes
         self._label = f"{options.LABEL_HOME}={home}"
@@ -95,13 +97,21 @@ class Watch:
     async def _with_its_reason(self, ended: Sighting, limit: str) -> Sighting:
         """That it passed its limit of host memory Docker may learn after it has told the end, or never."""
         last = self.changes.last(ended.id)
-        if last is not None and last.condition is Condition.ENDED:
-            return replace(ended, reason=ended.reason or last.reason)
-        if ended.reason or not ended.exit_code or ended.engine_id in self.killing:
+        told = last is not None and last.condition is Condition.ENDED
+        if last is not None and told and last.reason:
+            return replace(ended, reason=last.reason)
+        flagged = ended.reason == limit
+        explained = ended.reason or told or ended.engine_id in self.killing
+        if not ended.exit_code or (explained and not flagged):
             return ended
         kills = await self._client.blocking(kernel_log.oom_kills)
-        if kills is not None:
-            return replace(ended, reason=_by_the_kernel(kills, ended.engine_id, limit))
+        if kills is not None and (reason := _by_the_kernel(kills, ended.engine_id, limit, self.together)):
+            return replace(ended, reason=reason)
+        if flagged and self.together and any(self.together.path in kill.limit for kill in kills or []):
+            # Control groups of version 1 tell all below one that passes its limit, and Docker takes each for ended.
+            return replace(ended, reason="")
+        if flagged or kills is not None:
+            return ended
         return await self._with_dockers_reason(ended) if ended.exit_code == SIGKILLED else ended
 
     async def _with_dockers_reason(self, ended: Sighting) -> Sighting:
@@ -228,11 +238,13 @@ def _limit(found: Mapping[str, Any]) -> str:
     return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
 
 
-def _by_the_kernel(kills: Sequence[OomKill], engine_id: str, limit: str) -> str:
+def _by_the_kernel(kills: Sequence[OomKill], engine_id: str, limit: str, together: Together | None) -> str:
     """Empty if the kernel has ended none of its processes."""
     for kill in reversed(kills):
         if engine_id in kill.group:
-            return limit if engine_id in kill.limit else str(kill)
+            if engine_id in kill.limit:
+                return limit
+            return str(together if together and kill.limit.endswith(together.path) else kill)
     return ""
 
 

@@ -151,6 +151,9 @@ class ProcessEngine:
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Nothing to do: it gives no limits."""
 
+    def memory_left(self) -> int | None:
+        return None
+
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         running = self._running(engine_id)
         if running is None or not running.is_kept():
