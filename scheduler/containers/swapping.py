@@ -110,6 +110,13 @@ class Swapping:
             )
         if needed > (there := available()):
             raise Problem("no_host_memory", f"Its {size(needed)} do not fit: the host has {size(there)} left.", 409)
+        if (left := self._engine.memory_left()) is not None and needed > left:
+            raise Problem(
+                "no_host_memory",
+                f"Its {size(needed)} do not fit: all containers together may take {size(left)} more of host memory "
+                "(GPUSHARE_HOST_MEMORY).",
+                409,
+            )
 
     async def _move_out(self, tenant: Tenant) -> None:
         # From here on none of its processes gets more, so nobody but these holds anything when they are out.

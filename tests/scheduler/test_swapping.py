@@ -207,6 +207,16 @@ async def test_without_host_memory_to_spare_it_is_refused_with_the_figures(host:
     assert "of the 1 GiB that may be used for this" in answer.message
 
 
+async def test_what_all_containers_together_may_not_take_more_of_is_no_place_for_an_image(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await holder(host)
+    monkeypatch.setattr(host.up.swapping._engine, "memory_left", lambda: GIB)
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "no_host_memory")
+    assert "all containers together may take 1 GiB more of host memory (GPUSHARE_HOST_MEMORY)" in answer.message
+
+
 async def test_one_without_gpu_memory_is_just_paused(host: Host) -> None:
     container = await host.launch("sleep", "600")
     answer = await host.command("pause", container, free_memory=True)
