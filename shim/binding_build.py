@@ -1,4 +1,4 @@
-"""Compiles the module behind binding.py: `python shim/binding_build.py FOLDER`.
+"""Compiles the module behind shim.binding: `python shim/binding_build.py FOLDER`.
 
 The C headers are the one definition: what cffi needs to know is cut out of them here, so a field or a constant that
 changes there changes in Python at the next build.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,19 @@ OUT_OF_MEMORY = 2  # workload's exit code
 
 
 @pytest.fixture(scope="module")
-def remapped() -> Iterator[Dockerd]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is mounted in it is seen by the engine, which has mounts of its own here, as it is on a usual host."""
     if why_not := have_dockerd():
         pytest.skip(why_not)
+    folder = tmp_path_factory.mktemp("remapped")
+    for words in (["--bind", folder, folder], ["--make-shared", folder]):
+        subprocess.run(["mount", *words], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def remapped(folder: Path) -> Iterator[Dockerd]:
     with private(remapped=True) as engine:
         client = docker.APIClient(engine.address, version="auto")
         libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
@@ -36,8 +47,7 @@ def remapped() -> Iterator[Dockerd]:
 
 
 @pytest.fixture(scope="module")
-def appliance(remapped: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    folder = tmp_path_factory.mktemp("remapped")
+def appliance(remapped: Dockerd, folder: Path) -> Iterator[Appliance]:
     running = Appliance(
         folder / "var",
         gpus="sim:1x1GiB",
