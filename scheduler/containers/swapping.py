@@ -85,8 +85,11 @@ class Swapping:
         if tenant.swap == Swap.OUT:
             self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
             return "Its GPU memory is in host memory already."
+        if tenant.swap == Swap.LEAVING:
+            async with self._transfer:
+                pass  # what an earlier scheduler had begun is undone by then
         if tenant.swap:
-            raise Problem("swapping", "It is just being brought back to its card. Try again in a moment.", 409)
+            raise Problem("swapping", "Its GPU memory is just being moved. Try again in a moment.", 409)
         if not _holders(tenant):
             return "It held no GPU memory."
         async with self._transfer:
@@ -293,11 +296,15 @@ class Swapping:
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
         for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap and not tenant.killed]:
             if tenant.swap == Swap.LEAVING:
-                await self._undo(tenant, list(tenant.sessions.values()))  # its command is carried out again
+                self._begin(tenant, self._undo_in_turn(tenant))  # its command, carried out again, waits for that
             elif tenant.swap == Swap.COMING:
                 self._begin(tenant, self._bring_back(tenant))
             elif not tenant.paused and tenant.id not in by_command:
                 self.want_back(tenant)
+
+    async def _undo_in_turn(self, tenant: Tenant) -> None:
+        async with self._transfer:
+            await self._undo(tenant, list(tenant.sessions.values()))
 
     # ---- helpers ----
 
