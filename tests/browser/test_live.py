@@ -79,7 +79,7 @@ def test_a_lost_connection_is_told_with_the_age_of_what_is_seen_and_comes_back(s
     expect(page.locator("#banner-lost")).to_contain_text("Connection lost. What you see is")
     made.claims.update(used=0.5 * rows.GIB)
     expect(page.locator("#banner-lost")).to_contain_text("3 s old")
-    expect(page.locator('[data-field="figures"]')).to_contain_text("102 MiB / 1 GiB")
+    expect(page.locator('[data-field="figures"]')).to_contain_text("102.4 MiB / 1 GiB")
     assert "stale" in (page.locator("body").get_attribute("class") or "")
     shot(page, "connection-lost", whole=False)
     line.dead = False
