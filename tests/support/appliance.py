@@ -89,9 +89,12 @@ class Appliance:
         return {"GPUSHARE_URL": self.url, "GPUSHARE_TOKEN": self.token}
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        answer = httpx.request(
-            method, f"{self.url}/api/v1/{path}", json=body, headers={"Authorization": f"Token {self.token}"}, timeout=30
-        )
+        headers = {"Authorization": f"Token {self.token}"}
+        while True:
+            answer = httpx.request(method, f"{self.url}/api/v1/{path}", json=body, headers=headers, timeout=30)
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
+                break
+            time.sleep(float(answer.headers["retry-after"]))
         answer.raise_for_status()
         return answer.json()
 
