@@ -12,6 +12,7 @@ import pytest
 from scheduler.card import helper as card_helper
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from tests.support.card import CONTEXT, MIB, Card, card  # noqa: F401
+from tests.support.eventually import eventually
 from tests.support.program import Program
 
 LOCK, CHECKPOINT, RESTORE, UNLOCK = 1, 2, 3, 4
@@ -187,7 +188,7 @@ async def test_who_asked_may_go_and_what_was_asked_for_is_done(quick: Card, cuda
     leaving = CardHelper(quick.env())
     await leaving.lock(cuda.pid, LONG)
     call = asyncio.create_task(leaving.checkpoint(cuda.pid, LONG))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: leaving._busy)  # from then on the worker has been told
     call.cancel()
     await leaving.close()
     with pytest.raises(asyncio.CancelledError):

@@ -4,75 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import itertools
-import os
-import signal
 import sys
 
 import pytest
 
 import shim.sim
-from scheduler.card.helper import CardError, Done, State, Why
-from scheduler.containers import swapping
-from scheduler.engines.base import EngineError
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
-from web.models import Claim, Command, Container, Gpu, Swap
-
-LOCK, CHECKPOINT, RESTORE, UNLOCK = 1, 2, 3, 4
-FAILS, HANGS, PROCESS_DIES, ASKER_DIES = 1, 2, 3, 4
-STEPS = pytest.mark.parametrize("step", [LOCK, CHECKPOINT], ids=["lock", "checkpoint"])
-
-
-def at_once() -> None:
-    """The simulated card of this process moves memory without taking time."""
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(0), ctypes.c_uint64(0))
-
-
-def fault(step: int, how: int) -> None:
-    shim.sim.load_nvml(BUILD).sim_card_fault(step, how)
-
-
-# It holds memory, and looks whether every byte of it is right once it may go on.
-HOLDER = """
-import hashlib, os, sys, time
-from tests.support.cuda import *
-cuda, size, go_on = Cuda(), int(sys.argv[1]), sys.argv[2]
-addresses = [cuda.alloc(size // 4) for _ in range(4)]
-told = [hashlib.sha256(str(address).encode()).digest() * (MIB // 32) for address in addresses]
-for address, data in zip(addresses, told):
-    cuda.write(address + size // 4 - MIB, data)
-print("holding", flush=True)
-while not os.path.exists(go_on):
-    time.sleep(0.01)
-assert [cuda.read(address + size // 4 - MIB, MIB) for address in addresses] == told
-for address in addresses:
-    assert cuda.free(address) == 0
-print("every byte is right", flush=True)
-"""
-
-
-async def holder(host: Host, size: int = 2 * GIB, quota: int = 4 * GIB, **fields: object) -> Container:
-    at_once()
-    words = (sys.executable, "-c", HOLDER, str(size), str(host.home / "go-on"))
-    container = await host.launch(*words, gpu_memory=quota, environment={"PYTHONPATH": str(BUILD.parent)}, **fields)
-    await host.says(container, "holding")
-    return container
-
-
-async def ends_well(host: Host, container: Container) -> Container:
-    (host.home / "go-on").touch()
-    ended = await host.until(container, "exited", 60)
-    assert "every byte is right" in host.log(container)
-    return ended
-
-
-async def free_memory(host: Host) -> int:
-    await host.up.measure.once()
-    host.up.report.publish()
-    await host.up.store.flush()
-    gpu = await query(Gpu.objects.get)
-    return gpu.real
+from tests.support.swapped import (
+    ASKER_DIES,
+    CHECKPOINT,
+    FAILS,
+    LOCK,
+    PROCESS_DIES,
+    RESTORE,
+    STEPS,
+    UNLOCK,
+    at_once,
+    ends_well,
+    fault,
+    free_memory,
+    holder,
+)
+from web.models import Claim, Swap
 
 
 async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(host: Host) -> None:
@@ -266,157 +220,3 @@ async def test_a_scheduler_killed_in_the_middle_leaves_nothing_half(host: Host, 
         await host.command("resume", container)
     await ends_well(host, container)
     assert await query(Claim.objects.filter(used__gt=0).count) == 0
-
-
-async def asked(host: Host, kind: str, container: Container, **arguments: object) -> Command:
-    """A command that the scheduler has begun."""
-    command = await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
-    host.up.commands.wake()
-    await eventually(lambda: command.pk in host.up.commands._taken)
-    return command
-
-
-async def test_two_pauses_at_once_do_not_take_the_same_host_memory(host: Host) -> None:
-    one, two = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
-    host.up.swapping._budget = 2 * GIB  # each holds 1 GiB and a context
-    async with host.up.swapping._transfer:  # both wait for their turn
-        commands = [await asked(host, "pause", each, free_memory=True) for each in (one, two)]
-    outcomes = [(await host.answer(command)).outcome for command in commands]
-    assert sorted(outcomes) == ["done", "refused"]
-    for container, outcome in zip((one, two), outcomes, strict=True):
-        if outcome == "done":
-            await host.command("resume", container)
-        await ends_well(host, container)
-
-
-async def test_paused_while_it_waits_for_its_turn_to_come_back_it_stays_out(host: Host) -> None:
-    container = await holder(host)
-    await host.command("pause", container, free_memory=True)
-    async with host.up.swapping._transfer:
-        await host.command("resume", container)  # all of it is lent again
-        assert host.up.broker.tenants[str(container.pk)].granted(only_gpu(host)) > 0
-        assert (await host.command("pause", container)).outcome == "done"
-        assert host.up.broker.tenants[str(container.pk)].granted(only_gpu(host)) == 0
-    assert (await host.get(container)).state == "swapped"
-    await host.command("resume", container)
-    await ends_well(host, container)
-    assert len(await host.events(container, "swapped_in")) == 1
-
-
-def only_gpu(host: Host) -> str:
-    (gpu,) = host.up.gpus.cards
-    return gpu
-
-
-async def test_a_pause_while_it_is_on_its_way_back_is_refused(host: Host) -> None:
-    container = await holder(host, GIB)
-    await host.command("pause", container, free_memory=True)
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-    await host.command("resume", container)
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.COMING)
-    answer = await host.command("pause", container)
-    assert (answer.outcome, answer.code) == ("refused", "swapping")
-    await ends_well(host, container)
-
-
-async def test_a_freeze_that_fails_after_the_memory_is_out_brings_it_back(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    container = await holder(host)
-
-    async def fails(engine_id: str) -> None:
-        raise EngineError("It cannot be frozen.")
-
-    monkeypatch.setattr(host.up.engine, "pause", fails)
-    answer = await host.command("pause", container, free_memory=True)
-    assert answer.outcome == "refused"
-    ended = await ends_well(host, container)
-    assert (ended.swap, ended.swapped) == ("", 0)
-
-
-async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that was stopped from outside takes the lock once it goes on, and nobody waits for it any more."""
-    monkeypatch.setattr(swapping, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr(swapping, "GRACE", 0.2)
-    monkeypatch.setattr(swapping, "AGAIN", 0.1)
-    container = await holder(host)
-    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
-    os.kill(session.pid, signal.SIGSTOP)
-    answer = await host.command("pause", container, free_memory=True)
-    assert answer.outcome == "refused"
-    os.kill(session.pid, signal.SIGCONT)
-    await ends_well(host, container)
-
-
-async def test_of_several_processes_none_is_counted_out_that_is_back(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The card had no room for the second: the first is back, and what it holds is nobody else's."""
-    monkeypatch.setattr(swapping, "AGAIN", 0.1)
-    code = HOLDER.replace("import hashlib", "import os; child = os.fork() == 0; import hashlib", 1)
-    at_once()
-    words = (sys.executable, "-c", code, str(GIB), str(host.home / "go-on"))
-    container = await host.launch(*words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
-    await eventually(lambda: host.log(container).count("holding") == 2)
-    tenant, gpu = host.up.broker.tenants[str(container.pk)], only_gpu(host)
-    await host.command("pause", container, free_memory=True)
-    restore, calls = host.up.swapping._card.restore, itertools.count(1)
-
-    async def no_room_for_the_second(pid: int, within: float) -> Done:
-        if next(calls) == 2:
-            assert tenant.granted(gpu) > 2 * GIB
-            refused.set()
-            raise CardError(Why.NO_ROOM, pid, "There is no room.", State.CHECKPOINTED)
-        return await restore(pid, within)
-
-    refused = asyncio.Event()
-    monkeypatch.setattr(host.up.swapping._card, "restore", no_room_for_the_second)
-    await host.command("resume", container)
-    await refused.wait()
-    for _ in range(20):  # whatever it does next
-        assert tenant.granted(gpu) > 2 * GIB
-        await asyncio.sleep(0.01)
-    await ends_well(host, container)
-
-
-async def test_what_was_swapped_when_it_ended_is_swapped_no_more(host: Host) -> None:
-    container = await holder(host)
-    await host.command("pause", container, free_memory=True)
-    await host.command("kill", container)
-    ended = await host.until(container, "killed")
-    assert (ended.swap, ended.swapped, ended.swapped_at) == ("", 0, None)
-
-
-async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_is_back(host: Host) -> None:
-    """Else its own, which stays on the card, would be counted as out, and lent to others."""
-    code = HOLDER.replace(
-        'print("holding", flush=True)',
-        "import subprocess; print('holding', flush=True);"
-        "other = subprocess.Popen([sys.executable, '-c', LATE, sys.argv[2] + '-late'])",
-    ).replace("import hashlib", f"LATE = {LATE!r}\nimport hashlib", 1)
-    words = (sys.executable, "-c", code, str(GIB), str(host.home / "go-on"))
-    at_once()
-    container = await host.launch(*words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
-    await host.says(container, "ready")
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-    command = await asked(host, "pause", container, free_memory=True)
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.LEAVING)
-    (host.home / "go-on-late").touch()  # it asks for memory
-    assert (await host.answer(command)).outcome == "done"
-    assert await free_memory(host) == 0
-    await host.command("resume", container)
-    await host.says(container, "late one has it")
-    await ends_well(host, container)
-
-
-LATE = """
-import os, sys, time
-from tests.support.cuda import *
-print("ready", flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.001)
-address = Cuda().alloc(MIB)
-print("late one has it", flush=True)
-while not os.path.exists(sys.argv[1].removesuffix("-late")):
-    time.sleep(0.01)
-"""
