@@ -54,6 +54,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=0, help="Lines to die before; 0: all.")
     parser.add_argument("--seed", type=int, default=1, help="Which lines, or the first storm's.")
     parser.add_argument("--only", default="", help="Lines of this file, or this one line (file:line).")
+    parser.add_argument(
+        "--but", type=Path, help="A results.jsonl: lines that were died before there, and rightly, are not again."
+    )
     parser.add_argument("--plays", default=",".join(lines.PLAYS))
     parser.add_argument("--storms", type=int, default=1, help="So many, each with the next seed.")
     parser.add_argument("--harm", default="all", help="What happens in a storm (see harm.py), with commas; or `kills`.")
@@ -84,13 +87,19 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
     plan = lines.plan({play: seen[play] for play in plays}, found)
     report.not_come_by([place for place in found if place not in plan])
     print(f"{len(found)} lines act, {len(plan)} of them in these plays", flush=True)
-    chosen = list(plan)
+    done = _died_rightly(options.but) if options.but else set()
+    chosen = [place for place in plan if place not in done]
     # In no order, so that a run that is cut short has seen something of everything.
     random.Random(options.seed).shuffle(chosen)
     return [
         {"kind": "line", "name": place, "place": place, "play": plan[place]}
         for place in chosen[: options.count or len(chosen)]
     ]
+
+
+def _died_rightly(results: Path) -> set[str]:
+    told = [json.loads(line) for line in results.read_text().splitlines()]
+    return {each["place"] for each in told if each["kind"] == "line" and each["died"] and not each["wrong"]}
 
 
 def _storms(options: argparse.Namespace) -> list[Task]:

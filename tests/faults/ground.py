@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from appliance.database import FOLDER, NAME
+
 if TYPE_CHECKING:
     from tests.support.dockerd import Dockerd
     from tests.support.postgres import Postgres
@@ -59,8 +61,9 @@ class Ground:
         os.environ.update({
             "DJANGO_SETTINGS_MODULE": "appliance.settings", "GPUSHARE_HOME": str(self.home),
             "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": engine, "GPUSHARE_SECRET_KEY": secrets.token_hex(32),
-            "DATABASE_URL": f"sqlite:///{self.home}/gpushare.sqlite3", "PYTHONPATH": _with_root(),
+            "PYTHONPATH": _with_root(),
         })  # fmt: skip
+        os.environ.pop("DATABASE_URL", None)  # as in `make up`, where the web process has no rights but to this file
         if database == "postgres":
             from tests.support.postgres import running_postgres
 
@@ -73,11 +76,15 @@ class Ground:
             os.environ["REDIS_URL"] = self.redis.url
         subprocess.run([sys.executable, "-c", _PREPARE], cwd=ROOT, check=True)
         if self.postgres is None:
-            (self.home / "gpushare.sqlite3").rename(self.home / "template.sqlite3")
+            self._database.rename(self.home / "template.sqlite3")
         else:
             os.environ["DATABASE_URL"] = self.postgres.url.rpartition("/")[0] + "/gpushare"
         if engine == "docker":
             self._start_docker()
+
+    @property
+    def _database(self) -> Path:
+        return self.home / FOLDER / NAME
 
     def _start_docker(self) -> None:
         import docker
@@ -104,9 +111,9 @@ class Ground:
             for container in self.docker.containers(all=True, quiet=True):
                 self.docker.remove_container(container["Id"], force=True, v=True)
         if self.postgres is None:
-            for left in self.home.glob("gpushare.sqlite3*"):
+            for left in self._database.parent.iterdir():
                 left.unlink()
-            shutil.copy(self.home / "template.sqlite3", self.home / "gpushare.sqlite3")
+            shutil.copy(self.home / "template.sqlite3", self._database)
         else:
             self._copy_in_postgres()
 

@@ -11,6 +11,9 @@ from tests.faults.world import GIB
 from web.models import Command, Container
 
 HOLD = "exec {workload} --bytes 3GiB --check 1MiB --hold 600"
+POLITE = (
+    "trap 'exit 143' TERM; sleep 600 & wait"  # else a container's first process is deaf, and the grace is waited out
+)
 _LIFE = {Kind.STARTED: 1, Kind.ENDED: 1}
 _KILLED = {**_LIFE, Kind.KILLED: 1}
 _PAUSED = {Kind.PAUSED: 1, Kind.UNPAUSED: 1}
@@ -38,7 +41,7 @@ class Everyday(Scene):
         self._launched({
             "waiter": self._begin("waiter", HOLD, gpu_memory=4 * GIB),
             "three": self._begin("three", "exit 3", remove_when_done=True),
-            "late": self._begin("late", "exec sleep 600", ttl_seconds=1.0),
+            "late": self._begin("late", POLITE, ttl_seconds=1.0),
             "broken": world.begin_launch("broken", "/nowhere/program", gpu_memory=GIB // 8),
             "large": world.begin_launch("large", "true", gpu_memory=60 * GIB),
         })  # fmt: skip
@@ -53,7 +56,7 @@ class Everyday(Scene):
         self._done(world.do("kill", holder, grace=0.0))
         world.until_state(holder, "killed")
         self._says("waiter", "holding")
-        self._done(world.do("kill", waiter, grace=2.0))
+        self._done(world.do("kill", waiter, grace=0.5))
         world.until_state(waiter, "killed")
         world.until_state(self.made["late"], "killed")
         world.until_state(self.made["three"], "failed")
@@ -86,7 +89,7 @@ class Away(Scene):
         self._says("holder", "holding")
         self._launched({
             "waiter": self._begin("waiter", HOLD, gpu_memory=4 * GIB),
-            "late": self._begin("late", "exec sleep 600", ttl_seconds=1.0),
+            "late": self._begin("late", POLITE, ttl_seconds=1.0),
         })  # fmt: skip
         world.until_state(self.made["waiter"], "suspended")
         self._done(world.do("pause", self.made["frozen"]))

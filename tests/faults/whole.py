@@ -79,6 +79,13 @@ class Whole(World):
         children = [each.pid for each in tree.descendants(self._parent.pid) if each.parent == self._parent.pid]
         return [pid for pid in children if _name(pid) == kind]
 
+    @property
+    def web_is(self) -> str:
+        """Which user's rights the web process has: a user's number."""
+        (pid,) = self.pids("web")
+        status = Path(f"/proc/{pid}/status").read_text()
+        return next(line.split()[1] for line in status.splitlines() if line.startswith("Uid:"))
+
 
 def _name(pid: int) -> str:
     try:

@@ -121,13 +121,15 @@ class Rounds:
         from tests.faults import storm
 
         with self._whole() as whole:
-            return storm.run(whole, task["harm"], task["seconds"], task["seed"])
+            web = whole.web_is
+            return {**storm.run(whole, task["harm"], task["seconds"], task["seed"]), "web": web}
 
     def _soak(self, task: Task) -> Result:
         from tests.faults import soak
 
         with self._whole(**soak.ENVIRONMENT) as whole:
-            return soak.run(whole, task["hours"], task["seed"])
+            web = whole.web_is
+            return {**soak.run(whole, task["hours"], task["seed"]), "web": web}
 
     @contextmanager
     def _whole(self, **environment: str) -> Iterator[Whole]:
