@@ -151,10 +151,13 @@ class Reaper:
         """The scheduler and the web get no more of this than they have, but `more`."""
         before = {}
         for pid in [*self.world.pids("scheduler"), *self.world.pids("web")]:
-            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            # It has just died; or it is the web process, another user's, and root's rights here are not all of them.
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
                 soft, hard = resource.prlimit(pid, what)
                 resource.prlimit(pid, what, (now(pid) + more, hard))
                 before[pid] = soft, hard
+        if not before:
+            raise PermissionError
         yield
         for pid, limits in before.items():
             with contextlib.suppress(ProcessLookupError):

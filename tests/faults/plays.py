@@ -11,9 +11,8 @@ from tests.faults.world import GIB
 from web.models import Command, Container
 
 HOLD = "exec {workload} --bytes 3GiB --check 1MiB --hold 600"
-POLITE = (
-    "trap 'exit 143' TERM; sleep 600 & wait"  # else a container's first process is deaf, and the grace is waited out
-)
+# A container's first process is deaf to SIGTERM otherwise, and the whole grace would be waited for.
+POLITE = "trap 'exit 143' TERM; sleep 600 & wait"
 _LIFE = {Kind.STARTED: 1, Kind.ENDED: 1}
 _KILLED = {**_LIFE, Kind.KILLED: 1}
 _PAUSED = {Kind.PAUSED: 1, Kind.UNPAUSED: 1}

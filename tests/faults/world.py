@@ -138,9 +138,10 @@ class World:
                 yield from self._in_docker()  # or it is away
             return
         for path in (self.home / "processes").glob("*/running.json"):
-            keeper = json.loads(path.read_text())["keeper"]
-            if not path.with_name("ended.json").exists():
-                yield path.parent.name, keeper, [each.pid for each in tree.descendants(keeper)]
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                keeper = json.loads(path.read_text())["keeper"]
+                if not path.with_name("ended.json").exists():
+                    yield path.parent.name, keeper, [each.pid for each in tree.descendants(keeper)]
 
     def _in_docker(self) -> Iterator[tuple[str, int, list[int]]]:
         for found in self.docker.containers(filters={"label": LABEL}):
