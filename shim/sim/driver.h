@@ -2,7 +2,9 @@
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
 
-#include "card.h"
+#include "card/card.h"
+#include "card/processes.h"
+#include "card/units.h"
 #include "gate.h"
 
 #include <pthread.h>

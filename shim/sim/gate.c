@@ -1,7 +1,7 @@
 /* The door of the simulated driver: who enters, and that nobody does while the process is locked (checkpoint.c). */
 #include "gate.h"
 
-#include "card.h"
+#include "card/processes.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

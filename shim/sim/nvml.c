@@ -1,5 +1,5 @@
 /* The simulated libnvidia-ml.so.1: what nvidia-ml-py, nvidia-smi-like tools and the scheduler ask of a card. */
-#include "card.h"
+#include "card/processes.h"
 
 #include <pthread.h>
 #include <stddef.h>

@@ -348,6 +348,22 @@ def test_one_process_looks_at_one_card_after_another(tmp_path: Path) -> None:
     assert subprocess.check_output(words, text=True, cwd=ROOT).split("\n") == ["not loaded", "1", "2", ""]
 
 
+def test_a_card_that_was_cut_off_can_be_left(tmp_path: Path) -> None:
+    shim.sim.create("sim:1x1GiB", tmp_path / "card", BUILD)
+    script = """if True:
+        import os, sys, shim.sim
+        from pathlib import Path
+        shim.sim.load_nvml(Path(sys.argv[1]))
+        import pynvml
+        pynvml.nvmlInit()
+        os.truncate(os.environ["GPUSHARE_SIM"], 0)
+        pynvml.nvmlShutdown()
+    """
+    words = [sys.executable, "-c", script, str(BUILD)]
+    environment = {**os.environ, "GPUSHARE_SIM": str(tmp_path / "card")}
+    assert subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode == 0
+
+
 def test_descriptions() -> None:
     assert shim.sim.parse("sim:2x5GiB") == (2, 5 << 30)
     assert shim.sim.parse("sim:512m") == (1, 512 << 20)

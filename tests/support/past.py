@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "attacks" / "programs" / "past.c"
-CARD = ROOT / "shim" / "sim"
+CARD = ROOT / "shim" / "sim" / "card"
 FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_GNU_SOURCE")
 
 Command = Callable[[int], list[str]]
@@ -25,7 +25,7 @@ def built(folder: Path, *, static: bool = True) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     builds = {"past": ("-ldl",), "past.so": ("-shared", "-fPIC", "-ldl")}
     if static:
-        builds["past-static"] = ("-static", "-DSTATIC", f"-iquote{CARD}", str(CARD / "card.c"))
+        builds["past-static"] = ("-static", "-DSTATIC", f"-iquote{CARD}", *map(str, CARD.glob("*.c")))
     for name, flags in builds.items():
         subprocess.run(["cc", *FLAGS, "-o", str(folder / name), str(SOURCE), *flags], check=True)
     return folder

@@ -29,7 +29,8 @@ static void fail(const char *what, long code) {
 }
 
 #ifdef STATIC
-#include "card.h"
+#include "processes.h"
+#include "units.h"
 
 void take(uint64_t bytes) {
     uint64_t units = bytes / CARD_UNIT;

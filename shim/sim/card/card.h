@@ -44,7 +44,7 @@ struct card_checkpoint {
 };
 
 struct card_process {
-    _Atomic uint64_t state; /* phase, generation and time of death; see card.c */
+    _Atomic uint64_t state; /* phase, generation and time of death; see processes.c */
     _Atomic int32_t
         home_pid;            /* its id in the PID namespace that the card was made in; 0: nobody there has looked yet */
     _Atomic uint32_t taking; /* threads half-way through card_take */
@@ -81,27 +81,5 @@ bool card_whole(void);
 bool card_is_whole(const char *path); /* the same of one that is not open */
 
 void card_uuid_text(const uint8_t *uuid, char *text);
-
-/* Gives this process an entry. False: the table is full. */
-bool card_join(void);
-
-/* Takes units for this process, all or none. False: the card has fewer. `taken` receives their numbers. */
-bool card_take(unsigned gpu, uint64_t units, uint32_t *taken);
-void card_give(unsigned gpu, uint64_t units, const uint32_t *taken);
-
-/* All of this process's memory on a GPU leaves the card; how many units it was. */
-uint64_t card_put_away(unsigned gpu);
-/* As many come back, though not the same ones. False, with nothing taken: the card has fewer. */
-bool card_bring_back(unsigned gpu, uint64_t units);
-
-/* This process's entry, NULL before card_join; and another's, by its id in the caller's PID namespace. */
-struct card_process *card_self(void);
-struct card_process *card_process_of(pid_t pid);
-
-/* Free units, after those of processes long dead have been dropped. */
-uint64_t card_free(unsigned gpu);
-
-/* Who holds memory of a GPU: ids in the caller's PID namespace (those it cannot see are left out), and units. */
-unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units);
 
 #endif
