@@ -108,6 +108,20 @@ def test_days_are_cut_at_midnight(ada, gpu):
     assert [(row.group, row.as_dict()["vram_gib_hours"]) for row in rows] == [("2026-11-20", 2.0), ("2026-11-21", 3.0)]
 
 
+def test_the_days_add_up_to_the_whole_whatever_was_paused_or_swapped_out(ada, gpu):
+    """Swapped out, it holds nothing and waits for nothing: by day, that time was told as suspended."""
+    container = made(make_container(ada, "a", gpu))
+    append(container, T0, EventKind.ACCEPTED, gpu, used_after=GIB)
+    append(container, T0 + HOUR, EventKind.SWAPPED_OUT, gpu, used_after=0)
+    append(container, T0 + HOUR, EventKind.PAUSED)
+    append(container, T0 + 20 * HOUR, EventKind.UNPAUSED)
+    append(container, T0 + 20 * HOUR, EventKind.SWAPPED_IN, gpu, used_after=GIB)
+    append(container, T0 + 21 * HOUR, EventKind.ENDED)
+    found = report(T0, T0 + 24 * HOUR, "day")
+    assert [row.as_dict()["suspended_seconds"] for row in (*found.rows, found.total)] == [0, 0, 0]
+    assert [row.as_dict()["vram_gib_hours"] for row in (*found.rows, found.total)] == [1, 1, 2]
+
+
 def test_what_still_runs_counts_until_the_end_of_the_report(ada, gpu):
     container = made(make_container(ada, "a", gpu))
     append(container, T0, EventKind.ACCEPTED, gpu, used_after=GIB)

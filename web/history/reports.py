@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -20,7 +20,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from web.errors import Problem
-from web.history.spans import Held, Paused, Rejected, Span, Waited, spans
+from web.history.spans import Held, Rejected, Waited, spans
 from web.models import Container
 from web.people.roles import Role
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 GIB_HOUR = 2**30 * 3600 * 10**6  # in byte-microseconds
 WEEK = timedelta(days=7)
 _MICROSECOND = timedelta(microseconds=1)
+Counted = Held | Waited | Rejected  # what a report is about
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class Row:
     rejects: int = 0
     containers: set[UUID] = field(default_factory=set)
 
-    def add(self, container: UUID, span: Span) -> None:
+    def add(self, container: UUID, span: Counted) -> None:
         self.containers.add(container)
         match span:
             case Held(_, start, end, size):
@@ -96,8 +97,8 @@ def report(start: datetime, end: datetime, group_by: str = "user", owner: str = 
     total = Row("total")
     for container, found in spans(chosen, start, end):
         for span in found:
-            if isinstance(span, Paused):
-                continue  # a report is about what was held, waited for and refused
+            if not isinstance(span, Counted):
+                continue
             for part in _days(span) if group_by == "day" else (span,):
                 key = key_of(container, part)
                 if key not in rows:
@@ -132,7 +133,7 @@ def require_gib_hours(used: float, limit: float | None) -> None:
 GROUPINGS = ("user", "group", "container", "image", "day")
 
 
-def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, Span], str]:
+def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, Counted], str]:
     if group_by == "day":
         return lambda container, span: _time_of(span).date().isoformat()
     path = {"user": "owner__username", "group": "owner_id", "container": "name", "image": "image"}[group_by]
@@ -155,11 +156,11 @@ def _groups_of_people() -> Mapping[int, str]:
     return defaultdict(lambda: "(none)", {person: " + ".join(held) for person, held in names.items()})
 
 
-def _time_of(span: Span) -> datetime:
+def _time_of(span: Counted) -> datetime:
     return (span.at if isinstance(span, Rejected) else span.start).astimezone(UTC)
 
 
-def _days(span: Span) -> Iterator[Span]:
+def _days(span: Counted) -> Iterator[Counted]:
     """The same span, cut at each midnight UTC."""
     if isinstance(span, Rejected):
         yield span
@@ -168,7 +169,7 @@ def _days(span: Span) -> Iterator[Span]:
     while start < span.end:
         midnight = start.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
         end = min(midnight, span.end)
-        yield Held(span.gpu, start, end, span.bytes) if isinstance(span, Held) else Waited(start, end)
+        yield replace(span, start=start, end=end)
         start = end
 
 
