@@ -33,9 +33,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from scheduler.core import admission, changes, policies, safety
+from scheduler.core import admission, changes, giving_way, policies, safety
 from scheduler.core.events import (
     Admitted,
+    CameBack,
     ContainerAdded,
     ContainerEnded,
     ContainerKilled,
@@ -43,8 +44,11 @@ from scheduler.core.events import (
     ContainerResumed,
     Effect,
     Event,
+    GivingWayChanged,
     GpuSeen,
+    Idle,
     Needed,
+    NotMoved,
     OverheadMeasured,
     PolicyChanged,
     Pressure,
@@ -56,6 +60,7 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
+    Stirred,
     SwappedOut,
     Ticked,
     WantedBack,
@@ -75,6 +80,8 @@ def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
         step.advance(event.now)
         _HANDLERS[type(event)](step, event)
     step.finish()
+    if step.timely:
+        giving_way.give_way(step)
     return step.state, tuple(step.effects)
 
 
@@ -110,6 +117,16 @@ def _reordered(step: Step, event: Reordered) -> None:
 
 def _ticked(step: Step, event: Ticked) -> None:
     step.touched.update(request.gpu for request in step.state.waiting)
+    step.timely = True
+
+
+def _giving_way_changed(step: Step, event: GivingWayChanged) -> None:
+    rule = event.rule
+    if all(each >= 0 for each in (rule.idle, rule.rotate, rule.memory)) and rule.out > 0 and rule.back > 0:
+        step.state = replace(step.state, giving_way=rule)
+        step.timely = True
+    else:
+        step.refuse(Reason.INVALID, f"Nobody can give way by this: {rule}.")
 
 
 # ---- containers -------------------------------------------------------------------------------------------------
@@ -126,6 +143,7 @@ def _container_added(step: Step, event: ContainerAdded) -> None:
         fail_fast=event.fail_fast,
         max_wait=event.max_wait,
         paused=event.paused,
+        gives_way=event.gives_way,
     )
     if known := step.state.containers.get(wanted.id):
         if known.quota == wanted.quota and known.owner == wanted.owner:
@@ -183,6 +201,9 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
     if known := step.state.containers.get(event.container):
         step.call_off(known)
         step.state = changes.put_out(step.state, known.id)
+        step.timely = True
+        if known.leaving and known.idle_since is None and not known.paused and not known.killed:
+            step.want_back(step.state.containers[known.id], step.state.now)  # it was not done
 
 
 def _wanted_back(step: Step, event: WantedBack) -> None:
@@ -192,10 +213,34 @@ def _wanted_back(step: Step, event: WantedBack) -> None:
         step.want_back(known, min(since, step.state.now))
 
 
+def _came_back(step: Step, event: CameBack) -> None:
+    if known := step.state.containers.get(event.container):
+        _put(step, replace(known, coming=False, held_since=step.state.now))
+        step.timely = True
+
+
+def _not_moved(step: Step, event: NotMoved) -> None:
+    known = step.state.containers.get(event.container)
+    if known and event.seconds >= 0:
+        _put(step, replace(known, leaving=False, coming=False, stays_until=step.state.now + event.seconds))
+        step.timely = True
+
+
+def _idle(step: Step, event: Idle) -> None:
+    known = step.state.containers.get(event.container)
+    if known and known.leased and not (known.leaving or known.coming or known.out) and isfinite(event.since):
+        _put(step, replace(known, idle_since=max(event.since, known.held_since)))
+
+
+def _stirred(step: Step, event: Stirred) -> None:
+    if known := step.state.containers.get(event.container):
+        step.stir(known)
+
+
 def _container_killed(step: Step, event: ContainerKilled) -> None:
     step.drop_asking(event.container, "The container is being ended.")
     if known := step.state.containers.get(event.container):
-        _put(step, replace(known, killed=True, paused=False, returning=False))
+        _put(step, replace(known, killed=True, paused=False, returning=False, leaving=False, coming=False))
         _reject_all(step, [r for r in step.state.waiting if r.container == known.id])
 
 
@@ -275,6 +320,8 @@ def _needed(step: Step, event: Needed) -> None:
             Rejected(event.session, event.serial, name, event.gpu, event.bytes, reason, 0.0, was_suspended=False)
         )
         return
+    assert container is not None
+    step.stir(container)
     now = step.state.now
     since = now if event.since is None or not isfinite(event.since) else min(event.since, now)
     step.wait(Request(event.session, event.serial, name, event.gpu, event.bytes, since))
@@ -308,6 +355,10 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     ContainerResumed: _container_resumed,
     SwappedOut: _swapped_out,
     WantedBack: _wanted_back,
+    CameBack: _came_back,
+    NotMoved: _not_moved,
+    Idle: _idle,
+    Stirred: _stirred,
     ContainerKilled: _container_killed,
     ContainerEnded: _container_ended,
     SessionOpened: _session_opened,
@@ -316,6 +367,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     Returned: _returned,
     OverheadMeasured: _overhead_measured,
     PolicyChanged: _policy_changed,
+    GivingWayChanged: _giving_way_changed,
     Reordered: _reordered,
     Ticked: _ticked,
 }

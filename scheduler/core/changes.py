@@ -48,8 +48,8 @@ def drop_container(state: State, container: Container) -> State:
 def put_session(state: State, session: Session) -> State:
     """Adds a session that nobody knows yet, with what it was leased by an earlier scheduler."""
     container = state.containers[session.container]
-    leased = _sum(container.leased, session.leased, 1)
-    state = put_container(state, replace(container, leased=leased, sessions=(*container.sessions, session.id)))
+    state = put_container(state, replace(container, sessions=(*container.sessions, session.id)))
+    state = _lease(state, session.container, session.leased)
     return replace(state, sessions={**state.sessions, session.id: session})
 
 
@@ -64,10 +64,15 @@ def drop_session(state: State, session: Session) -> State:
 def lend(state: State, session: int, gpu: str, change: int) -> State:
     """Changes what a session is leased on a GPU by `change` bytes, but not to less than nothing."""
     lender = state.sessions[session]
-    container = state.containers[lender.container]
     more = {gpu: max(change, -lender.leased.get(gpu, 0))}
-    state = put_container(state, replace(container, leased=_sum(container.leased, more, 1)))
+    state = _lease(state, lender.container, more)
     return replace(state, sessions={**state.sessions, session: replace(lender, leased=_sum(lender.leased, more, 1))})
+
+
+def _lease(state: State, name: str, more: Mapping[str, int]) -> State:
+    container = state.containers[name]
+    since = container.held_since if container.leased else state.now
+    return put_container(state, replace(container, leased=_sum(container.leased, more, 1), held_since=since))
 
 
 def put_out(state: State, name: str) -> State:
@@ -79,7 +84,8 @@ def put_out(state: State, name: str) -> State:
         if (each := state.sessions[key])
     }
     out = _sum(container.out, container.leased, 1)
-    state = put_container(state, replace(container, leased={}, out=out, returning=False))
+    gone = replace(container, leased={}, out=out, returning=False, leaving=False, coming=False)
+    state = put_container(state, gone)
     return replace(state, sessions={**state.sessions, **sessions})
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduler.core.state import GivingWay, Mode
+
 # ---- events: what happened -------------------------------------------------------------------------------------
 
 
@@ -42,6 +44,7 @@ class ContainerAdded:
     fail_fast: bool = False
     max_wait: float | None = None
     paused: bool = False
+    gives_way: bool = True
     running: bool = False
 
 
@@ -79,8 +82,8 @@ class ContainerResumed:
 class SwappedOut:
     """Its memory has left its cards: all that its sessions were leased returns, and is remembered as `out`.
 
-    Until it is wanted back it holds nothing and asks for nothing. Told of one that is on its way back, it calls that
-    off.
+    Until it is wanted back it holds nothing. Told of one that is on its way back, it calls that off. One that gave way
+    and had not been idle is wanted back by this itself.
     """
 
     now: float
@@ -98,6 +101,44 @@ class WantedBack:
     now: float
     container: str
     since: float | None = None  # when the wait began, if a restarted scheduler takes it over
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack:
+    """Its memory is on its cards again, and it goes on: the answer to `Restore`."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotMoved:
+    """Its memory could not be moved, out or back, and nothing is under way now. The other answer to both.
+
+    What was to go stays, and is not asked to again for so many seconds (inf: never). What was to come is brought
+    by whoever tries that again.
+    """
+
+    now: float
+    container: str
+    seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """It has computed nothing since then. It means nothing of one whose memory is not on its cards."""
+
+    now: float
+    container: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stirred:
+    """It computes, or is about to. One that has given way is wanted back by that. `Needed` says the same."""
+
+    now: float
+    container: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +217,14 @@ class PolicyChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class GivingWayChanged:
+    """Settings, or speeds that were measured."""
+
+    now: float
+    rule: GivingWay
+
+
+@dataclass(frozen=True, slots=True)
 class Reordered:
     """An admin put the queue into another order; containers left out keep their order behind those named."""
 
@@ -185,7 +234,7 @@ class Reordered:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed. Needed for `max_wait` and for policies that count waited time."""
+    """Time has passed. Needed for `max_wait`, for policies that count waited time, and for giving way."""
 
     now: float
 
@@ -199,6 +248,10 @@ Event = (
     | ContainerResumed
     | SwappedOut
     | WantedBack
+    | CameBack
+    | NotMoved
+    | Idle
+    | Stirred
     | ContainerKilled
     | ContainerEnded
     | SessionOpened
@@ -207,6 +260,7 @@ Event = (
     | Returned
     | OverheadMeasured
     | PolicyChanged
+    | GivingWayChanged
     | Reordered
     | Ticked
 )
@@ -283,9 +337,22 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """All that the container had is lent to it again: bring it back to its cards."""
+    """All that the container had is lent to it again: bring it back to its cards. Answered by `CameBack`."""
 
     container: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveWay:
+    """Move its memory out; with it out, `whom` is served. Answered by `SwappedOut` or `NotMoved`.
+
+    Until then it is lent nothing. None is told while another's memory is known to be on its way. `why`: it is idle, or
+    (rotate) it has held, and `whom` has waited, for long enough.
+    """
+
+    container: str
+    whom: str
+    why: Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,4 +370,4 @@ class TakeBack:
     gpu: str
 
 
-Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | Pressure | TakeBack
+Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | GiveWay | Pressure | TakeBack

@@ -116,18 +116,23 @@ def _haste(container: Container) -> float:
     return float(2 ** (container.priority / DOUBLING))
 
 
+def due(state: State, request: Request) -> float:
+    """From when on nobody passes a call at its cost."""
+    return request.since + PATIENCE / _haste(state.containers[request.container])
+
+
 def _head(state: State, gpu: str) -> Request | None:
     """The call that became due first, of all containers that have a quota on this GPU."""
     soonest = PATIENCE / 2 ** (HIGHEST_PRIORITY / DOUBLING)
-    due = [
+    late = [
         (since, request)
         for request in state.waiting
         if state.now - request.since >= soonest
         and gpu in (container := state.containers[request.container]).quota
         and not safety.put_by(container)
-        and (since := request.since + PATIENCE / _haste(container)) <= state.now
+        and (since := due(state, request)) <= state.now
     ]
-    return min(due, key=lambda each: each[0])[1] if due else None
+    return min(late, key=lambda each: each[0])[1] if late else None
 
 
 def beside(state: State, head: Request, ranked: Sequence[Request], sure: Sure) -> list[Request]:

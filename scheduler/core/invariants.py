@@ -27,6 +27,10 @@ def _sums(state: State) -> Iterator[str]:
         yield from _outs(state, container)
         if container.killed and container.paused:
             yield f"{container.id} is killed and paused"
+        if container.leaving and (container.out or container.coming):
+            yield f"{container.id} is leaving, and out or coming"
+        if container.out and container.coming:
+            yield f"{container.id} is out and coming"
         for gpu in container.leased.keys() - container.quota.keys():
             yield f"{container.id} is leased memory of {gpu}, where it has no quota"
     for key, session in state.sessions.items():
@@ -84,6 +88,9 @@ def _flags(state: State) -> Iterator[str]:
         yield f"the pressure flags are {set(state.pressed)}, not {pressed}"
     if state.calm and not safety.calm(state):
         yield "the state is called calm and is not"
+    leaving = [name for name, each in state.containers.items() if each.leaving]
+    if len(leaving) > 1:
+        yield f"{leaving} are all told to give way at once"
     if state.policy not in POLICIES:
         yield f"there is no policy {state.policy}"
 
@@ -92,7 +99,8 @@ def _stuck(state: State) -> Iterator[str]:
     """No deadlock: where nobody who holds memory runs, nobody who waits could be given any, now or ever."""
     gpus = safety.linked(state, state.gpus)
     waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
-    if not waiting or any(request.awaiting for request in state.waiting):
+    moving = any(container.leaving for container in state.containers.values())
+    if not waiting or moving or any(request.awaiting for request in state.waiting):
         return
     sure = safety.completable(state, gpus)
     running = {name for name in sure - waiting if safety.holds(state.containers[name])}

@@ -40,10 +40,10 @@ class Policy:
 def order(state: State, gpu: str) -> list[Request]:
     """The calls to try on this GPU now. Those placed by an admin come first, whatever the policy.
 
-    One that is swapped out gets all that it had before it gets anything else: so it holds nothing that is not known
-    to be on a card or to be out.
+    One that is swapped out gets all that it had before it gets anything else, and one that is leaving gets nothing: so
+    it holds nothing that is not known to be on a card or to be out.
     """
-    able = [r for r in state.waiting if r.gpu == gpu and _may_be_served(state.containers[r.container], r)]
+    able = [r for r in state.waiting if r.gpu == gpu and may_be_served(state.containers[r.container], r)]
     placed = [r for r in able if r.placed]
     others = list(POLICIES[state.policy].order(state, gpu, [r for r in able if not r.placed]))
     if placed and others:
@@ -51,8 +51,8 @@ def order(state: State, gpu: str) -> list[Request]:
     return placed + others
 
 
-def _may_be_served(container: Container, request: Request) -> bool:
-    return not container.paused and (request.back or not container.out)
+def may_be_served(container: Container, request: Request) -> bool:
+    return not (container.paused or container.leaving) and (request.back or not container.out)
 
 
 # ---- the paper's four --------------------------------------------------------------------------------------------

@@ -10,8 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+
+
+class Mode(StrEnum):
+    """Who gives way to those who wait (`giving_way.py`)."""
+
+    OFF = "off"  # nobody
+    IDLE = "idle"  # who holds memory and has computed nothing for a while
+    ROTATE = "rotate"  # these, and who has held for long, to those who have waited for long
+
+
+@dataclass(frozen=True, slots=True)
+class GivingWay:
+    """When holders give way, and what that costs. `idle` and `rotate`: after so many seconds.
+
+    `out` and `back`: bytes a second, as measured. `memory`: bytes of host memory that all who are out may take.
+    """
+
+    mode: Mode = Mode.OFF
+    idle: float = 1800.0
+    rotate: float = 600.0
+    out: float = 1.5 * 2**30
+    back: float = 4.5 * 2**30
+    memory: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +63,10 @@ class Container:
     start. `max_wait` limits each single wait; None waits for ever. `fail_fast` is `on_shortage: fail`. `leased` is the
     sum over `sessions`, kept so that a decision need not walk them; so is `out`, what they had on its cards when it was
     swapped out. `returning`: it is wanted back.
+
+    What giving way rests on: `gives_way` is false for who has opted out, `held_since` is when it was last without any
+    of its cards (or came back to them), `idle_since` since when it has computed nothing (None: it computes, or nobody
+    knows). `leaving` and `coming`: its memory is on its way out or back. It is not asked to go before `stays_until`.
     """
 
     id: str
@@ -55,6 +84,12 @@ class Container:
     sessions: tuple[int, ...] = ()
     out: Mapping[str, int] = field(default_factory=dict)
     returning: bool = False
+    gives_way: bool = True
+    held_since: float = 0.0
+    idle_since: float | None = None
+    leaving: bool = False
+    coming: bool = False
+    stays_until: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +153,7 @@ class State:
     spanning: tuple[str, ...] = ()
     calm: bool = True
     policy: str = "fair"
+    giving_way: GivingWay = GivingWay()
     seed: int = 0
     grants: int = 0  # so far; with the seed, what `random` draws from
     now: float = 0.0

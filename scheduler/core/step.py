@@ -35,6 +35,7 @@ class Step:
         self.disturbed = False  # something happened that no decision could have prevented
         self._settled: set[tuple[int, int]] = set()  # calls whose last awaited headroom this event has returned
         self._idle: set[str] = set()  # GPUs whose idle headroom is to be taken back
+        self.timely = False  # time has passed or a transfer has ended: somebody may have to give way
         self.came: set[str] = set()  # containers of which something swapped out has come back, or is gone
 
     def advance(self, now: float) -> None:
@@ -206,10 +207,9 @@ class Step:
         for request in self.state.waiting:
             if (request.session, request.serial) not in self._settled:
                 continue
-            container = self.state.containers[request.container]
             if self._over_quota(request, request.bytes):
                 self.reject(request, Reason.OVER_QUOTA)
-            elif container.fail_fast and not request.back:
+            elif self._fails(request):
                 self.reject(request, Reason.SHORTAGE)
             elif not request.suspended:
                 self._replace(request, replace(request, suspended=True))
@@ -218,6 +218,11 @@ class Step:
                 )
         self._settled = set()
 
+    def _fails(self, request: Request) -> bool:
+        """Whether it is rejected rather than kept waiting. It is not to blame where its container has to give way."""
+        container = self.state.containers[request.container]
+        return container.fail_fast and not (request.back or container.out or container.leaving)
+
     def _replace(self, request: Request, by: Request) -> None:
         waiting = tuple(by if each is request else each for each in self.state.waiting)
         self.state = replace(self.state, waiting=waiting)
@@ -225,8 +230,9 @@ class Step:
     def _press(self) -> None:
         """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
         for request in self.state.waiting:
-            if self._over_quota(request, request.bytes) and not request.awaiting:
-                # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
+            if not request.awaiting and (self._over_quota(request, request.bytes) or self._fails(request)):
+                # Another call of the container was faster, its quota shrank, or it is back: it is rejected, unless
+                # headroom is idle.
                 self._replace(request, replace(request, awaiting=frozenset([request.gpu])))
                 self._idle.add(request.gpu)
         before, now = self.state.pressed, frozenset(safety.linked(self.state, {r.gpu for r in self.state.waiting}))
@@ -249,6 +255,14 @@ class Step:
                 if gpu in out:
                     self.wait(Request(key, -serial, container.id, gpu, out[gpu], since, back=True))
 
+    def stir(self, container: Container) -> None:
+        """It computes or asks. What has given way comes back by that; what a person has put out waits for a person."""
+        if container.idle_since is not None:
+            container = replace(container, idle_since=None)
+            self.state = changes.put_container(self.state, container)
+        if container.out and not (container.returning or container.paused or container.killed):
+            self.want_back(container, self.state.now)
+
     def call_off(self, container: Container) -> None:
         """Nothing of it is asked back any more."""
         for request in self.state.waiting:
@@ -261,7 +275,7 @@ class Step:
         for name in sorted(self.came & self.state.containers.keys()):
             container = self.state.containers[name]
             if container.returning and not container.out:
-                self.state = changes.put_container(self.state, replace(container, returning=False))
+                self.state = changes.put_container(self.state, replace(container, returning=False, coming=True))
                 self.effects.append(Restore(name))
 
     # ---- launches and quotas ----

@@ -12,7 +12,7 @@ from scheduler.core.arbiter import handle
 from scheduler.core.events import Granted, Needed, Rejected
 from scheduler.core.invariants import violations
 from scheduler.core.policies import POLICIES
-from scheduler.core.state import State
+from scheduler.core.state import GivingWay, Mode, State
 
 now = st.sampled_from((0.0, 1.0, 2.0, 50.0, 700.0, 5000.0, -1.0, nan, inf, -inf))
 gpu = st.sampled_from(("g0", "g0", "g1", "nosuch"))
@@ -24,14 +24,25 @@ quota = st.dictionaries(st.sampled_from(("g0", "g1")), size, min_size=1) | st.di
 seconds = st.none() | st.sampled_from((0.0, 30.0, -1.0, nan, inf))
 sessions = st.dictionaries(session, amount)
 
+figure = st.sampled_from((-1.0, 0.0, 1.0, nan, inf))
+rule = st.builds(GivingWay, st.sampled_from(Mode), figure, figure, figure, figure, figure) | st.builds(
+    GivingWay, st.sampled_from(Mode), st.just(1.0), st.just(10.0)
+)
+moved = st.sampled_from((events.SwappedOut, events.WantedBack, events.CameBack, events.NotMoved, events.Stirred))
+
+
 anything = st.one_of(
     st.builds(events.GpuSeen, now, gpu, size | amount, st.none() | amount),
     st.builds(events.ContainerAdded, now, container, quota, container, st.integers(-120, 120),
-              st.booleans(), st.booleans(), seconds, st.booleans(), st.booleans()),
+              st.booleans(), st.booleans(), seconds, st.booleans(), st.booleans(), st.booleans()),
     st.builds(events.QuotaChanged, now, container, quota),
     st.builds(events.PriorityChanged, now, container, st.integers(-120, 120)),
     st.builds(events.ContainerPaused, now, container),
     st.builds(events.ContainerResumed, now, container),
+    st.builds(lambda event, *what: event(*what), moved, now, container),
+    st.builds(events.NotMoved, now, container, seconds.filter(lambda each: each is not None)),
+    st.builds(events.Idle, now, container, seconds.filter(lambda each: each is not None)),
+    st.builds(events.GivingWayChanged, now, rule),
     st.builds(events.ContainerKilled, now, container),
     st.builds(events.ContainerEnded, now, container),
     st.builds(events.SessionOpened, now, session, container, st.dictionaries(gpu, amount)),
@@ -63,4 +74,4 @@ def test_whatever_comes_nothing_is_raised_and_the_invariants_hold(stream):
         if isinstance(event, Needed):
             open_calls.add((event.session, event.serial))
         open_calls -= {(e.session, e.serial) for e in effects if isinstance(e, Granted | Rejected)}
-        assert open_calls == {(r.session, r.serial) for r in state.waiting}, "a call was forgotten"
+        assert open_calls == {(r.session, r.serial) for r in state.waiting if not r.back}, "a call was forgotten"

@@ -17,7 +17,9 @@ from scheduler.core.events import (
     ContainerKilled,
     ContainerPaused,
     ContainerResumed,
+    GivingWayChanged,
     GpuSeen,
+    Idle,
     OverheadMeasured,
     PolicyChanged,
     PriorityChanged,
@@ -25,9 +27,11 @@ from scheduler.core.events import (
     Reordered,
     SessionEnded,
     SessionOpened,
+    Stirred,
     Ticked,
 )
 from scheduler.core.policies import POLICIES
+from scheduler.core.state import GivingWay, Mode
 from tests.support.world import Process, World
 
 pytestmark = pytest.mark.timeout(1800)  # many steps, on a machine that may be busy
@@ -50,6 +54,7 @@ class Host(RuleBasedStateMachine):
         self.disturbed = False  # something happened that no decision could have prevented
         for gpu in GPUS:
             self.world.do(GpuSeen(0.0, gpu, CAPACITY))
+        self.change_giving_way(Mode.ROTATE)
 
     @property
     def state(self):
@@ -65,8 +70,9 @@ class Host(RuleBasedStateMachine):
         guaranteed=st.sampled_from((False, False, False, True)),
         fail_fast=st.sampled_from((False, False, False, True)),
         max_wait=st.sampled_from((None, None, 50.0)),
+        asks=st.sampled_from((0, 0.5, 1)),
     )
-    def launch(self, quotas, first, priority, guaranteed, fail_fast, max_wait):
+    def launch(self, quotas, first, priority, guaranteed, fail_fast, max_wait, asks):
         self.serial += 1
         name = f"c{self.serial}"
         gpus = (first, *(gpu for gpu in GPUS if gpu != first))
@@ -75,14 +81,22 @@ class Host(RuleBasedStateMachine):
         effects = self.world.do(
             ContainerAdded(self.now, name, quota, owner, priority, guaranteed, fail_fast, max_wait)
         )  # fmt: skip
-        return name if Admitted(name) in effects else multiple()
+        if Admitted(name) not in effects:
+            return multiple()
+        if asks:
+            self.open_session(name)
+            self.world.need(self.serial, 0, first, max(1, round(asks * quota[first])), self.now)
+        return name
 
     @rule(name=containers)
-    def open_session(self, name):
+    def another_session(self, name):
         if name in self.state.containers:
-            self.serial += 1
-            self.world.processes[self.serial] = Process(name)
-            self.world.do(SessionOpened(self.now, self.serial, name))
+            self.open_session(name)
+
+    def open_session(self, name):
+        self.serial += 1
+        self.world.processes[self.serial] = Process(name)
+        self.world.do(SessionOpened(self.now, self.serial, name))
 
     @rule(name=consumes(containers))
     def end(self, name):
@@ -91,10 +105,12 @@ class Host(RuleBasedStateMachine):
             del self.world.processes[key]
         self.world.swapped.discard(name)
         self.world.wanted.discard(name)
+        self.world.forget_transfer(name)
         self.world.do(ContainerEnded(self.now, name))
 
     @rule(name=containers)
     def kill(self, name):
+        self.world.forget_transfer(name)
         self.world.do(ContainerKilled(self.now, name))
 
     @rule(name=containers)
@@ -119,6 +135,32 @@ class Host(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.world.swapped - self.world.wanted)))
         if not self.state.containers[name].killed:
             self.world.want_back(name, self.now)
+
+    @precondition(lambda self: self.world.coming or self.world.leaving)
+    @rule(data=st.data(), moved=st.sampled_from((True, True, False)))
+    def transfer_ends(self, data, moved):
+        name = data.draw(st.sampled_from(sorted(self.world.coming | {self.world.leaving} - {None})))
+        if not moved:
+            self.world.not_moved(name, self.now)
+        elif name == self.world.leaving:
+            self.world.swap_out(name, self.now)
+        else:
+            self.world.came_back(name, self.now)
+
+    @rule(mode=st.sampled_from(Mode))
+    def change_giving_way(self, mode):
+        self.world.do(GivingWayChanged(self.now, GivingWay(mode, idle=10.0, rotate=50.0, memory=2 * CAPACITY)))
+
+    @rule(name=containers)
+    def is_idle(self, name):
+        self.world.do(Idle(self.now, name, self.now))
+
+    @rule(name=containers)
+    def stirs(self, name):
+        known = self.state.containers.get(name)
+        if known and not known.paused and not known.killed:
+            self.world.stir(name)
+            self.world.do(Stirred(self.now, name))
 
     # ---- processes ----
 

@@ -143,9 +143,11 @@ def test_a_quota_below_what_is_out_is_refused():
 def test_its_own_calls_count_what_is_out():
     """A thread that asks while the driver is locked: not beyond the quota, though nothing is held."""
     card = swapped(A=8)
+    card.do(ContainerPaused(2, "A"))
     effects = wait(card, Needed(3, 1, 2, "g", 3))
     assert [effect.reason for effect in effects if isinstance(effect, Rejected)] == [Reason.OVER_QUOTA]
     assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(4, 1, 3, "g", 2)))
+    card.do(ContainerResumed(5, "A"))
     effects = wait(card, WantedBack(5, "A"))
     assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [6, 2]
     assert isinstance(effects[-1], Restore)
@@ -157,8 +159,10 @@ def test_another_of_its_processes_gets_nothing_before_all_is_back():
     card = Card(A=8)
     card.do(SessionOpened(0, 9, "A"))
     card.do(Needed(1, 1, 1, "g", 3))
+    card.do(ContainerPaused(2, "A"))
     card.do(SwappedOut(2, "A"))
     assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(3, 9, 1, "g", 1)))
+    card.do(ContainerResumed(4, "A"))
     sessions = [effect.session for effect in wait(card, WantedBack(4, "A")) if isinstance(effect, Granted)]
     assert sessions == [1, 9]
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     Admitted,
+    CameBack,
     Effect,
     Event,
+    GiveWay,
     Granted,
     Needed,
+    NotMoved,
     Pressure,
     Refused,
     Rejected,
@@ -52,6 +55,8 @@ class World:
         self.log: list[Effect] = []
         self.swapped: set[str] = set()  # containers whose memory is not on their cards
         self.wanted: set[str] = set()  # those of them that are to come back
+        self.leaving: str | None = None  # who has been told to give way
+        self.coming: set[str] = set()  # whose memory is on its way back
 
     def do(self, event: Event) -> list[Effect]:
         """Handles an event and everything that follows from it at once. Returns all effects."""
@@ -91,6 +96,13 @@ class World:
                 assert not any(p.out for p in self.processes.values() if p.container == container)
                 self.swapped.remove(container)
                 self.wanted.remove(container)
+                self.coming.add(container)
+            case GiveWay(container, whom):
+                assert self.leaving is None, "two are told to give way at once"
+                assert not self.coming, "one is told to give way while another comes back"
+                assert container not in self.swapped
+                assert any(request.container == whom for request in self.state.waiting)
+                self.leaving = container
             case Suspended() | Admitted() | Refused():
                 pass
 
@@ -108,6 +120,9 @@ class World:
             process.used[gpu] += amount
             return []
         process.calls.setdefault(serial, (gpu, amount))
+        container = self.state.containers[process.container]
+        if amount <= container.quota[gpu] and not container.paused and not container.killed:
+            self.stir(process.container)
         return self.do(Needed(now, session, serial, gpu, amount))
 
     def free(self, session: int, gpu: str, amount: int) -> list[Effect]:
@@ -131,7 +146,31 @@ class World:
             process.headroom.clear()
         self.swapped.add(container)
         self.wanted.discard(container)
+        self.coming.discard(container)
+        known = self.state.containers[container]
+        if self.leaving == container:
+            self.leaving = None
+            if known.idle_since is None and not known.paused and not known.killed:
+                self.wanted.add(container)
         return self.do(SwappedOut(now, container))
+
+    def not_moved(self, container: str, now: float) -> list[Effect]:
+        self.forget_transfer(container)
+        return self.do(NotMoved(now, container))
+
+    def came_back(self, container: str, now: float) -> list[Effect]:
+        self.coming.discard(container)
+        return self.do(CameBack(now, container))
+
+    def forget_transfer(self, container: str) -> None:
+        self.coming.discard(container)
+        if self.leaving == container:
+            self.leaving = None
+
+    def stir(self, container: str) -> None:
+        """It will be wanted back by itself, if it has anything out."""
+        if self.state.containers[container].out:
+            self.wanted.add(container)
 
     def want_back(self, container: str, now: float) -> list[Effect]:
         self.wanted.add(container)
@@ -154,4 +193,7 @@ class World:
         for name in self.swapped & self.state.containers.keys():
             returning = self.state.containers[name].returning
             assert returning == (name in self.wanted and not self.state.containers[name].killed), name
+        for name, container in self.state.containers.items():
+            assert container.leaving == (name == self.leaving), name
+            assert container.coming == (name in self.coming), name
         assert self.pressure == self.state.pressed

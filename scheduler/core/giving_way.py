@@ -1,0 +1,154 @@
+"""Who gives way: whose memory is moved to the host's, so that somebody who waits can be served.
+
+`idle`: who holds memory and has computed nothing for `GivingWay.idle` seconds. `rotate`: these, and who has held for
+long, of no higher priority, for one that has waited for long. Long is `GivingWay.rotate` seconds, and at least WORTH
+times what it takes to move both of them out and back: so transfers take a small part of the time, and where jobs are no
+longer than transfers nobody is moved at all. Guaranteed ones stay, and so does who has opted out, is paused, or could
+not be moved a while ago.
+
+It decides nothing about who is served: that is the policy's, and the banker's check's. Holders are chosen, lowest
+priority and longest idle first, until they make room for somebody, and those that are not needed are left out. Then it
+is tried out: with these out, would anybody be served? If not, they stay. Of those chosen the first is told to go; when
+it is out all is judged anew. So one moves at a time, and what comes free meanwhile counts.
+
+It is judged when time passes and when a transfer has ended, never by a call: who asks pays nothing for it. The bound is
+proved in docs/deciding.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from scheduler.core import changes, fair, policies, safety
+from scheduler.core.events import GiveWay, Granted
+from scheduler.core.state import Container, Mode, Request, State
+from scheduler.core.step import Step
+
+WORTH = 20
+
+TRIED = 4  # choices that are tried out: each trial costs as much as a decision
+
+
+def give_way(step: Step) -> None:
+    """Tells the next one to go, if there is one."""
+    if told := _next(step.state):
+        container = step.state.containers[told.container]
+        step.state = changes.put_container(step.state, replace(container, leaving=True))
+        step.effects.append(told)
+
+
+def _next(state: State) -> GiveWay | None:
+    rule = state.giving_way
+    if rule.mode is Mode.OFF or not state.waiting:
+        return None
+    if any(each.leaving or each.coming for each in state.containers.values()):
+        return None
+    holders = sorted((each for each in state.containers.values() if _may_go(state, each)), key=_rank)
+    idle = [each for each in holders if _is_idle(state, each)]
+    waiting = _waiting(state)
+    told = _for_one_of(state, ((request, idle) for request in waiting), Mode.IDLE) if idle else None
+    if told is None and rule.mode is Mode.ROTATE:
+        long = [request for request in waiting if state.now - request.since >= rule.rotate]
+        turns = ((request, [each for each in holders if _its_turn(state, each, request)]) for request in long)
+        told = _for_one_of(state, turns, Mode.ROTATE)
+    return told
+
+
+def _may_go(state: State, container: Container) -> bool:
+    """Whether it may be asked to."""
+    stays = container.guaranteed or container.paused or container.killed or not container.gives_way
+    return bool(container.leased) and not stays and not container.out and container.stays_until <= state.now
+
+
+def _is_idle(state: State, container: Container) -> bool:
+    return container.idle_since is not None and state.now - container.idle_since >= state.giving_way.idle
+
+
+def _rank(container: Container) -> tuple[int, float, float]:
+    """Lowest priority first, then who has been idle longest, then who has held longest."""
+    idle = inf if container.idle_since is None else container.idle_since
+    return container.priority, idle, container.held_since
+
+
+def _its_turn(state: State, holder: Container, request: Request) -> bool:
+    """Whether it goes for this call: it is idle, or both have had theirs for so long that the exchange is worth it."""
+    waits = state.containers[request.container]
+    if waits is holder:
+        return False
+    rule = state.giving_way
+    moved = sum(holder.leased.values()) + sum(waits.quota.values())
+    long = max(rule.rotate, WORTH * moved * (1 / rule.out + 1 / rule.back))
+    has_had = state.now - max(holder.held_since, request.since)
+    return _is_idle(state, holder) or (holder.priority <= waits.priority and has_had >= long)
+
+
+def _waiting(state: State) -> list[Request]:
+    """Those that wait in earnest, holders first: these are always tried. Then in the order in which they are due."""
+
+    def rank(request: Request) -> tuple[bool, bool, float]:
+        newcomer = not safety.holds(state.containers[request.container])
+        return newcomer, not request.placed, fair.due(state, request)
+
+    waiting = (r for r in state.waiting if r.suspended and policies.may_be_served(state.containers[r.container], r))
+    return sorted(waiting, key=rank)
+
+
+def _for_one_of(state: State, turns: Iterator[tuple[Request, Sequence[Container]]], why: Mode) -> GiveWay | None:
+    """The first to go for the first of these calls that their holders can make room for."""
+    tried = 0
+    for request, holders in turns:
+        for need in _needs(state, request):
+            going = _enough(state, need, holders)
+            if not going:
+                continue
+            if whom := _served(state, going, request):
+                return GiveWay(going[0].id, whom, why)
+            tried += 1
+            if tried == TRIED:
+                return None
+    return None
+
+
+def _needs(state: State, request: Request) -> Iterator[Mapping[str, int]]:
+    """What has to be free, by GPU: what is asked for; if that is not safe, all that its container may still want."""
+    container = state.containers[request.container]
+    yield {request.gpu: request.bytes}
+    yield {gpu: quota - container.leased.get(gpu, 0) for gpu, quota in container.quota.items()}
+
+
+def _enough(state: State, need: Mapping[str, int], holders: Sequence[Container]) -> list[Container]:
+    """The holders that make room for it, none of whom could stay; empty if all together would not, or none need go."""
+    going: list[Container] = []
+    lacking = {gpu: amount - safety.free(state, gpu) for gpu, amount in need.items()}
+    for holder in holders:
+        if any(lacking[gpu] > 0 and gpu in holder.leased for gpu in lacking):
+            going.append(holder)
+            lacking = {gpu: amount - holder.leased.get(gpu, 0) for gpu, amount in lacking.items()}
+    if any(amount > 0 for amount in lacking.values()):
+        return []
+    for holder in reversed(going):
+        without = {gpu: amount + holder.leased.get(gpu, 0) for gpu, amount in lacking.items()}
+        if all(amount <= 0 for amount in without.values()):
+            going, lacking = [each for each in going if each is not holder], without
+    return going if _taken(state.containers.values()) + _size(going) <= state.giving_way.memory else []
+
+
+def _taken(containers: Collection[Container]) -> int:
+    return sum(sum(container.out.values()) for container in containers)
+
+
+def _size(going: Sequence[Container]) -> int:
+    return sum(sum(holder.leased.values()) for holder in going)
+
+
+def _served(state: State, going: Sequence[Container], request: Request) -> str | None:
+    """Who would be granted something with these out, or None."""
+    step = Step(state)
+    for holder in going:
+        step.state = changes.put_out(step.state, holder.id)
+        step.touched.update(holder.quota)
+    step.finish()
+    served = [effect.container for effect in step.effects if isinstance(effect, Granted)]
+    return request.container if request.container in served else next(iter(served), None)
