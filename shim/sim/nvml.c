@@ -26,7 +26,6 @@ typedef const struct card_gpu *nvmlDevice_t;
 #define DRIVER "580.00-simulated"
 #define CUDA_VERSION 13000
 
-static struct card *card;
 static _Atomic int users;
 
 #define CHECK(condition)                                                                                               \
@@ -51,10 +50,10 @@ static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 
 EXPORT nvmlReturn_t nvmlInit_v2(void) {
     pthread_mutex_lock(&users_lock);
-    card = card_open();
-    if (card != NULL) atomic_fetch_add(&users, 1);
+    bool there = card_open() != NULL;
+    if (there) atomic_fetch_add(&users, 1);
     pthread_mutex_unlock(&users_lock);
-    return card == NULL ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_SUCCESS;
+    return there ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {

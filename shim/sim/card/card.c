@@ -1,7 +1,5 @@
 #include "card.h"
 
-#include "opened.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #define CARD_UNIT (2ull << 20)
 #define CARD_GPUS 16
@@ -81,5 +82,19 @@ bool card_whole(void);
 bool card_is_whole(const char *path); /* the same of one that is not open */
 
 void card_uuid_text(const uint8_t *uuid, char *text);
+
+/* The card that this process has open (NULL: none), and its file. */
+extern struct card *card;
+extern int card_fd;
+extern bool card_at_home; /* this process is in the card's own PID namespace */
+
+/* The unit table of a GPU. */
+_Atomic uint32_t *card_owners(unsigned gpu);
+
+static inline uint64_t card_now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
 
 #endif

@@ -1,7 +1,5 @@
 #include "processes.h"
 
-#include "opened.h"
-
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
@@ -69,7 +67,7 @@ static void look_at(unsigned entry, uint64_t now) {
 }
 
 void card_look(bool at_once) {
-    uint64_t now = now_us();
+    uint64_t now = card_now_us();
     uint64_t looked = atomic_load(&card->looked_us);
     if (!at_once && now - looked < LOOK_EVERY_US) return;
     atomic_store(&card->looked_us, now);

@@ -1,6 +1,5 @@
 #include "units.h"
 
-#include "opened.h"
 #include "processes.h"
 
 #include <sched.h>
@@ -68,13 +67,13 @@ bool card_take(unsigned gpu, uint64_t units, uint32_t *taken) {
     card_look(true);
     /* Two who each gathered half of what is there would both fail, although one of them fits: the one that fails
      * tries again while others are half-way. */
-    uint64_t begun = now_us();
+    uint64_t begun = card_now_us();
     bool contended;
     do {
         contended = card_others_are_taking();
         if (try_take(process, gpu, units, taken)) return true;
         if (contended) sched_yield();
-    } while (contended && now_us() - begun < PATIENCE_US);
+    } while (contended && card_now_us() - begun < PATIENCE_US);
     return false;
 }
 
