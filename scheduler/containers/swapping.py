@@ -170,7 +170,7 @@ class Swapping:
                 tenant.told[gpu] = 0
                 self._store.event(
                     "swapped_out", tenant.id, gpu=gpu, size=leased, used_after=0, waited=0.0,
-                    detail=f"{why} It took {seconds:.1f} s.",
+                    detail=f"{why} It took {seconds:.2f} s.",
                 )  # fmt: skip
         swapped = sum(tenant.granted(gpu) for gpu in tenant.quota)
         self._store.container(tenant.id, swapped_at=timezone.now(), swapped=swapped)
@@ -225,7 +225,7 @@ class Swapping:
                     tenant.told[gpu] = held
                     self._store.event(
                         "swapped_in", tenant.id, gpu=gpu, size=held, used_after=held,
-                        detail=f"It took {time.monotonic() - begun:.1f} s.",
+                        detail=f"It took {time.monotonic() - begun:.2f} s.",
                     )  # fmt: skip
             if not any(had.values()):
                 self._store.event("swapped_in", tenant.id, detail="Its processes that had GPU memory have ended.")

@@ -47,8 +47,8 @@ def image() -> str:
 class Appliance:
     """A running appliance, spoken to by REST."""
 
-    def __init__(self, home: Path, gpus: str, log: Path) -> None:
-        self.home, self.gpus, self._log = home, gpus, log
+    def __init__(self, home: Path, gpus: str, log: Path, **environ: str) -> None:
+        self.home, self.gpus, self._log, self._environ = home, gpus, log, environ
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -59,23 +59,31 @@ class Appliance:
             "GPUSHARE_ENGINE": "docker",
             "GPUSHARE_VOLUME_ROOTS": " ".join([*host_image.ROOTS, str(HERE)]),
             "PORT": "8123",
+            **self._environ,
         }
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up"], cwd=ROOT, env=environment, stdout=log, stderr=log
             )
-        self.until(lambda: (self.home / "admin-token").exists(), "the admin token")
+        self.until(lambda: (self.home / "admin-token").exists(), "the admin token", 120)
         token = (self.home / "admin-token").read_text().strip()
         self.client = httpx.Client(
             base_url="http://127.0.0.1:8123", headers={"Authorization": f"Token {token}"}, timeout=30
         )
-        self.until(self._ready, "the appliance to be ready")
+        self.until(self.ready, "the appliance to be ready", 120)
 
-    def _ready(self) -> bool:
+    def ready(self) -> bool:
         try:
             return self.client.get("/readyz").status_code == 200
         except httpx.TransportError:
             return False
+
+    def part(self, name: str) -> int:
+        """The process id of "web" or "scheduler"."""
+        assert self.process is not None
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return next(int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() == name)
 
     def stop(self) -> None:
         assert self.process is not None
@@ -95,6 +103,17 @@ class Appliance:
         answer = self.client.post("/api/v1/containers/", json=body)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
+
+    def command(self, container: str, kind: str, within: float = 120, **body: Any) -> tuple[bool, str]:
+        """Whether it was done, and what the answer says; waits for the scheduler to have finished it."""
+        answer = self.client.post(f"/api/v1/containers/{container}/{kind}/", json=body)
+        if answer.status_code != 202:
+            said = answer.json()
+            return answer.is_success, said["message"] if answer.is_success else said["error"]["message"]
+        path = f"/api/v1/commands/{answer.json()['command']}/"
+        self.until(lambda: self.client.get(path).json()["done"], f"the {kind} to be done", within)
+        command = self.client.get(path).json()
+        return command["outcome"] == "done", command["message"]
 
     def get(self, container: str) -> dict[str, Any]:
         answer = self.client.get(f"/api/v1/containers/{container}/")
