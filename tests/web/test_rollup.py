@@ -88,6 +88,29 @@ def test_a_pause_of_the_appliance_leaves_a_gap_and_no_harm(samples, gpu):
     assert UsageSample.objects.get(span=3600, at=later).used == 1
 
 
+@pytest.mark.parametrize(
+    ("kept", "hours", "spans"),
+    [
+        ({1: 3600, 60: 7 * 86400}, 0.5, {1}),
+        ({1: 3600, 60: 7 * 86400}, 1.5, {1, 60}),
+        ({1: 3600, 60: 7 * 86400}, 3, {60}),
+        ({1: 60, 60: 3600}, 0.5, {1, 60}),
+        ({1: 60, 60: 3600}, 2, {1, 60, 3600}),
+        ({1: 60, 60: 3600}, 3, {60, 3600}),
+    ],
+)
+def test_every_second_of_a_time_is_read_once_however_long_samples_are_kept(samples, settings, kept, hours, spans):
+    """What had become coarser than was wanted was not read: the chart of 90 minutes began in the middle."""
+    settings.GPUSHARE_RETENTION = kept
+    end = T0 + 3 * HOUR
+    roll_up(end)
+    found = history.samples_within(end - hours * HOUR, end, container=samples).order_by("at")
+    begun = [sample.at for sample in found]
+    assert begun[0] == end - hours * HOUR
+    assert [sample.at + sample.span * SECOND for sample in found] == [*begun[1:], end]
+    assert {sample.span for sample in found} == spans
+
+
 def test_who_held_for_a_part_of_a_minute_held_that_part_of_it(ada, gpu):
     """One after the other, each the whole card: together they never held more than it has."""
     first, second = (make_container(ada, name, gpu) for name in "ab")

@@ -38,20 +38,26 @@ class Epoch(Func):
 
 
 def samples_within(start: datetime, end: datetime, **of: Any) -> QuerySet[UsageSample]:
-    """The samples of that time, each second of it once: minutes (or hours) as far as they go, then what is newer."""
-    samples = UsageSample.objects.filter(at__gte=start, at__lt=end, **of)
+    """The samples of that time, each second of it once, as finely as makes sense for its length.
+
+    Before these begin (for how long which are kept is a setting) coarser ones, and where they end finer ones.
+    """
+    samples = UsageSample.objects.filter(at__gte=start, at__lt=end, **of).order_by("at")
     length = (end - start).total_seconds()
-    coarse = Span.SECOND if length <= 2 * HOUR else Span.MINUTE if length <= 8 * DAY else Span.HOUR
-    if coarse == Span.SECOND:
-        chosen = samples.filter(span=Span.SECOND)
-        if chosen.exists():
-            return chosen.order_by()
-        coarse = Span.MINUTE  # seconds are kept for an hour only
-    last = samples.filter(span=coarse).aggregate(last=Max("at"))["last"]
-    if last is None:
-        return samples.filter(span=Span.SECOND).order_by()
-    newer = Q(span=Span.SECOND, at__gte=last + timedelta(seconds=int(coarse)))
-    return samples.filter(Q(span=coarse) | newer).order_by()
+    wanted = Span.SECOND if length <= 2 * HOUR else Span.MINUTE if length <= 8 * DAY else Span.HOUR
+    chosen, begin = Q(pk=None), start
+    for span, finer in ((Span.HOUR, Span.MINUTE), (Span.MINUTE, Span.SECOND), (Span.SECOND, None)):
+        these = samples.filter(span=span, at__gte=begin)
+        if finer and span > wanted and (first := _edge(samples.filter(span=finer, at__gte=begin))):
+            these = these.filter(at__lt=first)
+        if last := _edge(these.reverse()):
+            chosen |= Q(span=span, at__gte=begin, at__lte=last)
+            begin = last + timedelta(seconds=int(span))
+    return samples.filter(chosen).order_by()
+
+
+def _edge(samples: QuerySet[UsageSample]) -> datetime | None:
+    return samples.values_list("at", flat=True).first()
 
 
 def card(gpu: Gpu, length: float = HOUR, points: int = 240) -> dict[str, Any]:
