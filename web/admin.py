@@ -16,6 +16,7 @@ from django.http import HttpRequest
 from web import audit
 from web.adminsite import watch
 from web.models import AllocationEvent, Allowance, AuditEntry, Claim, Command, Container, Gpu, Node, Token
+from web.people.signin import SignInForm
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -25,6 +26,7 @@ else:
     TabularInline = admin.TabularInline
 
 admin.site.site_header = admin.site.site_title = "gpushare"
+admin.site.login_form = SignInForm
 
 
 class ShownOnly:

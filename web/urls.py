@@ -6,10 +6,11 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from web.pages import actions, deciding, detail, fair, launch, overview, past, queue, reporting
+from web.people.signin import SignInForm
 
 urlpatterns = [
     path("", overview.dashboard, name="dashboard"),
-    path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("login/", LoginView.as_view(form_class=SignInForm, redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),
     path("queue/", queue.queue, name="queue_page"),

@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 from appliance.budgets import Budgets
 from tests.support.people import client_for, make_user
 from web.people import signin
+from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/sign-in/"
@@ -68,6 +69,28 @@ def test_it_holds_for_the_login_page_and_the_admin_site_too(bob):
     browser.post("/admin/login/?next=/admin/", {"username": "bob", "password": "right"})
     assert "_auth_user_id" not in browser.session
     assert authenticate(None, username="bob", password="right") == bob  # no address, no failures from it
+
+
+@pytest.mark.parametrize("page", ["/login/", "/admin/login/"])
+def test_the_pages_say_as_rest_does_for_how_long_one_has_to_wait(monkeypatch, page):
+    """They said that name and password did not fit together, and each try made the wait longer."""
+    make_user("root", Role.ADMIN, password="right")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    for _ in range(signin.FAILURES):
+        attempt("wrong", username="root")
+    now += 100.5
+    browser = Client(REMOTE_ADDR="10.0.0.1")
+    told = browser.post(page, {"username": "root", "password": "right"}).content.decode()
+    assert "Too many failed attempts. Try again in 200 seconds." in told
+    now += 200
+    browser.post(page, {"username": "root", "password": "right"})
+    assert "_auth_user_id" in browser.session
+
+
+def test_a_wrong_password_is_told_on_the_page():
+    told = Client().post("/login/", {"username": "bob", "password": "wrong"}).content.decode()
+    assert "That name and password do not fit together. Both are case-sensitive." in told
 
 
 def test_asking_too_often_is_429_and_says_when_to_come_back(bob, settings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from math import ceil
 from typing import Any
 
 from django.contrib.auth import authenticate
@@ -82,9 +81,7 @@ class SignIn(GenericAPIView[Token]):
     @extend_schema(request=SignInSpec, responses={201: NewTokenAnswer, **ERRORS})
     def post(self, request: Request) -> Response:
         spec = SignInSpec.parse(request.data)
-        if wait := signin.wait_of(request._request, spec["username"]):
-            message = f"Too many failed attempts. Try again in {ceil(wait)} seconds."
-            raise Problem("too_many_requests", message, 429, wait=wait)
+        signin.require_patience(request._request, spec["username"])
         user = authenticate(request._request, username=spec["username"], password=spec["password"])
         if not isinstance(user, User):
             raise Problem("bad_credentials", "The user name or the password is wrong.", 401)

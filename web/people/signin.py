@@ -7,14 +7,17 @@ authentication backend: Django asks it first, and a PermissionDenied from it end
 from __future__ import annotations
 
 import time
+from math import ceil
 from typing import Any
 
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.core.cache import cache
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
 
 from web import audit
+from web.errors import Problem
 
 FAILURES = 10  # in a row, for one name from one address
 FAILURES_OF_ADDRESS = 50  # whatever the names: somebody who tries a list of them
@@ -27,6 +30,29 @@ class Throttle:
     def authenticate(self, request: HttpRequest | None, username: str | None = None, **credentials: Any) -> None:
         if wait_of(request, username or ""):
             raise PermissionDenied("Too many failed attempts.")
+
+
+class SignInForm(AuthenticationForm):
+    """A name and a password, on the sign-in page and on the admin site's."""
+
+    error_messages = {
+        **AuthenticationForm.error_messages,
+        "invalid_login": "That name and password do not fit together. Both are case-sensitive.",
+    }
+
+    def clean(self) -> dict[str, Any]:
+        try:
+            require_patience(self.request, self.cleaned_data.get("username", ""))
+        except Problem as problem:
+            raise ValidationError(problem.message) from None
+        return super().clean()
+
+
+def require_patience(request: HttpRequest | None, username: str) -> None:
+    """Refuses, before anything is tried, while this name may not be tried from this address; Problem 429."""
+    if wait := wait_of(request, username):
+        message = f"Too many failed attempts. Try again in {ceil(wait)} seconds."
+        raise Problem("too_many_requests", message, 429, wait=wait)
 
 
 def wait_of(request: HttpRequest | None, username: str) -> float:
