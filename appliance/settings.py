@@ -141,7 +141,11 @@ CACHES = {  # requests and failures are counted in it: all web processes togethe
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
 }
 
-AUTHENTICATION_BACKENDS = ["web.people.signin.Throttle", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = [
+    "web.people.signin.Throttle",
+    "web.people.roles.Managers",
+    "django.contrib.auth.backends.ModelBackend",
+]
 if LDAP := directory.ldap(os.environ):
     AUTHENTICATION_BACKENDS.append("web.people.directory.ldap.Backend")
     globals().update(LDAP)

@@ -30,6 +30,11 @@ class Config(AdminConfig):
 
 
 class Site(AdminSite):
+    def has_permission(self, request: HttpRequest) -> bool:
+        from web.people.roles import manages  # this module is read before there are models
+
+        return manages(request.user)
+
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         inner = super().admin_view(view, cacheable)
 
@@ -114,6 +119,6 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _record(instance: Model, did: str, **detail: Any) -> None:
-    from web import audit  # this module is read before there are models
+    from web import audit
 
     audit.record(_by.get() or "", str(instance._meta.model_name), instance, did=did, **detail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.admin import site
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 
 from tests.support.events import EventKind, append
@@ -49,6 +49,22 @@ def test_what_was_observed_cannot_be_edited(browser, ada):
 def test_the_values_of_variables_are_not_shown(browser, ada):
     container = make_container(ada, "a", environment={"API_KEY": "hunter2"})
     assert "hunter2" not in browser.get(f"/admin/web/container/{container.pk}/change/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("role", "fields", "manages"),
+    [(Role.ADMIN, {}, True), (Role.VIEWER, {"is_superuser": True}, True), (Role.OPERATOR, {"is_staff": True}, False)],
+)
+def test_who_manages_people_follows_from_the_role_alone(ada, role, fields, manages):
+    """An admin by group, as a directory makes them, was not let in; Django's own marks and permissions let others in."""
+    somebody = make_user("eve", role, password="right", **fields)
+    if not manages:
+        somebody.user_permissions.set(Permission.objects.all())
+    browser = Client()
+    browser.post("/admin/login/", {"username": "eve", "password": "right", "next": "/admin/"})
+    browser.post("/admin/auth/group/add/", {"name": "vision"})
+    assert browser.get("/admin/").status_code == (200 if manages else 302)
+    assert Group.objects.filter(name="vision").exists() is manages
 
 
 def test_giving_somebody_a_role_is_recorded(browser, ada):

@@ -34,7 +34,6 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
     pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:])
     frame = {
         "me": {"name": user.get_username(), "role": rights.role.group},
-        "is_admin": rights.may(Deed.MANAGE),
         "may_launch": may_launch,
         "navigation": [
             {"label": label, "url": reverse(name), "current": request.path == reverse(name)} for name, label in pages
