@@ -52,6 +52,24 @@ def test_who_waits_is_the_same_for_rest_screens_and_a_new_order(client, browser,
     assert browser.get(f"/containers/{made[1].pk}/").context["since"] == waiting["frozen"]
 
 
+def test_who_has_no_place_in_the_queue_yet_stands_behind_those_who_have(client, ada, gpu):
+    """As the screens' script has it. Databases differ in where nothing is sorted to: SQLite put it first."""
+    make_container(ada, "new", gpu, suspended_since=ago(1))
+    make_container(ada, "older", gpu, suspended_since=ago(2))
+    make_container(ada, "first", gpu, suspended_since=ago(3), queue_position=1)
+    answer = client.get("/api/v1/queue/").json()["results"]
+    assert [row["name"] for row in answer] == ["first", "older", "new"]
+
+
+@pytest.mark.parametrize("order", ["finished_at", "-finished_at"])
+def test_what_has_not_ended_stands_behind_what_has_in_an_order_by_ends(client, ada, order):
+    for name, ended in (("lives", None), ("late", ago(1)), ("early", ago(9))):
+        make_container(ada, name, finished_at=ended, exit_code=0)
+    answer = client.get("/api/v1/containers/", {"ordering": order}).json()["results"]
+    ends = ["early", "late"] if order == "finished_at" else ["late", "early"]
+    assert [row["name"] for row in answer] == [*ends, "lives"]
+
+
 def test_the_table_is_sorted_by_the_state_that_it_shows(browser, ada):
     for number, (name, fields) in enumerate(
         (state, fields)

@@ -25,7 +25,7 @@ from web.api.protocol.queries import ContainerQuery, PageQuery, Query, container
 from web.errors import invalid
 from web.http import reading
 from web.models import Command, Container
-from web.models.records import claims_with_gpus
+from web.models.records import claims_with_gpus, ordered
 from web.people.roles import rights_of, steered_by
 from web.services import steering
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
@@ -66,9 +66,10 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
 
         def rows() -> QuerySet[Container]:
             query = ContainerQuery.of(request)
-            found = self.get_queryset().filter(removed_at=None).filter(containers_matching(query))
+            found = Container.objects.listed().whole().filter(containers_matching(query))
+            order = query.get("ordering", "-created_at")
             # The id last, so that pages never overlap where the rest is equal.
-            return found.order_by(query.get("ordering", "-created_at"), "pk")
+            return found.order_by(ordered(order.removeprefix("-"), down=order[0] == "-"), "pk")
 
         return listed(self, rows, claims_with_gpus(), reader=person(request).pk)
 

@@ -18,11 +18,18 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.expressions import OrderBy
 from django.utils import timezone
 
 from web.models.states import State, in_state, state_of
 
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
+
+
+def ordered(field: str, *, down: bool = False) -> OrderBy:
+    """By this field, what has nothing there behind all others: by themselves, databases do not agree about that."""
+    by = models.F(field)
+    return by.desc(nulls_last=True) if down else by.asc(nulls_last=True)
 
 
 class Node(models.Model):
@@ -46,8 +53,8 @@ class Node(models.Model):
     @classmethod
     def here(cls) -> Node | None:
         """The host that people are told of: the one of our name, else the one whose scheduler was seen last."""
-        own, lately = Q(name=settings.GPUSHARE_NODE), models.F("seen_at").desc(nulls_last=True)
-        return cls.objects.filter(own).first() or cls.objects.order_by(lately, "-pk").first()
+        own = Q(name=settings.GPUSHARE_NODE)
+        return cls.objects.filter(own).first() or cls.objects.order_by(ordered("seen_at", down=True), "-pk").first()
 
     def is_alive(self) -> bool:
         return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
@@ -112,7 +119,7 @@ class ContainerQuerySet(models.QuerySet["Container"]):
 
     def waiting(self) -> ContainerQuerySet:
         """Those with a call that waits for memory, in the order of the queue."""
-        return self.live().exclude(suspended_since=None).order_by("queue_position", "suspended_since", "pk")
+        return self.live().exclude(suspended_since=None).order_by(ordered("queue_position"), "suspended_since", "pk")
 
     def idle(self) -> ContainerQuerySet:
         """Those that hold VRAM and have not computed for too long, as the scheduler saw it."""

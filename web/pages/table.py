@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
 from web.models import Container, ContainerQuerySet, State
+from web.models.records import ordered
 from web.models.states import place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of
@@ -101,16 +102,16 @@ def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
     name, down = sort.removeprefix("-"), sort.startswith("-")
     match name:
         case "memory":
-            found, by = found.annotate(used=Coalesce(Sum("claims__used"), 0)), F("used")
+            found, by = found.annotate(used=Coalesce(Sum("claims__used"), 0)), "used"
         case "gpu":
-            found, by = found.annotate(first_gpu=Sum("claims__gpu__index")), F("first_gpu")
+            found, by = found.annotate(first_gpu=Sum("claims__gpu__index")), "first_gpu"
         case "state":
-            found, by = found.annotate(place=place_of_state()), F("place")
+            found, by = found.annotate(place=place_of_state()), "place"
         case "age" | "suspended":  # an age grows as its time lies further back
-            by, down = F(COLUMNS[name][1]), not down
+            by, down = COLUMNS[name][1], not down
         case _:
-            by = F(COLUMNS[name][1])
-    return found.order_by(by.desc(nulls_last=True) if down else by.asc(nulls_last=True), "-created_at")
+            by = COLUMNS[name][1]
+    return found.order_by(ordered(by, down=down), "-created_at")
 
 
 def _item(container: Container, rights: Rights) -> dict[str, Any]:
