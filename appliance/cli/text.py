@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def size(count: float | None) -> str:
-    """Bytes as people read them: 1.5 GiB, 512 MiB, 0 B. Nothing known is a dash."""
+    """Bytes as people read them, and as the pages write them: 1.5 GiB, 512 MiB, 0 bytes. Nothing known is a dash."""
     if count is None:
         return "-"
-    unit = "B"
+    unit = "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024:
             break
         count, unit = count / 1024, larger
-    return f"{count:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    number = str(Decimal(count).quantize(Decimal("0.01"), ROUND_HALF_UP))
+    return f"{number.rstrip('0').rstrip('.')} {unit}"
 
 
 def span(seconds: float) -> str:

@@ -10,13 +10,22 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from appliance.cli import console, text, top
+from appliance.cli.attach import STANDING
+from appliance.cli.client import PAGE
+from appliance.cli.reports import Group
+from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
+from web.api.protocol.queries import Pages
+from web.console import frames
+from web.history.reports import GROUPINGS
 from web.live import snapshot
 from web.models import AllocationEvent, Container, State
 from web.models.records import COLOURS
 from web.models.states import ENDED
-from web.spec.requests import MOST_GPUS
+from web.sizes import format_size
+from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -118,6 +127,29 @@ def test_styles_and_scripts_name_the_states_the_events_and_the_colours_that_ther
     assert [int(each) for each in re.findall(r'\[data-mark="(\d+)"\] \{', styles)] == list(range(COLOURS))
     assert f"?? 0) % {COLOURS})" in scripts
     assert f"[...Array({COLOURS}).keys()]" in scripts
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 1023, 1024, 1152 << 20, (1152 << 20) + 1, 1179 << 10, 1023 << 20, 66 << 20, 5 << 40, 3 << 52]
+)
+def test_the_command_line_writes_sizes_as_the_pages_do(size):
+    """1.125 GiB was 1.12 GiB in `gpushare queue`, beside a reason that said 1.13 GiB."""
+    assert text.size(size) == format_size(size)
+
+
+def test_the_command_line_knows_what_the_appliance_knows():
+    """It is installed alone and imports none of this: what it has to know as well stands there again."""
+    assert [group.value for group in Group] == list(GROUPINGS)
+    assert Pages.max_page_size == PAGE
+    assert console.WINDOW == frames.WINDOW
+    kinds = {kind.name: kind.value for kind in console.FrameKind}
+    assert kinds == {kind.name: kind.value for kind in frames.FrameKind if kind.name in kinds}
+    assert set(top.STATES) == {state.value for state in State if state not in ENDED}
+    assert set(STANDING) < set(top.STATES)
+
+
+def test_the_core_and_the_requests_have_the_same_priorities():
+    assert (LOWEST_PRIORITY, HIGHEST_PRIORITY) == (PRIORITY_LOWEST, PRIORITY_HIGHEST)
 
 
 def test_no_launch_may_have_more_gpus_than_a_lease_page_has_slots():
