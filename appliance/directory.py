@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from appliance.environment import switch
+
 TIMEOUT = 5  # seconds that a directory may take to answer
 
 
@@ -33,7 +35,7 @@ def ldap(environment: Mapping[str, str]) -> dict[str, Any]:
         "AUTH_LDAP_SERVER_URI": given["URL"],
         "AUTH_LDAP_BIND_DN": given.get("BIND_DN", ""),
         "AUTH_LDAP_BIND_PASSWORD": given.get("BIND_PASSWORD", ""),
-        "AUTH_LDAP_START_TLS": given.get("STARTTLS") == "1",
+        "AUTH_LDAP_START_TLS": switch("GPUSHARE_LDAP_STARTTLS", environment),
         "AUTH_LDAP_CONNECTION_OPTIONS": {
             library.OPT_NETWORK_TIMEOUT: TIMEOUT, library.OPT_TIMEOUT: TIMEOUT, library.OPT_REFERRALS: 0,
         },

@@ -1,23 +1,38 @@
-"""Reading settings from the environment: a value that makes no sense is a sentence, not a traceback."""
+"""Reading settings from the environment: a value that makes no sense is a sentence, not a traceback.
+
+A variable that is empty is as good as none, whatever it is for.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 
 from django.core.exceptions import ImproperlyConfigured
 
 from web.sizes import parse_size
 
 
+def text(name: str, default: str = "") -> str:
+    return os.environ.get(name) or default
+
+
 def words(name: str, default: str = "") -> list[str]:
     """Separated by spaces or commas."""
-    return [word for word in os.environ.get(name, default).replace(",", " ").split() if word]
+    return [word for word in text(name, default).replace(",", " ").split() if word]
+
+
+def switch(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    value = environ.get(name) or "0"
+    if value not in ("0", "1"):
+        raise ImproperlyConfigured(f"{name} is {value!r}. It may be 0 or 1.")
+    return value == "1"
 
 
 def one_of(name: str, *choices: str) -> str:
     """One of these; the first is the default."""
-    value = os.environ.get(name) or choices[0]
+    value = text(name, choices[0])
     if value not in choices:
         raise ImproperlyConfigured(f"{name} is {value!r}. It may be {', '.join(choices[:-1])} or {choices[-1]}.")
     return value
@@ -25,28 +40,28 @@ def one_of(name: str, *choices: str) -> str:
 
 def number(name: str, default: float) -> float:
     """At least 0."""
-    text = os.environ.get(name) or str(default)
+    given = text(name, str(default))
     try:
-        value = float(text)
+        value = float(given)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ImproperlyConfigured(f"{name} is {text!r}, which is not a number of at least 0.")
+        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a number of at least 0.")
     return value
 
 
 def whole(name: str, default: int) -> int:
     """At least 0."""
-    text = os.environ.get(name) or str(default)
-    if not text.isdecimal():
-        raise ImproperlyConfigured(f"{name} is {text!r}, which is not a whole number of at least 0.")
-    return int(text)
+    given = text(name, str(default))
+    if not given.isdecimal():
+        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a whole number of at least 0.")
+    return int(given)
 
 
 def size(name: str, default: str) -> int:
     """Bytes."""
     try:
-        return parse_size(os.environ.get(name) or default)
+        return parse_size(text(name, default))
     except ValueError as error:
         raise ImproperlyConfigured(f"{name}: {error}") from None
 
@@ -64,9 +79,9 @@ def networks(name: str) -> list[str]:
 
 def port_range(name: str, default: str) -> tuple[int, int]:
     """The lowest and the highest: "20000-29999", or one port."""
-    text = os.environ.get(name) or default
-    lowest, _, highest = text.partition("-")
+    given = text(name, default)
+    lowest, _, highest = given.partition("-")
     highest = highest or lowest
     if not (lowest.isdecimal() and highest.isdecimal() and 0 < int(lowest) <= int(highest) < 65536):
-        raise ImproperlyConfigured(f'{name} is {text!r}. It is a range of ports such as "20000-29999".')
+        raise ImproperlyConfigured(f'{name} is {given!r}. It is a range of ports such as "20000-29999".')
     return int(lowest), int(highest)

@@ -19,7 +19,7 @@ from appliance.running import web_user
 from scheduler.core.policies import POLICIES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-HOME = Path(os.environ.get("GPUSHARE_HOME", BASE_DIR / "var")).resolve()
+HOME = Path(environment.text("GPUSHARE_HOME", str(BASE_DIR / "var"))).resolve()
 HOME.mkdir(mode=0o750, parents=True, exist_ok=True)
 if HOME.stat().st_uid == os.geteuid():  # a web service of another user reads it by its group
     HOME.chmod(HOME.stat().st_mode & 0o7770)
@@ -27,7 +27,7 @@ if HOME.stat().st_uid == os.geteuid():  # a web service of another user reads it
 
 def _secret_key() -> str:
     """The key given, or one made once and kept where only its owner can read it."""
-    if key := os.environ.get("GPUSHARE_SECRET_KEY"):
+    if key := environment.text("GPUSHARE_SECRET_KEY"):
         return key
     path = HOME / "secret-key"
     if path.exists() and not path.read_text():
@@ -60,7 +60,7 @@ def _digest(*paths: Path) -> str:
 SECRET_KEY = _secret_key()
 # Of before a change of key: they still verify sessions and audit.
 SECRET_KEY_FALLBACKS = environment.words("GPUSHARE_OLD_SECRET_KEYS")
-DEBUG = os.environ.get("GPUSHARE_DEBUG") == "1"
+DEBUG = environment.switch("GPUSHARE_DEBUG")
 ALLOWED_HOSTS = environment.words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1 [::1]")
 CSRF_TRUSTED_ORIGINS = environment.words("GPUSHARE_TRUSTED_ORIGINS")
 
@@ -112,7 +112,7 @@ TEMPLATES = [
     }
 ]
 
-_DATABASE = os.environ.get("DATABASE_URL") or f"sqlite:///{database.place(HOME)}"
+_DATABASE = environment.text("DATABASE_URL") or f"sqlite:///{database.place(HOME)}"
 DATABASES = {"default": dj_database_url.parse(_DATABASE, conn_max_age=None, conn_health_checks=True)}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # IMMEDIATE takes the write lock at the start of a transaction, so that it can wait for it: a transaction that
@@ -125,7 +125,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
 
-REDIS_URL = os.environ.get("REDIS_URL", "")
+REDIS_URL = environment.text("REDIS_URL")
 # Whoever listens asks Redis to answer within 5 s, message or not; Redis' client would give up at that very moment.
 _REDIS = {"address": REDIS_URL, "socket_timeout": 15}
 CHANNEL_LAYERS = {
@@ -153,7 +153,7 @@ if OIDC := directory.oidc(os.environ):
     INSTALLED_APPS.append("mozilla_django_oidc")
     AUTHENTICATION_BACKENDS.append("web.people.directory.oidc.Backend")
     globals().update(OIDC)
-GPUSHARE_GROUPS = directory.group_map(os.environ.get("GPUSHARE_GROUPS", ""))
+GPUSHARE_GROUPS = directory.group_map(environment.text("GPUSHARE_GROUPS"))
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 LOGIN_URL = "login"
@@ -172,7 +172,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = GPUSHARE_BUDGETS.bod
 
 # Proxies whose X-Forwarded-For is believed: the address on the right that is none of them has asked.
 GPUSHARE_TRUSTED_PROXIES = environment.networks("GPUSHARE_TRUSTED_PROXIES")
-GPUSHARE_TLS = os.environ.get("GPUSHARE_TLS") == "1"  # everybody comes through a proxy that speaks TLS
+GPUSHARE_TLS = environment.switch("GPUSHARE_TLS")  # everybody comes through a proxy that speaks TLS
 if GPUSHARE_TLS:
     # A browser takes a cookie of such a name from the whole of this origin alone: a page on another port of this host,
     # such as a container's, can neither set nor be sent one without TLS.
@@ -216,20 +216,23 @@ LOGGING = {
     "filters": {"in sums": {"()": "web.http.sums.InSums"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["in sums"]}},
     "loggers": {name: {"level": "WARNING"} for name in ("httpx", "uvicorn")},  # a line a request is too much
-    "root": {"handlers": ["stderr"], "level": os.environ.get("GPUSHARE_LOG", "INFO")},
+    "root": {
+        "handlers": ["stderr"],
+        "level": environment.one_of("GPUSHARE_LOG", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
+    },
 }
 
 # ---- the appliance's own ---------------------------------------------------------------------------------------
 
-HOST = os.environ.get("HOST", "127.0.0.1")
+HOST = environment.text("HOST", "127.0.0.1")
 PORT = environment.whole("PORT", 8000)
 GPUSHARE_HOME = HOME
-GPUSHARE_WEB_USER = web_user.find(os.environ.get("GPUSHARE_WEB_USER", ""))  # None: whoever starts it
-GPUSHARE_GPUS = os.environ.get("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
+GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
+GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
-GPUSHARE_NODE = os.environ.get("GPUSHARE_NODE", os.uname().nodename)
-DEMO_EXIT = os.environ.get("DEMO_EXIT") == "1"  # `make demo` ends after its last step
+GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
+DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
 GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever
@@ -239,7 +242,9 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
 GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 30)  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
 # Host memory that swapped containers may take together; 0 switches swapping off, unset takes half of what is there.
-GPUSHARE_SWAP_MEMORY = environment.size("GPUSHARE_SWAP_MEMORY", "0") if os.environ.get("GPUSHARE_SWAP_MEMORY") else None
+GPUSHARE_SWAP_MEMORY = (
+    environment.size("GPUSHARE_SWAP_MEMORY", "0") if environment.text("GPUSHARE_SWAP_MEMORY") else None
+)
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
 GPUSHARE_PRICE = environment.number("GPUSHARE_PRICE", 0)  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = environment.one_of(
@@ -252,11 +257,11 @@ GPUSHARE_PORTS = environment.port_range("GPUSHARE_PORTS", "20000-29999")  # host
 
 # ---- the Docker engine: what its containers get ----------------------------------------------------------------
 
-GPUSHARE_DOCKER_HOST = (
-    os.environ.get("GPUSHARE_DOCKER_HOST") or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+GPUSHARE_DOCKER_HOST = environment.text(
+    "GPUSHARE_DOCKER_HOST", environment.text("DOCKER_HOST", "unix:///var/run/docker.sock")
 )
 GPUSHARE_GPU_ACCESS = environment.one_of("GPUSHARE_GPU_ACCESS", "auto", "runtime", "cdi", "raw")
-GPUSHARE_REGISTRY_CONFIG = os.environ.get("GPUSHARE_REGISTRY_CONFIG", "")  # a Docker config.json with credentials
+GPUSHARE_REGISTRY_CONFIG = environment.text("GPUSHARE_REGISTRY_CONFIG")  # a Docker config.json with credentials
 GPUSHARE_HOST_MEMORY = environment.size("GPUSHARE_HOST_MEMORY", "0") or None  # for all together; None: nine tenths
 # For containers that ask for nothing themselves, and the most of memory that one may ask for; empty: all of that, and
 # all of the host's cores.

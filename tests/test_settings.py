@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -19,7 +20,7 @@ def test_every_setting_is_documented():
     documented = set(re.findall(r"`([A-Z_]+)`", (ROOT / "docs/settings.md").read_text()))
     source = (ROOT / "appliance/settings.py").read_text()
     used = set(re.findall(r'"(GPUSHARE_[A-Z_]+|HOST|PORT|DATABASE_URL|REDIS_URL|DEMO_EXIT)"', source))
-    assert documented - {"DOCKER_HOST", "INFO"} == used | {"DATABASE_URL"}
+    assert documented - {"DOCKER_HOST", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"} == used | {"DATABASE_URL"}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,8 @@ def test_every_setting_is_documented():
         ("GPUSHARE_BUDGET_NEEDS", "0", "not a whole number of at least 1"),
         ("GPUSHARE_BUDGET_FRIENDS", "8", "none of the budgets"),
         ("GPUSHARE_KEEP_SECONDS", "-1", "not a whole number of at least 0"),
+        ("GPUSHARE_LOG", "loud", "GPUSHARE_LOG is 'loud'. It may be INFO, "),
+        ("GPUSHARE_TLS", "yes", "GPUSHARE_TLS is 'yes'. It may be 0 or 1."),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sentence: str, tmp_path: Path) -> None:
@@ -55,6 +58,60 @@ def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sent
     assert ended.returncode == 1
     assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+# What a setting becomes under a name of its own; all others are settings of their name.
+ELSEWHERE = {
+    "GPUSHARE_LOG": "LOGGING['root']['level']",
+    "GPUSHARE_DEBUG": "DEBUG",
+    "GPUSHARE_ALLOWED_HOSTS": "' '.join(settings.ALLOWED_HOSTS)",
+    "GPUSHARE_TRUSTED_ORIGINS": "CSRF_TRUSTED_ORIGINS",
+    "GPUSHARE_KEEP_SECONDS": "GPUSHARE_RETENTION[1]",
+    "GPUSHARE_KEEP_MINUTES": "GPUSHARE_RETENTION[60]",
+    "GPUSHARE_PORTS": "'%s-%s' % settings.GPUSHARE_PORTS",
+    "GPUSHARE_LOG_BYTES": "format_size(settings.GPUSHARE_LOG_BYTES).replace(' ', '')",
+}
+IN_WORDS = {"GPUSHARE_HOME", "GPUSHARE_NODE", "GPUSHARE_DOCKER_HOST", "GPUSHARE_WEB_USER", "GPUSHARE_SECRET_KEY",
+            "GPUSHARE_OLD_SECRET_KEYS", "DATABASE_URL", "REDIS_URL"}  # fmt: skip
+
+
+def documented() -> dict[str, str]:
+    """Each setting's default, as the tables of docs/settings.md have it."""
+    found = {}
+    for variables, told in re.findall(
+        r"^\| (`[A-Z_`, ]+) \| (.*?) \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE
+    ):
+        names, defaults = re.findall(r"`(\w+)`", variables), told.split(", ")
+        found.update(zip(names, defaults if len(defaults) == len(names) else [told] * len(names), strict=True))
+    return found
+
+
+def values_of(names: set[str], home: Path, **environ: str) -> dict[str, str]:
+    """What these settings are, as text, where the environment holds no other."""
+    shown = {name: ELSEWHERE.get(name, name) for name in names}
+    reads = {name: what if "settings." in what else f"settings.{what}" for name, what in shown.items()}
+    told = ", ".join(f"{name!r}: str({what})" for name, what in reads.items())
+    script = (
+        "import json, django; from django.conf import settings; from web.sizes import format_size; "
+        f"print(json.dumps({{{told}}}))"
+    )
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_") and name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**bare, "DJANGO_SETTINGS_MODULE": "appliance.settings", "GPUSHARE_HOME": str(home), **environ},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_default_is_the_documented_one_and_an_empty_variable_is_as_good_as_none(tmp_path):
+    defaults = {name: told for name, told in documented().items() if name not in IN_WORDS}
+    values = {name: value.removesuffix(".0") for name, value in values_of(set(defaults), tmp_path).items()}
+    literal = {name: told.strip("`") for name, told in defaults.items() if told[:1] == "`" and told[1:-1] not in values}
+    assert {name: values[name] for name in literal} == literal
+    assert {values[name] for name in defaults if name not in literal} <= {"", "[]", "{}", "None", "False"}
+    empty = values_of(set(defaults), tmp_path, **dict.fromkeys(defaults, ""))
+    assert {name: value.removesuffix(".0") for name, value in empty.items()} == values
 
 
 def test_what_is_secret_is_its_owners(tmp_path: Path) -> None:
