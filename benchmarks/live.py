@@ -5,12 +5,15 @@ with Live(gpus="sim:1x5GiB") as live:
         container = live.launch("name", ["/bin/true"], gpu_memory=GIB)
         live.finished([container])
 
-Django is set up for that home: one `Live` in the life of a process, imported before any model.
+Django is set up for that home: one `Live` in the life of a process, imported before any model. At its end, also when
+that is a SIGTERM, nothing is left of what it has started.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +50,7 @@ class Live:
         os.environ.update(DJANGO_SETTINGS_MODULE="appliance.settings", GPUSHARE_LOG="WARNING")
 
     def __enter__(self) -> Live:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         subprocess.run([*self._manage(), "migrate", "-v0"], check=True)
         import django
 
@@ -54,7 +58,18 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end_containers()
         self._folder.cleanup()
+
+    def end_containers(self) -> None:
+        """Local ones, and their keepers, so that there is nobody who would still write."""
+        from scheduler.engines.process import tree
+
+        for path in self.home.glob("processes/*/running.json"):
+            running = json.loads(path.read_text())
+            keeper = tree.stat(running["keeper"])
+            if keeper is not None and keeper.started == running["keeper_started"]:
+                tree.signal_each([*tree.descendants(keeper.pid), keeper], signal.SIGKILL)
 
     def _manage(self) -> list[str]:
         return [sys.executable, str(ROOT / "manage.py")]

@@ -9,8 +9,6 @@ itself (by its log), and the longest time without a decision, from before the ki
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
 import threading
@@ -76,24 +74,20 @@ def main() -> None:
     each = processes // containers
     holder = ["/bin/sh", "-c", f'exec {sys.executable} -c "$0" {ROOT} "$GPUSHARE_SOCKET" {each}', HOLDERS]
     with Live(gpus="sim:1x1024GiB") as live:
-        try:
-            with live.scheduler("fair") as first:
-                rows = [live.launch(f"holds-{n}", holder, gpu_memory=600 * GIB) for n in range(containers)]
-                logs = [live.home / "logs" / f"{row.pk}.log" for row in rows]
-                until(lambda: sum(_holding(log) for log in logs) == each * containers, 300, "all processes")
-                asker = Asker(live.home / "sockets" / str(rows[0].pk))
-                asker.start()
-                until(lambda: len(asker.answered) > 100, 60, "the first answers")
-                first.kill()
-                first.wait()
-            begun, told = time.perf_counter(), live.home / "takeover.log"
-            with told.open("w") as log, live.scheduler("fair", GPUSHARE_LOG="INFO", stderr=log):
-                until(lambda: asker.answered[-1] > begun, 120, "an answer of the new scheduler")
-                asker.stop.set()
-                asker.join()
-        finally:
-            for path in live.home.glob("processes/*/running.json"):
-                os.kill(json.loads(path.read_text())["pid"], 9)
+        with live.scheduler("fair") as first:
+            rows = [live.launch(f"holds-{n}", holder, gpu_memory=600 * GIB) for n in range(containers)]
+            logs = [live.home / "logs" / f"{row.pk}.log" for row in rows]
+            until(lambda: sum(_holding(log) for log in logs) == each * containers, 300, "all processes")
+            asker = Asker(live.home / "sockets" / str(rows[0].pk))
+            asker.start()
+            until(lambda: len(asker.answered) > 100, 60, "the first answers")
+            first.kill()
+            first.wait()
+        begun, told = time.perf_counter(), live.home / "takeover.log"
+        with told.open("w") as log, live.scheduler("fair", GPUSHARE_LOG="INFO", stderr=log):
+            until(lambda: asker.answered[-1] > begun, 120, "an answer of the new scheduler")
+            asker.stop.set()
+            asker.join()
         (took,) = re.findall(r"took over (\d+) processes in ([0-9.]+) s", told.read_text())
     answered = next(at for at in asker.answered if at > begun)
     silent = max(later - before for before, later in pairwise(asker.answered))

@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 _BEGIN = """
-import array, ctypes, os, selectors, socket, struct, sys, threading, time
+import os
+os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+import array, ctypes, selectors, socket, struct, sys, threading, time
 from pathlib import Path
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Frame, Type, pack
 from tests.support.raw import Raw
@@ -178,9 +180,9 @@ print(json.dumps(took), flush=True)
 """
 
 
-def _begin(program: str, *words: str, nice: int = 0) -> subprocess.Popen[bytes]:
+def _begin(program: str, *words: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        ["nice", "-n", str(nice), sys.executable, "-c", program, *words],
+        [sys.executable, "-c", program, *words],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
@@ -191,16 +193,17 @@ def _begin(program: str, *words: str, nice: int = 0) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def attack(name: str, directory: Path, times: int = 1, nice: int = 0) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many processes attack through this container's socket, until the end of the block."""
-    processes = [_begin(_BEGIN + ATTACKS[name], str(directory), nice=nice) for _ in range(times)]
+def attack(name: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process attacks through this container's socket, until the end of the block.
+
+    Whatever priority it is started with, it has none over others.
+    """
+    process = _begin(_BEGIN + ATTACKS[name], str(directory))
     try:
-        yield processes
+        yield process
     finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.communicate()
+        process.kill()
+        process.communicate()
 
 
 class Bystander:
