@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,11 +13,23 @@ from django.core.exceptions import ImproperlyConfigured
 from appliance import budgets
 from appliance.budgets import Budgets, read
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "budgets.md"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "budgets.md"
+MARK = re.compile(r"^@pytest\.mark\.budget\((.*)\)\n(?:@.*\n)*(?:async )?def test_", re.MULTILINE)
 
 
 def test_the_document_has_the_table_as_it_is():
     assert budgets.table() in DOCUMENT.read_text(), "python -m appliance.budgets prints what belongs there"
+
+
+def test_every_budget_has_a_test_that_passes_it():
+    marked = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for names in MARK.findall(path.read_text())
+        for name in re.findall(r'"(\w+)"', names)
+    }
+    assert marked == {row.name for row in fields(Budgets)}
 
 
 def test_every_budget_says_for_whom_and_why():

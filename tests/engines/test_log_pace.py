@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from scheduler.engines.docker.logs import paced
 
 
@@ -35,10 +37,12 @@ def test_one_second_of_output_is_copied_at_once():
     assert seconds([b"x" * 100] * 10, Clock()) == 0
 
 
+@pytest.mark.budget("log_bytes_a_second")
 def test_more_bytes_than_that_take_their_time():
     assert 3.9 < seconds([b"x" * 500] * 10, Clock()) < 4.1
 
 
+@pytest.mark.budget("log_lines_a_second")
 def test_more_lines_take_theirs_however_short_they_are():
     assert 8.9 < seconds([b""] * 100, Clock()) < 9.1
 

@@ -157,6 +157,28 @@ async def test_process_whose_map_takes_long_to_read_holds_up_nobody_else(
     page.close()
 
 
+@pytest.mark.budget("maps_bytes")
+async def test_of_a_map_no_more_is_read_than_its_budget_and_what_lies_beyond_takes_nothing_away(
+    host: Host, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process made it 230 MB long. Who cannot be told apart keeps what it was charged."""
+    raw = await asyncio.to_thread(Raw, directory)
+    page = await asyncio.to_thread(raw.hello)
+    inode, pid, here = lease_pages.inode(page), os.getpid(), directory.name
+    length = sum(map(len, lease_pages._map(pid, 1 << 30)))
+    monkeypatch.setattr(lease_pages, "PIECE", length // 8)
+    read = [sum(map(len, lease_pages._map(pid, most))) for most in (1, length // 2, 2 * length)]
+    assert read[0] <= length // 8 + len(lease_pages.BEYOND)
+    assert read[1] <= length * 3 // 4
+    assert read[2] > length * 3 // 4
+    assert lease_pages.is_mapped(pid, inode, 2 * length)
+    assert not lease_pages.is_mapped(pid, 2**60, 2 * length)
+    assert lease_pages.is_mapped(pid, 2**60, 1), "nobody knows"
+    assert lease_pages.holders([pid], 2 * length) == [(pid, here)]
+    assert lease_pages.holders([pid], 1) == []
+    raw.close()
+
+
 async def test_process_that_reads_no_answers_is_hung_up_on(directory: Path, neighbour: Elsewhere) -> None:
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
@@ -180,6 +202,7 @@ async def fill(host: Host, size: int) -> Elsewhere:
     return filler
 
 
+@pytest.mark.budget("needs")
 async def test_calls_beyond_a_containers_budget_wait_unread_and_are_answered_in_the_end(
     host: Host, directory: Path, neighbour: Elsewhere
 ) -> None:
@@ -241,6 +264,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.budget("connections_before_hello")
 async def test_many_connections_of_one_container_leave_descriptors_for_the_others(
     host: Host, directory: Path, neighbour: Elsewhere
 ) -> None:

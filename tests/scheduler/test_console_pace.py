@@ -40,6 +40,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(("pieces", "seconds"), [(10, 0), (50, 4)], ids=["a second's worth", "five seconds' worth"])
+@pytest.mark.budget("console_bytes_a_second")
 async def test_a_console_reads_its_container_no_faster_than_its_budget(
     settings: Any, monkeypatch: pytest.MonkeyPatch, pieces: int, seconds: float
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from scheduler.sessions.rejections import Kind, Rejections
 from tests.support.host import GIB, Host
 from tests.support.raw import Raw
@@ -42,6 +44,7 @@ def test_what_was_counted_is_told_when_the_container_ends_and_kinds_are_apart() 
     assert told[1:] == [(other, 1, 1)]
 
 
+@pytest.mark.budget("rejections_seconds")
 async def test_a_thousand_calls_above_the_quota_are_a_few_rows(host: Host) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))

@@ -10,7 +10,8 @@ import resource
 import shutil
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from scheduler.sessions import server as server_module
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.server import Server
+from scheduler.sessions.turns import Turns
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Type
 from tests.support.eventually import eventually
 from tests.support.raw import Raw
@@ -107,6 +109,7 @@ def few_descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.budget("reserved_descriptors")
 async def test_out_of_descriptors_programs_wait_and_are_served_later(
     server: Server, few_descriptors: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +151,7 @@ async def test_errors_are_logged_more_and_more_rarely(server: Server, caplog: py
     assert 1 <= len(caplog.records) <= 8
 
 
+@pytest.mark.budget("connections_a_second")
 async def test_who_comes_and_goes_waits_in_the_backlog_beyond_its_connections_a_second(
     tmp_path: Path, settings: Any
 ) -> None:
@@ -158,27 +162,94 @@ async def test_who_comes_and_goes_waits_in_the_backlog_beyond_its_connections_a_
     directory, other = server.listen("one"), server.listen("other")
     for _ in range(5):
         await come_and_go(directory)
-    late = await asyncio.to_thread(Raw, directory)
-    late.send(HELLO)
+    late = await waits_in_the_backlog(directory)
     await come_and_go(other)
-    late.socket.settimeout(0.3)
-    with pytest.raises(TimeoutError):  # neither refused nor hung up on
-        await asyncio.to_thread(late.read)
     assert server.connections("one") == 0
     now = 0.1
-    late.socket.settimeout(5)
     assert await asyncio.to_thread(late.read) is not None
     late.close()
     server.close()
 
 
-async def come_and_go(directory: Path) -> None:
+async def waits_in_the_backlog(directory: Path) -> Raw:
+    """Neither refused nor hung up on."""
+    raw = await asyncio.to_thread(Raw, directory)
+    raw.send(HELLO)
+    raw.socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(raw.read)
+    raw.socket.settimeout(5)
+    return raw
+
+
+async def let_in(directory: Path) -> Raw:
     raw = await asyncio.to_thread(Raw, directory)
     raw.send(HELLO)
     answer = await asyncio.to_thread(raw.read)
     assert answer is not None
     assert answer.type == Type.WELCOME
-    raw.close()
+    return raw
+
+
+@pytest.mark.budget("connections", "connections_in_all")
+@pytest.mark.parametrize("budgets", [{"connections": 2}, {"connections_in_all": 4}], ids=["its own", "in all"])
+async def test_beyond_its_connections_at_once_a_container_waits_and_there_is_room_for_another(
+    tmp_path: Path, settings: Any, budgets: dict[str, int]
+) -> None:
+    """Of four in all, who is first has two: as many as are left then."""
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, **budgets)
+    server = Server(tmp_path / "sockets", Welcoming())
+    one, other = server.listen("one"), server.listen("other")
+    raws = [await let_in(one), await let_in(one)]
+    late = await waits_in_the_backlog(one)
+    raws.append(await let_in(other))
+    raws.pop(0).close()
+    raws.pop().close()
+    assert await asyncio.to_thread(late.read) is not None
+    for raw in (*raws, late):
+        raw.close()
+    server.close()
+
+
+@pytest.mark.budget("hello_seconds")
+async def test_who_connects_and_says_nothing_is_hung_up_on(
+    tmp_path: Path, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, hello_seconds=1)
+    server = Server(tmp_path / "sockets", Welcoming())
+    directory = server.listen("one")
+    silent, spoken = await asyncio.to_thread(Raw, directory), await let_in(directory)
+    assert await asyncio.to_thread(silent.is_closed)
+    assert "it did not say HELLO" in caplog.text
+    assert server.connections("one") == 1
+    for raw in (silent, spoken):
+        raw.close()
+    server.close()
+
+
+@pytest.mark.budget("frames_a_second")
+async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_once() -> None:
+    now = 0.0
+    turns, heard = Turns(a_second=5, clock=lambda: now), Counter[str]()
+
+    def hear(container: str, messages: int) -> Callable[[], bool]:
+        def one() -> bool:
+            heard[container] += 1
+            return heard[container] < messages
+
+        return one
+
+    turns.add("loud", hear("loud", 100))
+    turns.add("quiet", hear("quiet", 3))
+    await eventually(lambda: heard["quiet"] == 3)
+    await asyncio.sleep(0)
+    assert heard["loud"] == 5
+    now = 0.2
+    await eventually(lambda: heard["loud"] == 6)
+
+
+async def come_and_go(directory: Path) -> None:
+    (await let_in(directory)).close()
 
 
 async def test_no_thread_is_started_for_one_that_comes_and_goes(server: Server, monkeypatch) -> None:

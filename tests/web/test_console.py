@@ -15,6 +15,7 @@ from django.db import connections
 from django.test import Client
 
 from appliance.asgi import application
+from appliance.budgets import Budgets
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.machine import make_container
 from tests.support.people import make_user
@@ -176,6 +177,33 @@ async def test_an_operator_may(shell: Container, scheduler: Scheduler) -> None:
 async def test_another_sites_page_may_not(shell: Container, scheduler: Scheduler) -> None:
     socket = Connection(shell, await sync_to_async(key_of)("owner"), origin="https://elsewhere.example")
     assert await socket.connect() == "close"
+
+
+@pytest.mark.budget("consoles", "consoles_in_all")
+async def test_so_many_consoles_are_open_at_once_and_a_place_comes_free(
+    shell: Container, scheduler: Scheduler, settings: Any
+) -> None:
+    settings.GPUSHARE_BUDGETS = Budgets(consoles=2, consoles_in_all=3)
+    owners, others = [await sync_to_async(key_of)(*who) for who in (("owner",), ("operator", Role.OPERATOR))]
+    open_ = [await connected(shell, key) for key in (owners, owners)]
+    code, said = await refused(Connection(shell, owners))
+    assert (code, said["error"]["code"]) == (4429, "too_many_requests")
+    assert said["error"]["message"] == "Too many consoles are open by you (2 at once). End one, or try again later."
+    open_.append(await connected(shell, others))
+    code, said = await refused(Connection(shell, others))
+    assert said["error"]["message"] == "Too many consoles are open here (3 at once). End one, or try again later."
+    await open_.pop().close()
+    open_.append(await connected(shell, others))
+    for socket in open_:
+        await socket.close()
+
+
+async def connected(container: Container, key: str) -> Connection:
+    socket = Connection(container, key)
+    await socket.connect()
+    await socket.send(b"\0x")
+    assert await socket.receive() == b"\1x"
+    return socket
 
 
 async def test_a_container_without_a_keyboard_and_one_that_is_none(shell: Container, scheduler: Scheduler) -> None:

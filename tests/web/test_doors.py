@@ -120,6 +120,7 @@ def answer_to(made: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return int(lines[0].split()[1]), headers, body
 
 
+@pytest.mark.budget("body_bytes")
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(site, stranger):
     made = stranger("127.0.0.10").connect(HEAD + b"Content-Length: 629145600\r\nExpect: 100-continue\r\n\r\n")
     status, headers, body = answer_to(made)
@@ -127,6 +128,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(site, stranger):
     assert json.loads(body)["error"]["message"] == "The body of a request may have 195.31 KiB at most."
 
 
+@pytest.mark.budget("anonymous_body_bytes")
 def test_a_stranger_may_send_less_than_who_is_signed_in(site, stranger, key):
     body = json.dumps({"image": "local", "command": ["x" * 50_000]})
     anonymous = httpx.post(f"{site.url}/api/v1/containers/", content=body)
@@ -175,6 +177,7 @@ def test_of_a_body_without_an_end_no_more_is_kept_than_may_be_sent(site, strange
     assert httpx.get(f"{site.url}/healthz").status_code == 200
 
 
+@pytest.mark.budget("body_seconds")
 def test_a_body_that_comes_too_slowly_is_ended(site, stranger):
     made = stranger("127.0.0.12").connect(HEAD + b"Content-Length: 100\r\n\r\n{")
     began = time.monotonic()
@@ -183,6 +186,7 @@ def test_a_body_that_comes_too_slowly_is_ended(site, stranger):
     assert 1.5 < time.monotonic() - began < 8
 
 
+@pytest.mark.budget("header_seconds")
 def test_a_head_that_comes_byte_by_byte_is_ended(site, stranger):
     made = stranger("127.0.0.13").connect(HEAD)
     assert 1.5 < ended_after(made, b"X-A: b\r\n") < 8
@@ -196,6 +200,7 @@ def test_bytes_after_an_answer_do_not_keep_a_connection(site, stranger):
     assert ended_after(stranger("127.0.0.14").connect(head), b"x") < 8
 
 
+@pytest.mark.budget("http_connections_of_an_address")
 def test_one_address_has_its_share_and_the_newest_of_its_connections_are_kept(site, stranger, key):
     many = stranger("127.0.0.15")
     halves = [many.connect(HEAD) for _ in range(EACH + 5)]
@@ -205,6 +210,7 @@ def test_one_address_has_its_share_and_the_newest_of_its_connections_are_kept(si
     assert ask(site, key).status_code == 200
 
 
+@pytest.mark.budget("http_connections_in_all")
 def test_half_requests_from_everywhere_keep_nobody_out_and_fill_no_log(site, stranger, key):
     log = site.home / "server.log"
     before = log.stat().st_size

@@ -22,6 +22,7 @@ from tests.support.people import make_user
 from web.console import output
 from web.models import Container, Token
 from web.people import tokens, visitor
+from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,6 +44,10 @@ async def _connections_are_closed():
 def launched():
     owner = make_user("owner")
     return make_container(owner, "a"), tokens.make(owner)[1]
+
+
+def operator() -> str:
+    return tokens.make(make_user("operator", Role.OPERATOR))[1]
 
 
 async def get(container: Container, key: str, query: str = ""):
@@ -106,6 +111,7 @@ async def test_follow_takes_1_and_true_and_nothing_else(home):
     assert (await get(container, key, "?follow=perhaps")).status_code == 400
 
 
+@pytest.mark.budget("log_tail_bytes")
 async def test_the_tail_of_an_endless_line_is_its_end_and_is_looked_for_apart_from_the_loop(
     home, settings, monkeypatch
 ):
@@ -186,6 +192,7 @@ async def test_a_followed_log_on_a_page_ends_with_the_session(home, monkeypatch,
     assert await rest_of(stream) == []
 
 
+@pytest.mark.budget("log_followers", "log_followers_in_all")
 async def test_a_user_follows_so_many_logs_and_a_place_comes_free(home, settings):
     settings.GPUSHARE_BUDGETS = Budgets(log_followers=2, log_followers_in_all=3)
     container, key = await sync_to_async(launched)()
@@ -195,6 +202,12 @@ async def test_a_user_follows_so_many_logs_and_a_place_comes_free(home, settings
     message = "Too many logs are followed by you (2 at once). End one, or try again later."
     assert refused.json()["error"]["message"] == message
     assert (await get(container, key)).status_code == 200, "looking without following is no matter"
+    others = await sync_to_async(operator)()
+    following.append(await get(container, others, "?follow=true"))
+    refused = await get(container, others, "?follow=true")
+    assert refused.status_code == 429
+    message = "Too many logs are followed here (3 at once). End one, or try again later."
+    assert refused.json()["error"]["message"] == message
     await sync_to_async(following[0].close)()  # as the server does, whether or not anybody has read any of it
     assert (await get(container, key, "?follow=true")).status_code == 200
 

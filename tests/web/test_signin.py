@@ -93,6 +93,7 @@ def test_a_wrong_password_is_told_on_the_page():
     assert "That name and password do not fit together. Both are case-sensitive." in told
 
 
+@pytest.mark.budget("requests_a_second")
 def test_asking_too_often_is_429_and_says_when_to_come_back(bob, settings):
     settings.GPUSHARE_BUDGETS = Budgets(requests_a_second=3)
     client = client_for(bob)
@@ -116,6 +117,7 @@ def test_another_token_or_a_session_is_no_second_budget(bob, settings):
 
 
 @pytest.mark.parametrize("path", [URL, "/login/", "/admin/login/"])
+@pytest.mark.budget("sign_ins_a_minute")
 def test_signing_in_has_a_rate_of_its_own(settings, path):
     settings.GPUSHARE_BUDGETS = Budgets(sign_ins_a_minute=2)
     body = {"username": "bob", "password": "right"}

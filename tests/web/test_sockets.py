@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,7 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.machine import make_node
 from tests.support.site import Site, person, running_site
-from web.http.sockets import is_own
+from web import budgets
+from web.http.sockets import _paced, is_own
 from web.models import AuditEntry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,9 +27,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PROXY = "127.0.0.77"
 SETTINGS = {
     "GPUSHARE_TRUSTED_PROXIES": f"{PROXY} 10.0.0.0/8",
-    "GPUSHARE_BUDGET_WEBSOCKETS": "3",
-    "GPUSHARE_BUDGET_WEBSOCKETS_OF_AN_ADDRESS": "6",
-    "GPUSHARE_BUDGET_CONSOLES": "1",
+    "GPUSHARE_BUDGET_WEBSOCKETS": "2",
+    "GPUSHARE_BUDGET_WEBSOCKETS_OF_AN_ADDRESS": "3",
+    "GPUSHARE_BUDGET_WEBSOCKETS_IN_ALL": "5",
     "GPUSHARE_BUDGET_SIGN_INS_A_MINUTE": "5",
 }
 
@@ -45,9 +49,15 @@ def site(_server: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 @pytest.fixture
-def cookie(site: Site) -> str:
-    made = site.cookie(person("ann"))
-    return f"{made['name']}={made['value']}"
+def cookies(site: Site) -> list[str]:
+    """Of Ann, of Bob and of Cat."""
+    made = [site.cookie(person(name)) for name in ("ann", "bob", "cat")]
+    return [f"{each['name']}={each['value']}" for each in made]
+
+
+@pytest.fixture
+def cookie(cookies: list[str]) -> str:
+    return cookies[0]
 
 
 def dashboard(site: Site, cookie: str, address: str = "127.0.0.1", **given: Any) -> connect:
@@ -150,6 +160,58 @@ async def test_everything_is_sent_again_once_a_second_at_most(site, cookie):
         except TimeoutError:
             pass
         assert 1 <= whole <= 4
+
+
+@pytest.mark.budget("websockets", "websockets_of_an_address", "websockets_in_all")
+async def test_so_many_are_open_at_once_and_a_place_comes_free(site, cookies):
+    ann, bob, cat = cookies
+    async with AsyncExitStack() as stack:
+
+        async def opened(who: str, address: str) -> ClientConnection:
+            """At last: the place of one that was closed is free a moment later."""
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        socket: ClientConnection = await stack.enter_async_context(dashboard(site, who, address))
+                    except InvalidStatus:
+                        await asyncio.sleep(0.02)
+                    else:
+                        assert json.loads(await socket.recv())["type"] == "snapshot"
+                        return socket
+
+        first, _ = [await opened(ann, "127.0.0.81") for _ in range(2)]
+        async with dashboard(site, ann, "127.0.0.82") as third:
+            assert await close_code(third) == 4429, "of one person, wherever they are"
+        await opened(bob, "127.0.0.81")
+        full = b"Too many WebSockets are open, from your address or in all. Close one.\n"
+        assert await refused(dashboard(site, cat, "127.0.0.81")) == (429, full), "of one address"
+        await opened(bob, "127.0.0.82")
+        await opened(cat, "127.0.0.83")
+        assert await refused(dashboard(site, cat, "127.0.0.84")) == (429, full), "of everybody"
+        await first.close()
+        await opened(cat, "127.0.0.84")
+
+
+@pytest.mark.budget("websocket_messages_a_second")
+async def test_who_sends_more_than_its_budget_is_heard_in_the_next_second(settings, monkeypatch):
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, websocket_messages_a_second=3)
+    waited: list[float] = []
+    now = 100.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        waited.append(seconds)
+        now += seconds
+
+    async def message() -> dict[str, str]:
+        return {"type": "websocket.receive", "text": "{}"}
+
+    monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(budgets, "asyncio", SimpleNamespace(sleep=sleep))
+    receive = _paced(message)
+    for _ in range(10):
+        await receive()
+    assert waited == [1.0, 1.0]
 
 
 def sign_in(site: Site, address: str, forwarded: str | None, password: str = "wrong") -> int:

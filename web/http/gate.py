@@ -34,8 +34,9 @@ Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 STILL_READ = 2.0  # seconds; a client that still sends would lose the answer if the connection were closed at once
 
-_of_strangers = Places("requests_at_once_of_an_address", "requests_at_once_in_all")
-_of_users = Places("requests_at_once", "requests_at_once_in_all")
+_of_all = Places("requests_at_once_in_all")
+_of_strangers = Places("requests_at_once_of_an_address")
+_of_users = Places("requests_at_once")
 _bodies = Places("large_bodies", "large_bodies_in_all")
 
 
@@ -43,10 +44,10 @@ class Opened:
     """A request under way. It is an address's until it is known whose it is."""
 
     def __init__(self, address: str) -> None:
-        place = _of_strangers.take(address_key(address))
-        if place is None:
-            raise too_many("Too many requests are under way from your address. Try again in a moment.", 1)
-        self._place: Place = place
+        room, place = _of_all.take("everybody"), _of_strangers.take(address_key(address))
+        if room is None or place is None:
+            raise too_many("Too many requests are under way, from your address or in all. Try again in a moment.", 1)
+        self._room, self._place = room, place
 
     def belongs_to(self, user: int) -> None:
         """Raises Problem if this user has enough of them under way."""
@@ -61,6 +62,7 @@ class Opened:
     def end(self) -> None:
         """Also for a stream that has begun: those have budgets of their own."""
         self._place.free()
+        self._room.free()
 
 
 class Gate:

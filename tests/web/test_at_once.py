@@ -1,0 +1,159 @@
+"""Requests that are under way: so many of a person, of an address and in all. Whoever has too many is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.eventually import eventually, until
+from tests.support.machine import make_gpu, make_node
+from tests.support.site import Site, person, running_site
+from web.http.gate import Gate, Opened
+from web.models import Command
+from web.people import tokens
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS = {
+    "GPUSHARE_BUDGET_REQUESTS_AT_ONCE": "2",
+    "GPUSHARE_BUDGET_LARGE_BODIES": "2",
+    "GPUSHARE_BUDGET_LARGE_BODIES_IN_ALL": "3",
+    "GPUSHARE_BUDGET_ANONYMOUS_BODY_BYTES": "1000",
+}
+
+
+@pytest.fixture(scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("at-once"), django_db_blocker, **SETTINGS) as site:
+        yield site
+
+
+@pytest.fixture
+def site(_server: Site) -> Iterator[Site]:
+    with _server.database():
+        make_gpu(make_node())
+        yield _server
+
+
+def key_of(name: str) -> str:
+    return tokens.make(person(name))[1]
+
+
+def asked(site: Site, key: str, method: str = "GET", path: str = "me", body: Any = None) -> httpx.Response:
+    headers = {"Authorization": f"Token {key}"}
+    return httpx.request(method, f"{site.url}/api/v1/{path}/", json=body, headers=headers, timeout=30)
+
+
+@pytest.mark.budget("requests_at_once")
+def test_a_person_has_so_many_requests_under_way_and_others_go_on(site):
+    """A launch waits for its outcome: here there is nobody who would do it."""
+    ann, bob = key_of("ann"), key_of("bob")
+
+    def launch(name: str) -> None:
+        asked(site, ann, "POST", "containers", {"image": "local", "command": ["true"], "name": name})
+
+    launching = [threading.Thread(target=launch, args=(name,)) for name in ("one", "two")]
+    for thread in launching:
+        thread.start()
+    until(lambda: Command.objects.count() == 2)
+    refused = asked(site, ann)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert refused.json()["error"]["message"] == "You have 2 requests under way already. Try again in a moment."
+    assert asked(site, bob).status_code == 200
+    for thread in launching:
+        thread.join()
+    assert asked(site, ann).status_code == 200
+
+
+@pytest.mark.budget("large_bodies", "large_bodies_in_all")
+def test_so_many_large_bodies_are_on_their_way_at_once(site):
+    made: list[socket.socket] = []
+
+    def begin(key: str) -> None:
+        """A request whose large body does not come."""
+        one = socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2])), timeout=10)
+        made.append(one)
+        head = f"POST /api/v1/containers/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Token {key}\r\n"
+        one.sendall(f"{head}Content-Length: 5000\r\nExpect: 100-continue\r\n\r\n".encode())
+        assert one.recv(100).startswith(b"HTTP/1.1 100 ")  # it is waited for
+
+    def told(key: str) -> str:
+        refused = asked(site, key, "POST", "containers", {"command": ["x" * 5000]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        message: str = refused.json()["error"]["message"]
+        return message
+
+    ann, bob = key_of("ann"), key_of("bob")
+    begin(ann)
+    begin(ann)
+    assert told(ann) == "Too many large requests are under way by you (2 at once). End one, or try again later."
+    assert asked(site, ann).status_code == 200, "a small one is no matter"
+    begin(bob)
+    assert told(bob) == "Too many large requests are under way here (3 at once). End one, or try again later."
+    for one in made:
+        one.close()
+    until(lambda: asked(site, ann, "POST", "containers", {"command": ["x" * 5000]}).status_code == 400)
+
+
+class Waiting:
+    """An application whose answers wait until `go_on`; a request of ADDRESS becomes this user's."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.whose: dict[str, int] = {}
+        self.waiting = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        opened: Opened = scope["gpushare.opened"]
+        if user := self.whose.get(scope["client"][0]):
+            opened.belongs_to(user)
+        self.waiting += 1
+        await self.go_on.wait()
+        self.waiting -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.budget("requests_at_once_of_an_address", "requests_at_once_in_all")
+async def test_requests_of_nobody_yet_are_their_addresss_and_all_together_are_so_many(settings):
+    settings.GPUSHARE_BUDGETS = replace(
+        settings.GPUSHARE_BUDGETS, requests_at_once_of_an_address=2, requests_at_once_in_all=4
+    )
+    app = Waiting()
+    app.whose["192.0.2.2"] = 7
+    gate, running = Gate(app), set[asyncio.Task[None]]()
+
+    async def ask(address: str) -> Any:
+        """What it is told if it is refused; else None, and it is under way."""
+        said: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            said.append(message)
+
+        scope = {"type": "http", "path": "/api/v1/me/", "headers": [], "client": (address, 1)}
+        waiting = app.waiting
+        running.add(asyncio.create_task(gate(scope, receive, send)))
+        await eventually(lambda: len(said) > 1 or app.waiting > waiting)
+        return json.loads(said[1]["body"])["error"]["message"] if said else None
+
+    full = "Too many requests are under way, from your address or in all. Try again in a moment."
+    assert [await ask("192.0.2.1") for _ in range(3)] == [None, None, full], "of one address"
+    assert [await ask("192.0.2.2") for _ in range(2)] == [None, None], "a user's are no longer the address's"
+    assert await ask("192.0.2.3") == full, "of everybody"
+    app.go_on.set()
+    await asyncio.gather(*running)
+    app.go_on.clear()
+    assert await ask("192.0.2.3") is None
+    app.go_on.set()
+    await asyncio.gather(*running)
