@@ -21,7 +21,7 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.looks import aside
 from scheduler.sessions.processes import Sessions
 from scheduler.sessions.server import Server
-from scheduler.sessions.tenants import Tenant, start_time
+from scheduler.sessions.tenants import Program, Tenant, program_of
 from scheduler.store import Store
 from web.models import Container, Swap
 
@@ -96,11 +96,12 @@ class TakeOver:
         pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
         for start in range(0, len(pids), BATCH):
             for pid, container in await self._holders(pids[start : start + BATCH]):
-                if tenant := self._broker.tenants.get(container):
+                # What it runs is asked before the page: that is gone if it runs something else by then.
+                if (tenant := self._broker.tenants.get(container)) and (program := program_of(pid)):
                     with contextlib.suppress(TimeoutError):
                         found = aside(partial(lease_pages.find, pid, container))
                         if (page := await asyncio.wait_for(found, LOOK_SECONDS)) is not None:
-                            self._process(tenant, pid, page)
+                            self._process(tenant, pid, program, page)
 
     async def _holders(self, pids: list[int]) -> list[tuple[int, str]]:
         """Process and container; one after the other if the looks at all of them take too long."""
@@ -113,15 +114,14 @@ class TakeOver:
             log.warning("process %d cannot be looked at: what it holds, if anything, is not known", pids[0])
             return []
 
-    def _process(self, tenant: Tenant, pid: int, fd: int) -> None:
+    def _process(self, tenant: Tenant, pid: int, program: Program, fd: int) -> None:
         """`fd` leads to its page, and is closed."""
         try:
-            started = start_time(pid)
             # The name of a page says whose it is; the engine knows.
-            if started is None or not self._engine.owns(tenant.engine_id, pid):
+            if not self._engine.owns(tenant.engine_id, pid):
                 return
             page = lease_pages.take_over(fd, tenant.quota)
-            self._sessions.open(tenant, pid, started, os.pidfd_open(pid), page, taken_over=True)
+            self._sessions.open(tenant, pid, program, os.pidfd_open(pid), page, taken_over=True)
         except (lease_pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
         finally:

@@ -30,7 +30,7 @@ import pynvml
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.gpus import Gpus, Reading
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Session, Tenant, start_time
+from scheduler.sessions.tenants import Session, Tenant, program_of
 from scheduler.store import Store
 
 log = logging.getLogger(__name__)
@@ -253,7 +253,8 @@ class Measure:
 
     def _owner(self, pid: int, gpu: str) -> str:
         """The container that a process without a session runs in; empty if it is none of those that run now."""
-        process = (pid, start_time(pid))
+        program = program_of(pid)
+        process = (pid, program and program.started)
         if process not in self._owners:
             # Kept, and not asked again each second; a container that has started since is one more to ask.
             asked = self._strangers.setdefault(process, set())

@@ -22,11 +22,10 @@ from scheduler.gpus import uuid_bytes
 from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage
 from shim.binding.slots import Slot
 
-__all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "is_mapped", "make", "slots", "take_over"]
+__all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "make", "slots", "take_over"]
 
 ANY = 2**64 - 1
 PIECE = 64 << 10  # bytes of a map that are read at once
-BEYOND = b"..."  # instead of the rest of a map
 MOST_LINKS = 65536  # of a process that are looked at
 
 
@@ -288,17 +287,8 @@ def _memory_files() -> int:
         os.close(fd)
 
 
-def is_mapped(pid: int, inode: int, at_most: int) -> bool:
-    """Whether the process still has this page. After an exec it has not: its memory on the card is gone as well.
-
-    True also where its map is longer than `at_most` bytes and does not tell within them: what it was charged stays so.
-    """
-    line = re.compile(rb" %d +[^\n]*%b" % (inode, PAGE_NAME.encode()))
-    return any(piece is BEYOND or line.search(piece) for piece in _map(pid, at_most))
-
-
 def _map(pid: int, at_most: int) -> Iterator[bytes]:
-    """/proc/PID/maps in pieces of whole lines; BEYOND at last if there is more than `at_most` bytes of it."""
+    """The first `at_most` bytes of /proc/PID/maps or a little more, in pieces of whole lines."""
     rest = b""
     try:
         with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
@@ -307,7 +297,6 @@ def _map(pid: int, at_most: int) -> Iterator[bytes]:
                 yield whole + newline
                 at_most -= len(piece)
                 if at_most <= 0:
-                    yield BEYOND
                     return
     except OSError as error:
         _must_be_gone(error)

@@ -21,10 +21,6 @@ class Looks:
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def busy(self, container: str) -> bool:
-        lock = self._locks.get(container)
-        return lock is not None and lock.locked()
-
     async def look(self, container: str, call: Callable[[], T]) -> T:
         """What `call` returns or raises, when that container's earlier looks are over."""
         lock = self._locks.get(container)

@@ -1,8 +1,8 @@
 """Processes: who says HELLO, with which lease page, what they ask, and when they are gone.
 
-A session is one process for as long as it runs one program. It is told apart from others by pid and start time, its
-end is told by its pidfd (not by its connection: a fork can hold that open, and a living process can lose it), and its
-lease returns when the card no longer shows it (reaper.py).
+A session is one process for as long as it runs one program, which the kernel tells at once (tenants.Program): its map
+would tell too, but how long that is a process chooses. Its end is told by its pidfd (not by its connection: a fork can
+hold that open, and a living process can lose it), and its lease returns when the card no longer shows it (reaper.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
 from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import is_power_of_two
-from scheduler.sessions.tenants import Session, Tenant, start_time
+from scheduler.sessions.tenants import Program, Session, Tenant, program_of
 from scheduler.sessions.wire import WIRE_OLDEST, WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ class Sessions:
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
-        self._returning: dict[int, tuple[Connection, Frame]] = {}
         self._held: dict[str, deque[Connection]] = {}  # container → who is heard when one of its calls is answered
         self._looks = Looks()
         self._looking: set[asyncio.Task[None]] = set()
@@ -59,30 +58,30 @@ class Sessions:
         if tenant is None or tenant.finished or tenant.killed:
             self._refuse(connection, Code.NOT_RUNNING)
             return
-        started = start_time(connection.peer.pid)
-        if started is None:
+        program = program_of(connection.peer.pid)
+        if program is None:
             connection.close()
             return
-        session = self._processes.get((connection.peer.pid, started))
-        if session is not None and session.container == tenant.id:
-            self._meet_again(session, connection, frame)
+        session = self._processes.get((connection.peer.pid, program.started))
+        if session is not None and session.container == tenant.id and session.program == program and not session.ended:
+            self._reconnect(session, connection)
         elif session is not None:
             connection.hold()
             self._replace(session, connection, frame)
-        elif started > self._since:
+        elif program.started > self._since:
             # No earlier scheduler can have given it a page. Else each new process could bring one that it made itself,
             # and have its whole quota past the queue.
-            self._meet(tenant, connection, started, frame.code, None)
+            self._meet(tenant, connection, program, frame.code, None)
         else:
             connection.hold()
-            self._look(self._find_page(tenant, connection, started, frame))
+            self._look(self._find_page(tenant, connection, program, frame))
 
     def _look(self, looking: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(looking)
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    async def _find_page(self, tenant: Tenant, connection: Connection, started: int, hello: Frame) -> None:
+    async def _find_page(self, tenant: Tenant, connection: Connection, program: Program, hello: Frame) -> None:
         """A process of before this scheduler's start that the take-over did not find may have its page all the same."""
         pid, page = connection.peer.pid, None
         try:
@@ -90,10 +89,10 @@ class Sessions:
             if not connection.open:
                 return
             connection.go_on()  # first: it may be held again
-            if (pid, started) in self._processes or tenant.finished or tenant.killed:
+            if (pid, program.started) in self._processes or tenant.finished or tenant.killed:
                 self.hello(connection, hello)  # it was quicker on another connection, or its container has ended
             else:
-                self._meet(tenant, connection, started, hello.code, page)
+                self._meet(tenant, connection, program, hello.code, page)
         except OSError as error:  # out of descriptors, say: it connects again
             log.warning("process %d cannot be looked at: %s", pid, error)
             connection.close()
@@ -102,55 +101,16 @@ class Sessions:
                 os.close(page)
 
     def _meet(
-        self, tenant: Tenant, connection: Connection, started: int, version: int, handed_back: int | None
+        self, tenant: Tenant, connection: Connection, program: Program, version: int, handed_back: int | None
     ) -> None:
         try:
-            session = self._open(tenant, connection, started, version, handed_back)
+            session = self._open(tenant, connection, program, version, handed_back)
         except BadPage as error:
             # A process goes on with the page that it has, so there is no giving it another.
             log.warning("container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error)
             self._refuse(connection, Code.BAD_VERSION)
         else:
             self._welcome(connection, session)
-
-    def _meet_again(self, session: Session, connection: Connection, hello: Frame) -> None:
-        """The same program on a new connection, or another one (exec): its map tells.
-
-        Of one process there is one look at a time, for its last connection.
-        """
-        connection.hold()
-        earlier = self._returning.get(session.id)
-        self._returning[session.id] = connection, hello
-        if earlier is not None:
-            earlier[0].close()
-        else:
-            self._look(self._recognise(session, self._is_mapped(session)))
-
-    async def _recognise(self, session: Session, is_mapped: Callable[[], bool]) -> None:
-        looked_for, mapped = None, False
-        while looked_for is not self._returning[session.id]:
-            looked_for = self._returning[session.id]
-            try:
-                mapped = await self._looks.look(session.container, is_mapped)
-            except OSError as error:  # out of descriptors, say: it connects again
-                log.warning("process %d cannot be looked at: %s", session.pid, error)
-                self._returning.pop(session.id)[0].close()
-                return
-        connection, hello = self._returning.pop(session.id)
-        if not connection.open:
-            return
-        if session.id not in self._broker.sessions:
-            self._inherit(connection, hello)  # it has ended meanwhile, and all of it has come back
-        elif mapped and not session.ended:
-            self._reconnect(session, connection)
-            connection.go_on()
-        else:
-            self._replace(session, connection, hello)
-
-    def _is_mapped(self, session: Session) -> Callable[[], bool]:
-        """A look that tells whether it is the same program still."""
-        inode = lease_pages.inode(session.page)
-        return partial(lease_pages.is_mapped, session.pid, inode, self._budgets.maps_bytes)
 
     def _replace(self, session: Session, connection: Connection, hello: Frame) -> None:
         """It has become another program (exec). What the old one held must be back before the new one starts."""
@@ -162,7 +122,7 @@ class Sessions:
         connection.close()
 
     def _open(
-        self, tenant: Tenant, connection: Connection, started: int, version: int, handed_back: int | None
+        self, tenant: Tenant, connection: Connection, program: Program, version: int, handed_back: int | None
     ) -> Session:
         """Raises BadPage."""
         pid, pidfd = connection.peer.pid, os.dup(connection.peer.pidfd)
@@ -174,7 +134,7 @@ class Sessions:
         except BaseException:
             os.close(pidfd)
             raise
-        return self.open(tenant, pid, started, pidfd, page, taken_over=handed_back is not None)
+        return self.open(tenant, pid, program, pidfd, page, taken_over=handed_back is not None)
 
     def _take_over(self, tenant: Tenant, handed_back: int) -> LeasePage:
         page = lease_pages.take_over(handed_back, tenant.quota)
@@ -185,7 +145,7 @@ class Sessions:
         return page
 
     def open(
-        self, tenant: Tenant, pid: int, started: int, pidfd: int, page: LeasePage, *, taken_over: bool = False
+        self, tenant: Tenant, pid: int, program: Program, pidfd: int, page: LeasePage, *, taken_over: bool = False
     ) -> Session:
         """Makes a process known; `pidfd` and `page` become the session's.
 
@@ -198,8 +158,8 @@ class Sessions:
             else Lease(page[index], index)
             for gpu, index in lease_pages.slots(page, tenant.quota).items()
         }
-        session = Session(next(self._ids), tenant.id, pid, started, pidfd, page, leases)
-        self._processes[pid, started] = session
+        session = Session(next(self._ids), tenant.id, pid, program, pidfd, page, leases)
+        self._processes[pid, program.started] = session
         if taken_over:
             self._broker.waits.took_over(tenant, max((lease.waiting for lease in leases.values()), default=0.0))
         self._roster.open(session)
@@ -304,21 +264,15 @@ class Sessions:
         self._died(session)
 
     def end_replaced(self, sessions: Sequence[Session]) -> None:
-        """Ends those whose process has become another program (exec), one that says no HELLO. Not at once."""
-        for container in {session.container for session in sessions}:
-            if not self._looks.busy(container):
-                self._look(self._end_replaced([each for each in sessions if each.container == container]))
-
-    async def _end_replaced(self, sessions: Sequence[Session]) -> None:
+        """Ends those whose process has become another program (exec), one that says no HELLO."""
         for session in sessions:
-            if session.id in self._broker.sessions:
-                with contextlib.suppress(OSError):  # out of descriptors, say: it is looked at again
-                    if not await self._looks.look(session.container, self._is_mapped(session)):
-                        self._process_ended(session)
+            with contextlib.suppress(OSError):  # out of descriptors: it is looked at again
+                if program_of(session.pid) != session.program:
+                    self._process_ended(session)
 
     def gone(self, session: Session) -> None:
         """The card no longer shows the process: what it held has come back."""
-        del self._processes[session.pid, session.started]
+        del self._processes[session.pid, session.program.started]
         self._roster.close(session)
         session.close()
         for heir in self._heirs.pop(session.id, ()):

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import Connection
@@ -25,7 +26,7 @@ class Session:
     id: int
     container: str
     pid: int
-    started: int  # in clock ticks since boot; with the pid it names a process for good
+    program: Program
     pidfd: int
     page: LeasePage
     leases: dict[str, Lease]
@@ -110,12 +111,25 @@ class Tenant:
         return {gpu: lease_pages.Place(gpu, quota, contexts.get(gpu, 0)) for gpu, quota in self.quota.items()}
 
 
-def start_time(pid: int) -> int | None:
-    """When this process started, in clock ticks since boot; None if it is gone. Raises OSError (EXHAUSTED)."""
+class Program(NamedTuple):
+    """What a process runs, by the kernel's word (/proc/PID/stat; proc_pid_stat(5)).
+
+    An exec puts its stack and its code at random places. Where that is switched off, by a debugger say, another run of
+    the same program looks like the same one: it is charged for what the first one had, too.
+    """
+
+    started: int  # in clock ticks since boot; with the pid it names a process for good
+    stack: int
+    code: int
+
+
+def program_of(pid: int) -> Program | None:
+    """None if the process is gone. Raises OSError (EXHAUSTED)."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The program's name, in parentheses, may itself hold spaces and parentheses.
-            return int(file.read(4096).rpartition(b")")[2].split()[19])
+            # The program's name, in parentheses, may itself hold spaces and parentheses. Next is the third field.
+            told = file.read(4096).rpartition(b")")[2].split()
+            return Program(started=int(told[22 - 3]), stack=int(told[28 - 3]), code=int(told[26 - 3]))
     except (OSError, ValueError, IndexError) as error:
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
