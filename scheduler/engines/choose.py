@@ -31,7 +31,9 @@ async def choose(simulation: Simulation | None) -> Engine:
         else:
             return docker
     # There lies `workload`, the program of the demo and of the documents.
-    process = ProcessEngine(settings.GPUSHARE_HOME / "processes", outfit, settings.GPUSHARE_BUILD)
+    process = ProcessEngine(
+        settings.GPUSHARE_HOME / "processes", outfit, settings.GPUSHARE_BUILD, log_bytes=settings.GPUSHARE_LOG_BYTES
+    )
     await process.start()
     return process
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.engines.base import Condition, EngineError, Sighting
+from scheduler.engines.kept import mark
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import ProcessEngine
@@ -30,6 +31,18 @@ async def test_output_and_exit_code_are_the_programs_own(engine: ProcessEngine, 
     ended = await next_change(engine, Condition.ENDED)
     assert (ended.id, ended.exit_code, ended.reason) == (launch.id, 7, "")
     assert launch.log_path.read_text() == "out\nerr\n"
+
+
+async def test_of_an_output_without_an_end_the_beginning_is_kept_and_the_program_goes_on(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    engine._log_bytes = 1 << 20
+    launch = a_launch(
+        tmp_path, "/bin/sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 3"
+    )
+    await engine.launch(launch)
+    assert (await next_change(engine, Condition.ENDED)).exit_code == 3
+    assert launch.log_path.read_bytes() == b"x" * (1 << 20) + mark(1 << 20)
 
 
 async def test_environment_is_the_launchs_and_ours_and_nothing_else(

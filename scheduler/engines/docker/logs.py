@@ -25,6 +25,7 @@ import requests.exceptions
 from django.conf import settings
 
 from scheduler.engines.docker.client import HEAD_START, release, wake
+from scheduler.engines.kept import mark
 from scheduler.pace import Pace
 
 log = logging.getLogger(__name__)
@@ -153,8 +154,7 @@ class LogFile:
 
     def _append(self, stamp: int, text: bytes) -> bool:
         if self._size + len(text) > self._limit:
-            mark = f"\n[gpushare: the output passed {self._limit >> 20} MiB; what follows is not kept]\n".encode()
-            self._write(mark)
+            self._write(mark(self._limit))
             self.finish()
             return False
         self._write(text)

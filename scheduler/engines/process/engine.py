@@ -61,13 +61,14 @@ class Running:
 
 
 class ProcessEngine:
-    """`programs`: a folder with more of them than the scheduler's own PATH leads to."""
+    """`programs`: a folder with more of them than the scheduler's own PATH leads to. `log_bytes`: kept of an output."""
 
     name = "process"
     away = ""
 
-    def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None) -> None:
+    def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None, *, log_bytes: int = 100 << 20) -> None:
         self._home = home
+        self._log_bytes = log_bytes
         self._outfit = outfit
         self._programs = programs
         self._changes = Changes()
@@ -121,6 +122,7 @@ class ProcessEngine:
                     "environment": self._environment(launch),
                     "working_dir": launch.working_dir or "/",
                     "log": str(launch.log_path),
+                    "log_bytes": self._log_bytes,
                 },
             )
             launch.log_path.parent.mkdir(parents=True, exist_ok=True)

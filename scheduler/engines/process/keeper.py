@@ -2,7 +2,8 @@
 
 It outlives the scheduler, so that a restarted one learns the exit codes of what ended meanwhile. In the folder:
 
-    launch.json   written by the engine: {"command": [...], "environment": {...}, "working_dir": path, "log": path}
+    launch.json   written by the engine: {"command": [...], "environment": {...}, "working_dir": path, "log": path,
+                  "log_bytes": number}
     running.json  {"boot", "keeper", "keeper_started", "pid", "pid_started", "started_at"}, before the program begins
     ended.partial room on the disk for the next, taken by the engine: an end can be written where nothing else can
     ended.json    {"exit_code", "finished_at", "reason"}, once no process of the container is left
@@ -12,8 +13,9 @@ was killed over it and the next have started, the second finds that there is not
 
 The keeper adopts every orphan below it (subreaper), so a container's processes are exactly its descendants. As with
 Docker, the container ends when its first process ends, and what else is left is killed; and a SIGTERM to the keeper is
-the first process's. If the keeper itself is killed, the kernel kills the first process with it. On standard output:
-nothing if the program was started, else why not.
+the first process's. If the keeper itself is killed, the kernel kills the first process with it. What the container
+prints goes through the keeper into the log, as far as that is kept (kept.py). On standard output: nothing if the
+program was started, else why not.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from scheduler.engines.kept import keep
 from scheduler.engines.process import tree
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 ROOM = 4096  # bytes kept for ended.json
 RETRY = 1.0  # seconds
+LAST_WORDS = 5.0  # seconds for what is printed still; a process of somebody else's may hold the pipe open
 
 
 def boot_id() -> str:
@@ -93,7 +98,7 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _become(launch: dict[str, Any], report: int, keeper: int) -> None:
+def _become(launch: dict[str, Any], output: int, report: int, keeper: int) -> None:
     """In the new process: turns into the program. Returns only by raising OSError."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -101,7 +106,6 @@ def _become(launch: dict[str, Any], report: int, keeper: int) -> None:
         os._exit(1)  # the keeper died before the line above could tell the kernel
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    output = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -110,20 +114,22 @@ def _become(launch: dict[str, Any], report: int, keeper: int) -> None:
     os.execvpe(launch["command"][0], launch["command"], launch["environment"])
 
 
-def _start(folder: Path) -> int:
-    """Starts the program and returns its pid; 0 if another keeper has. Raises OSError if it cannot be started."""
+def _start(folder: Path) -> Started | None:
+    """Starts the program; None if another keeper has. Raises OSError if it cannot be started."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        return 0 if (folder / "running.json").exists() else _start_first(folder)
+        return None if (folder / "running.json").exists() else _start_first(folder)
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
 
-def _start_first(folder: Path) -> int:
+def _start_first(folder: Path) -> Started:
     launch = json.loads((folder / "launch.json").read_text())
     keeper = os.getpid()
+    log = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    output, prints = os.pipe()
     reads, writes = os.pipe()
     go_reads, go_writes = os.pipe()
     pid = os.fork()
@@ -131,11 +137,12 @@ def _start_first(folder: Path) -> int:
         try:
             os.close(go_writes)
             if os.read(go_reads, 1):  # not before the keeper has written who it is
-                _become(launch, writes, keeper)
+                _become(launch, prints, writes, keeper)
         except OSError as error:
             os.write(writes, str(error.errno).encode())
         finally:
             os._exit(127)
+    os.close(prints)
     os.close(writes)
     os.close(go_reads)
     write_json(folder / "running.json", _identity(keeper, pid))
@@ -146,7 +153,16 @@ def _start_first(folder: Path) -> int:
             os.waitpid(pid, 0)
             (folder / "running.json").unlink()
             raise OSError(int(failed), os.strerror(int(failed)), launch["command"][0])
-    return pid
+    return Started(pid, output, log, launch["log_bytes"])
+
+
+class Started(NamedTuple):
+    """The first process, and where what is printed comes out and goes to."""
+
+    pid: int
+    output: int
+    log: int
+    log_bytes: int
 
 
 def _identity(keeper: int, pid: int) -> dict[str, object]:
@@ -219,19 +235,22 @@ def main(folder: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        pid = _start(folder)
+        started = _start(folder)
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", flush=True)
         return
-    if not pid:
+    if started is None:
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # the engine reads until both are closed
     os.dup2(nowhere, 2)
-    _pass_sigterm_on(pid)
-    code = _wait_for(pid)
+    keeping = threading.Thread(target=keep, args=started[1:], daemon=True)
+    keeping.start()
+    _pass_sigterm_on(started.pid)
+    code = _wait_for(started.pid)
     _end_the_rest()
-    said = {"exit_code": code, "finished_at": time.time(), "reason": _reason(pid, code)}
+    said = {"exit_code": code, "finished_at": time.time(), "reason": _reason(started.pid, code)}
+    keeping.join(LAST_WORDS)
     _say_that_it_ended(folder / "ended.json", said)
 
 
