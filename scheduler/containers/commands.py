@@ -122,6 +122,10 @@ class Commands:
         except DatabaseError as error:
             log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
             self._refuse(command, Problem("database_away", "The database did not take this. Try again shortly.", 503))
+        except OSError as error:
+            log.error("command %s (%s): the host: %s", command.pk, command.kind, error)
+            said = f"The host does not let the scheduler do this now: {error.strerror or error}. Try again shortly."
+            self._refuse(command, Problem("host_short", said, 503))
         except Exception:
             log.exception("command %s (%s)", command.pk, command.kind)
             self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,3 +178,24 @@ async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypat
     assert killed.message == "It was killed before it had started."
     assert (await host.answer(launching)).outcome == "refused"
     assert await host.events(container, "started", "ended") == []
+
+
+async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(host: Host, monkeypatch) -> None:
+    listen, before = host.up.server.listen, resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def short_of_them(container: str) -> Path:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            return listen(container)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    monkeypatch.setattr(host.up.server, "listen", short_of_them)
+    container, launching = await host.start_launch("true")
+    answer = await host.answer(launching)
+    assert (answer.outcome, answer.code, answer.status) == ("refused", "host_short", 503)
+    assert "Too many open files" in answer.message
+    monkeypatch.undo()
+    assert str(container.pk) not in host.up.broker.tenants
+    await eventually(lambda: not any((host.home / "sockets").iterdir()))
+    await host.until(await host.launch("true"), "exited")
