@@ -24,7 +24,7 @@ from web.api.protocol.outcome import ERRORS, finished
 from web.api.protocol.queries import ContainerQuery, PageQuery, Query, containers_matching
 from web.errors import invalid
 from web.http import reading
-from web.models import Command, Container
+from web.models import Command, Container, ContainerQuerySet
 from web.models.records import claims_with_gpus, ordered
 from web.people.roles import rights_of, steered_by
 from web.services import steering
@@ -50,7 +50,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
     serializer_class = ContainerAnswer
     lookup_value_converter = "uuid"
 
-    def get_queryset(self) -> QuerySet[Container]:
+    def get_queryset(self) -> ContainerQuerySet:
         return Container.objects.whole()
 
     def get_serializer_context(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
 
         def rows() -> QuerySet[Container]:
             query = ContainerQuery.of(request)
-            found = Container.objects.listed().whole().filter(containers_matching(query))
+            found = self.get_queryset().listed().filter(containers_matching(query))
             order = query.get("ordering", "-created_at")
             # The id last, so that pages never overlap where the rest is equal.
             return found.order_by(ordered(order.removeprefix("-"), down=order[0] == "-"), "pk")
