@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 
 class Problem(Exception):
     """Something was refused. `code` is for programs, `message` for people, `field` is the culprit.
@@ -13,6 +15,12 @@ class Problem(Exception):
         super().__init__(message)
         self.code, self.message, self.status, self.field = code, message, status, field
         self.wait = wait
+
+    @property
+    def retry_after(self) -> str:
+        """Whole seconds, for the header of that name; empty if nobody knows. What is away may be back at any time."""
+        wait = self.wait or (2 if self.status == 503 else 0)
+        return str(ceil(wait)) if wait else ""
 
     def as_dict(self) -> dict[str, dict[str, str]]:
         error = {"code": self.code, "message": self.message}

@@ -8,6 +8,9 @@ from rest_framework.test import APIClient
 
 from tests.support.machine import make_container
 from web.api import containers
+from web.api.protocol.errors import handle
+from web.errors import Problem
+from web.http.gate import refuse
 
 pytestmark = pytest.mark.django_db
 
@@ -68,6 +71,21 @@ def test_a_database_that_refuses_is_503(client, monkeypatch):
     assert error_of(answer) == (503, "database_away")
     assert "locked" not in json.dumps(answer.json())
     assert answer["Retry-After"]
+
+
+@pytest.mark.parametrize(("wait", "header"), [(5, "5"), (0.3, "1"), (1.0, "1")])
+async def test_every_way_to_refuse_says_alike_when_to_come_back(wait, header):
+    """REST said a second more than the doors before it."""
+    problem, sent = Problem("too_many_requests", "Later.", 429, wait=wait), []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    await refuse({"path": "/api/v1/"}, receive, send, problem)
+    assert dict(sent[0]["headers"])[b"retry-after"].decode() == handle(problem, {})["Retry-After"] == header
 
 
 def test_a_bug_is_500_by_the_contract_and_logged(client, monkeypatch, caplog):

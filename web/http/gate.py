@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cache
-from math import ceil
 from typing import Any
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
@@ -124,7 +123,7 @@ async def _large_place(scope: dict[str, Any]) -> Place:
         given = headers.get(b"authorization", b""), headers.get(b"cookie", b"")
         user = await database_sync_to_async(visitor.user_behind)(*given)
     except DatabaseError:
-        raise Problem("database_away", "The database is busy, full or away. Try again shortly.", 503, wait=2) from None
+        raise Problem("database_away", "The database is busy, full or away. Try again shortly.", 503) from None
     if user is None:
         raise _too_large(budget("anonymous_body_bytes"), " unless you sign in first")
     return _bodies.require(user.pk, "large requests are under way")
@@ -160,8 +159,8 @@ async def refuse(scope: dict[str, Any], receive: Receive, send: Send, problem: P
         (b"x-content-type-options", b"nosniff"),
         (b"connection", b"close"),
     ]
-    if problem.wait:
-        headers.append((b"retry-after", b"%d" % ceil(problem.wait)))
+    if problem.retry_after:
+        headers.append((b"retry-after", problem.retry_after.encode()))
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": content, "more_body": True})
     with suppress(TimeoutError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from math import ceil
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -62,8 +61,7 @@ def keep_budgets(get_response: Respond) -> Respond:
             _spend(request, signs_in=request.method == "POST" and request.path in sign_ins)
         except Problem as problem:
             kind, content = rendered(request.path, problem)
-            headers = {"Retry-After": str(ceil(problem.wait))}
-            return HttpResponse(content, kind, problem.status, headers=headers)
+            return HttpResponse(content, kind, problem.status, headers={"Retry-After": problem.retry_after})
         return get_response(request)
 
     return respond

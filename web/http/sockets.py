@@ -6,7 +6,6 @@ Whoever is refused is answered in the handshake, like any request: nothing is lo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,7 +96,7 @@ async def _deny(scope: Mapping[str, Any], send: Send, problem: Problem) -> None:
         return
     body = f"{problem.message}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-    if problem.wait:
-        headers.append((b"retry-after", b"%d" % ceil(problem.wait)))
+    if problem.retry_after:
+        headers.append((b"retry-after", problem.retry_after.encode()))
     await send({"type": "websocket.http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})

@@ -26,7 +26,6 @@ _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.PermissionDenied: "forbidden",
     exceptions.NotFound: "not_found",
     exceptions.MethodNotAllowed: "method_not_allowed",
-    exceptions.Throttled: "too_many_requests",
 }
 
 
@@ -43,10 +42,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
             response["WWW-Authenticate"] = header
     elif problem.status == 401:
         response["WWW-Authenticate"] = "Token"
-    elif problem.status == 503:
-        response["Retry-After"] = "2"
-    if wait := getattr(error, "wait", None):
-        response["Retry-After"] = str(int(wait) + 1)
+    if problem.retry_after:
+        response["Retry-After"] = problem.retry_after
     return response
 
 
