@@ -15,7 +15,7 @@ from web.history import peaks, reports
 from web.pages.frame import person, show
 from web.spec import periods
 
-GROUPINGS = {"user": "User", "group": "Group", "container": "Container", "image": "Image", "day": "Day"}
+GROUPINGS = {name: name.capitalize() for name in reports.GROUPINGS}
 
 
 @login_required

@@ -37,7 +37,7 @@ class Query(StrictSerializer):
 
 class PageQuery(Query):
     page = serializers.CharField(required=False, help_text='A number, or "last".')
-    page_size = serializers.IntegerField(required=False, min_value=1, max_value=1000)
+    page_size = serializers.IntegerField(required=False, min_value=1, max_value=Pages.max_page_size)
 
 
 @extend_schema_field(OpenApiTypes.STR)
