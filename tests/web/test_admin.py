@@ -56,7 +56,7 @@ def test_the_values_of_variables_are_not_shown(browser, ada):
     [(Role.ADMIN, {}, True), (Role.VIEWER, {"is_superuser": True}, True), (Role.OPERATOR, {"is_staff": True}, False)],
 )
 def test_who_manages_people_follows_from_the_role_alone(ada, role, fields, manages):
-    """An admin by group, as a directory makes them, was not let in; Django's own marks and permissions let others in."""
+    """An admin by group, as a directory makes them, was not let in; Django's marks and rights let others in."""
     somebody = make_user("eve", role, password="right", **fields)
     if not manages:
         somebody.user_permissions.set(Permission.objects.all())
