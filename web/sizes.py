@@ -36,9 +36,9 @@ def parse_size(text: str | int) -> int:
 def format_size(size: int) -> str:
     """The shortest text with at most two decimals: 2 GiB, 1.5 MiB, 512 bytes.
 
-    The one that people read everywhere: `size` in static/gpushare/parts/format.js, in scheduler/core/admission.py
-    and in appliance/cli/text.py, which cannot call this, writes the same. Halves are rounded up, as JavaScript's
-    toFixed does: 1.125 is 1.13.
+    The one that people read everywhere: `size` in static/gpushare/parts/format.js, scheduler/core/admission.py and
+    appliance/cli/text.py, which cannot call this, writes the same. Halves are rounded up, as JavaScript's toFixed does:
+    1.125 is 1.13.
     """
     value, unit = float(size), 0
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
