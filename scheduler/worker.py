@@ -202,8 +202,9 @@ class Scheduler:
             self.containers, self.engine, self.broker, self.sessions, self.server, self.gpus, self.store
         )
         self.launcher = Launcher(
-            self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.store, self.home
-        )
+            self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.intents,
+            self.store, self.home,
+        )  # fmt: skip
         self.ender = Ender(self.engine, self.broker, self.intents, self.store.records)
         budget = settings.GPUSHARE_SWAP_MEMORY
         self.swapping = Swapping(

@@ -17,7 +17,7 @@ from django.utils import timezone
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
 from scheduler.containers.intents import was_begun
-from scheduler.containers.launch import Launcher
+from scheduler.containers.launch import Launcher, called_off
 from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
@@ -99,8 +99,7 @@ class Commands:
             if tenant is not None and tenant.started_at is not None:
                 before = None  # it is told as started already: it is ended like any other
             elif launching := self._launching.pop(container, None):
-                if tenant is not None:
-                    tenant.called_off = True
+                self._launcher.call_off(container, f"Killed {_for_whom(command)}")
                 launching.cancel()
                 self._calling_off.add(command.pk)
             elif before is not None and before.get_name() == CommandKind.KILL:
@@ -196,9 +195,8 @@ class Commands:
             if id_ in self._launching:
                 raise  # nobody killed it: the scheduler stops
             task.uncancel()
-            self._store.container(id_, kill_requested_at=timezone.now())
             await self._launcher.abort(id_)
-            raise Problem("killed", "It was killed before it had started.", 409) from None
+            raise called_off() from None
         finally:
             self._launching.pop(id_, None)
         return "It was started."

@@ -7,8 +7,11 @@ import logging
 from dataclasses import fields
 from pathlib import Path
 
+from django.utils import timezone
+
 from scheduler.containers import placement
 from scheduler.containers.consoles import Consoles
+from scheduler.containers.intents import Intents
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Engine, EngineError, Launch, Progress
 from scheduler.gpus import Gpus
@@ -16,6 +19,7 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
+from web.errors import Problem
 from web.models import Container
 from web.spec import quotas
 from web.spec.asked import COLUMNS
@@ -34,6 +38,7 @@ class Launcher:
         broker: Broker,
         server: Server,
         gpus: Gpus,
+        intents: Intents,
         store: Store,
         home: Path,
     ) -> None:
@@ -43,6 +48,7 @@ class Launcher:
         self._broker = broker
         self._server = server
         self._gpus = gpus
+        self._intents = intents
         self._store = store
         self._logs = home / "logs"
 
@@ -50,22 +56,27 @@ class Launcher:
         """`progress` is told, from any thread, how far the fetching of the image is. Raises Problem or EngineError."""
         if row.started_at is not None or self._containers.find(str(row.pk)):
             return  # a scheduler did this and died before it could say so; this one has taken the container over
+        try:
+            await self._start(row, progress)
+        except asyncio.CancelledError:
+            raise  # the scheduler stops: the same launch is taken up again at its next start
+        except BaseException:
+            self._forget(str(row.pk))
+            raise
+
+    async def _start(self, row: Container, progress: Progress | None) -> None:
+        if row.kill_requested_at is not None:
+            raise called_off()  # under an earlier scheduler
         # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
         promised = await self._store.promises.made(row) if row.node_id is not None else {}
         tenant = as_tenant(row, promised or await self._place(row, progress))
         if refused := self._containers.admit(row, tenant):
             raise as_problem(refused)
-        try:
-            if not promised:
-                # A quota by label is known only now, so the owner's allowance is looked at only now, too.
-                await self._store.promises.make(row, tenant.quota, within_allowance=row.gpu_memory is None)
-            socket_dir = self._server.listen(tenant.id)
-            sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
-        except asyncio.CancelledError:
-            raise  # the scheduler stops: the same launch is taken up again at its next start
-        except BaseException:
-            self._containers.forget(tenant)
-            raise
+        if not promised:
+            # A quota by label is known only now, so the owner's allowance is looked at only now, too.
+            await self._store.promises.make(row, tenant.quota, within_allowance=row.gpu_memory is None)
+        socket_dir = self._server.listen(tenant.id)
+        sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
         self._store.container(tenant.id, engine=self._engine.name)
         self._containers.seen(sighting)
         if row.interactive or row.tty:
@@ -99,15 +110,32 @@ class Launcher:
             **{name: getattr(row, name) for name in ASKED},
         )
 
-    async def abort(self, id_: str) -> None:
-        """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError."""
+    def call_off(self, id_: str, reason: str) -> None:
+        """It is to come to nothing; `abort` sees to that."""
         if tenant := self._broker.tenants.get(id_):
-            tenant.killed = True
+            tenant.called_off = True
+            self._intents.kill(tenant, reason)
+        else:
+            self._store.container(id_, kill_requested_at=timezone.now(), reason=reason[:500])
+
+    async def abort(self, id_: str) -> None:
+        """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError or DatabaseError."""
         try:
+            await self._intents.durable()
             for sighting in await self._engine.sightings():
                 if sighting.id == id_:
                     await self._engine.kill(sighting.engine_id)
                     await self._engine.remove(sighting.engine_id)
         finally:
-            if tenant is not None:
-                self._containers.forget(tenant)
+            self._forget(id_)
+
+    def _forget(self, id_: str) -> None:
+        """It was never started, as far as anybody was told."""
+        if tenant := self._containers.find(id_):
+            self._containers.forget(tenant)
+        else:
+            self._server.shut(id_)  # which an earlier scheduler may have opened for this launch
+
+
+def called_off() -> Problem:
+    return Problem("killed", "It was killed before it had started.", 409)

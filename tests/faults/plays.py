@@ -132,7 +132,8 @@ class Refused(Scene):
     expected = {
         "holder": (_BY_HAND,),
         "over": (("failed", (2,), "", _LIFE, 1),),
-        "called": (("killed", (None,), "", {}, 0), ("killed", (None,), "", {}, 1), ("failed", (None,), "", {}, 0),
+        "called": (("killed", (None,), "", {}, 0), ("killed", (None,), "", {Kind.KILLED: 1}, 0),
+                   ("killed", (None,), "", {Kind.KILLED: 1}, 1), ("failed", (None,), "", {}, 0),
                    ("killed", (None, 137), "Killed by", _KILLED, 1), ("killed", (None, 137), "Killed by", _KILLED, 0)),
         "tough": (("killed", (137,), "Killed by", _KILLED, 1),),
         "harmed": (("failed", (None, 137), "", _LIFE, 1),),

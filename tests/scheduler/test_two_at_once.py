@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.utils import timezone
 
 from scheduler.engines.base import Launch, Sighting
 from scheduler.engines.process import tree
+from scheduler.store.promises import Promises
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Command, Container
@@ -199,3 +201,69 @@ async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(ho
     assert str(container.pk) not in host.up.broker.tenants
     await eventually(lambda: not any((host.home / "sockets").iterdir()))
     await host.until(await host.launch("true"), "exited")
+
+
+async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its_reason(
+    host: Host, monkeypatch
+) -> None:
+    """The scheduler dies while it takes away what the engine has made of it by then."""
+    real = host.up.engine.launch
+    looking = asyncio.Event()
+
+    async def late(launch: Launch, progress=None) -> Sighting:
+        await real(launch, progress)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def cut_off(*_: Any, **__: Any) -> None:
+        looking.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)  # else it is a kill like any other
+    monkeypatch.setattr(host.up.engine, "launch", late)
+    monkeypatch.setattr(host.up.engine, "kill", cut_off)
+    container, _ = await host.start_launch("sh", "-c", "echo began; sleep 600")
+    await host.says(container, "began")
+    killing = await query(Command.objects.create, kind="kill", container=container)
+    host.up.commands.wake()
+    await asyncio.wait_for(looking.wait(), 15)
+    await host.stop()
+    await host.start()
+    await host.answer(killing)
+    ended = await host.until(container, "killed")
+    assert ended.reason.startswith("Killed by")
+    kinds = [event.kind for event in await host.events(container)]
+    assert sorted(kinds) == ["ended", "killed", "started"]
+
+
+async def test_launch_that_is_called_off_under_the_next_scheduler_leaves_no_socket(host: Host, monkeypatch) -> None:
+    """The last one had opened it."""
+    asked = asyncio.Event()
+
+    async def cut_off(*_: Any, **__: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(host.up.engine, "launch", cut_off)
+    container, launching = await host.start_launch("sleep", "600")
+    await asyncio.wait_for(asked.wait(), 15)
+    await host.stop()
+    asked.clear()
+    folder = host.home / "sockets" / str(container.pk)
+    assert folder.exists()
+    monkeypatch.setattr(Promises, "made", cut_off)
+    await host.start()
+    await asyncio.wait_for(asked.wait(), 15)
+    await host.command("kill", container)
+    assert (await host.answer(launching)).code == "killed"
+    assert not folder.exists()
+
+
+async def test_launch_whose_calling_off_was_written_is_not_begun_again(host: Host) -> None:
+    await host.stop()
+    container, launching = await host.start_launch("sh", "-c", "echo began")
+    await query(Container.objects.filter(pk=container.pk).update, kill_requested_at=timezone.now())
+    await host.start()
+    answer = await host.answer(launching)
+    assert (answer.code, host.log(container)) == ("killed", "")
+    assert (await host.get(container)).state == "killed"
