@@ -59,6 +59,7 @@ from scheduler.rounds.samples import History
 from scheduler.rounds.showing import Report
 from scheduler.rounds.time_limits import TimeLimits
 from scheduler.sessions.broker import Broker
+from scheduler.sessions.grants import Grants
 from scheduler.sessions.processes import Sessions
 from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
@@ -142,6 +143,7 @@ class Scheduler:
         stack.callback(self.server.close)
         begun = time.monotonic()
         await self.take_over.run()
+        self.grants.all_noted()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
@@ -188,7 +190,8 @@ class Scheduler:
         self.report = Report(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
         self.roster = Roster(self.broker)
-        self.sessions = Sessions(self.broker, self.roster, lambda session: self.reaper.add(session))
+        self.grants = Grants(self.home / "grants")
+        self.sessions = Sessions(self.broker, self.roster, self.grants, lambda session: self.reaper.add(session))
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)

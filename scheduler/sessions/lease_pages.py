@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Self
@@ -79,9 +79,11 @@ class Lease:
     one ends (lease.h).
     """
 
-    def __init__(self, slot: Slot, index: int) -> None:
+    def __init__(self, slot: Slot, index: int, note: Callable[[int], None] = lambda granted: None) -> None:
+        """`note` is called with what `granted` is to be, before the page says more and after it says less."""
         self.index = index  # of the slot in its page
-        self.granted = 0
+        self._note = note
+        self._granted = 0
         self.measured = 0  # inside `granted`: what the card shows beyond what the process has charged itself
         self.out = 0  # inside `granted`: what it had on the card before it was swapped out
         self.unheard = 0  # inside `granted`: told, but not heard of; whoever asks again is told again
@@ -92,16 +94,25 @@ class Lease:
         self._peak = 0
 
     @classmethod
-    def taken_over(cls, slot: Slot, index: int, room: int) -> Self:
+    def taken_over(cls, slot: Slot, index: int, room: int, note: Callable[[int], None] = lambda granted: None) -> Self:
         """What a process uses under another scheduler's lease, up to `room`. No page brings headroom with it."""
         slot.settle()
-        lease = cls(slot, index)
+        lease = cls(slot, index, note)
         held = max(0, slot.leased)
         lease.granted = min(held, max(0, room))
         lease._beyond = held - lease.granted
         lease.measured = min(slot.measured, lease.granted)
         lease.check()
         return lease
+
+    @property
+    def granted(self) -> int:
+        return self._granted
+
+    @granted.setter
+    def granted(self, size: int) -> None:
+        self._note(size)
+        self._granted = size
 
     @property
     def used(self) -> int:

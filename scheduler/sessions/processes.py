@@ -22,6 +22,7 @@ from django.conf import settings
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
+from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
 from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
@@ -35,9 +36,10 @@ log = logging.getLogger(__name__)
 class Sessions:
     """What the server tells (server.Handler). `died` is called for each process that has ended; `gone` answers it."""
 
-    def __init__(self, broker: Broker, roster: Roster, died: Callable[[Session], None]) -> None:
+    def __init__(self, broker: Broker, roster: Roster, grants: Grants, died: Callable[[Session], None]) -> None:
         self._broker = broker
         self._roster = roster
+        self._grants = grants
         self._died = died
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
@@ -149,15 +151,18 @@ class Sessions:
     ) -> Session:
         """Makes a process known; `pidfd` and `page` become the session's.
 
-        Of a page taken over only what is used counts, up to what its container's quota has room for: no page, however
-        it came to be, brings headroom with it.
+        Of a page taken over only what is used counts, up to what an earlier scheduler had granted and its container's
+        quota has room for: no page, however it came to be, brings headroom with it.
         """
-        leases = {
-            gpu: Lease.taken_over(page[index], index, tenant.quota[gpu] - tenant.granted(gpu))
-            if taken_over
-            else Lease(page[index], index)
-            for gpu, index in lease_pages.slots(page, tenant.quota).items()
-        }
+        leases = {}
+        for gpu, index in lease_pages.slots(page, tenant.quota).items():
+            room = tenant.quota[gpu] - tenant.granted(gpu)
+            before, note = self._grants.before(pid, program.started, gpu), self._grants.note(pid, program.started, gpu)
+            if taken_over:
+                leases[gpu] = Lease.taken_over(page[index], index, room if before is None else min(room, before), note)
+            else:
+                note(0)
+                leases[gpu] = Lease(page[index], index, note)
         session = Session(next(self._ids), tenant.id, pid, program, pidfd, page, leases)
         self._processes[pid, program.started] = session
         if taken_over:
@@ -275,5 +280,6 @@ class Sessions:
         del self._processes[session.pid, session.program.started]
         self._roster.close(session)
         session.close()
+        self._grants.forget(session.pid, session.program.started, session.leases)
         for heir in self._heirs.pop(session.id, ()):
             heir()

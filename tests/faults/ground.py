@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build"
 SMALL = 64 << 20  # bytes
-OF_A_ROUND = ("audit-anchor", "sockets", "processes", "logs", "consoles", "died", "trouble", "ballast")  # in `home`
+OF_A_ROUND = (
+    "audit-anchor",
+    "sockets",
+    "processes",
+    "logs",
+    "consoles",
+    "died",
+    "trouble",
+    "ballast",
+    "grants",
+)  # in `home`
 
 # A database is made once and copied, and so is the first admin, whose password takes a third of a second to hash.
 _PREPARE = """

@@ -1,0 +1,93 @@
+"""What pages claim of the time without a scheduler is believed no further than what the last one had granted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scheduler.sessions import grants, lease_pages
+from scheduler.sessions.grants import Grants
+from scheduler.sessions.lease_pages import LeasePage
+from scheduler.sessions.tenants import start_time
+from tests.support.host import GIB, Host
+from web.models import Container
+
+HOLD = ("--check", "1MiB", "--hold", "600")
+
+
+def claim(host: Host, container: Container, size: int) -> None:
+    """As the program itself might: its page says that the last scheduler granted it so much, and that it heard."""
+    for session in list(host.up.broker.tenants[str(container.pk)].sessions.values()):
+        fd = lease_pages.find(session.pid, session.container)
+        assert fd is not None
+        page = LeasePage.adopt(os.dup(fd))
+        os.close(fd)
+        page[0].grant(size)
+        page[0].accept(size)
+        page.close()
+
+
+async def test_claim_to_more_than_was_granted_gets_nobody_past_the_queue(host: Host) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(holder, "holding")
+    greedy = await host.launch("workload", "--bytes", "256MiB", *HOLD, gpu_memory=4 * GIB)
+    await host.says(greedy, "holding")
+    (gpu,) = host.up.gpus.cards
+    granted = {id_: tenant.granted(gpu) for id_, tenant in host.up.broker.tenants.items()}
+    used = {id_: tenant.used(gpu) for id_, tenant in host.up.broker.tenants.items()}
+    await host.stop()
+    claim(host, greedy, 3 * GIB)
+    await host.start()
+    greedy_now, holder_now = (host.up.broker.tenants[str(each.pk)] for each in (greedy, holder))
+    assert greedy_now.granted(gpu) <= granted[greedy_now.id] < GIB
+    assert holder_now.used(gpu) == used[holder_now.id]  # who claims nothing false keeps it all
+
+
+async def test_process_of_a_release_that_noted_nothing_is_believed(host: Host) -> None:
+    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    (gpu,) = host.up.gpus.cards
+    used = host.up.broker.tenants[str(container.pk)].used(gpu)
+    await host.stop()
+    (host.home / "grants").unlink()
+    for _ in range(2):  # and by the one after, too, which finds it noted
+        await host.start()
+        assert host.up.broker.tenants[str(container.pk)].used(gpu) == used
+        await host.stop()
+
+
+ME = os.getpid()
+
+
+def test_figures_are_those_that_were_noted_last(tmp_path: Path) -> None:
+    started = start_time(ME) or 0
+    first = Grants(tmp_path / "grants")
+    assert first.before(ME, started, "GPU-01") is None  # there was nobody before
+    first.all_noted()
+    first.note(ME, started, "GPU-01")(5 * GIB)
+    first.note(ME, started, "GPU-02")(7)
+    first.note(ME, started, "GPU-02")(8)
+    first.note(ME, started, "GPU-03")(9)
+    first.forget(ME, started, ["GPU-03"])
+    first.note(ME, started + 1, "GPU-01")(10)  # a process that is no more
+    second = Grants(tmp_path / "grants")
+    told = [second.before(ME, started, gpu) for gpu in ("GPU-01", "GPU-02", "GPU-03")]
+    assert told == [5 * GIB, 8, 0]
+    assert second.before(ME, started + 1, "GPU-01") == 0
+
+
+def test_scheduler_that_dies_while_it_takes_over_what_was_not_noted_leaves_it_believed(tmp_path: Path) -> None:
+    started = start_time(ME) or 0
+    Grants(tmp_path / "grants").note(ME, started, "GPU-01")(1)
+    assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None
+
+
+def test_more_than_there_is_room_for_are_believed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grants, "RECORDS", 1)
+    started, first = start_time(ME) or 0, Grants(tmp_path / "grants")
+    first.all_noted()
+    for gpu in ("GPU-01", "GPU-02"):
+        first.note(ME, started, gpu)(1)
+    assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None
