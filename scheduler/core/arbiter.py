@@ -228,7 +228,8 @@ def _not_moved(step: Step, event: NotMoved) -> None:
 
 def _idle(step: Step, event: Idle) -> None:
     known = step.state.containers.get(event.container)
-    if known and known.leased and not (known.leaving or known.coming or known.out) and isfinite(event.since):
+    asks = any(request.container == event.container for request in step.state.waiting)
+    if known and known.leased and not (known.leaving or known.coming or asks) and isfinite(event.since):
         _put(step, replace(known, idle_since=max(event.since, known.held_since)))
 
 

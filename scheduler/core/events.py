@@ -126,7 +126,7 @@ class NotMoved:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """It has computed nothing since then. It means nothing of one whose memory is not on its cards."""
+    """It has computed nothing since then. It means nothing of one that waits, or whose memory is not on its cards."""
 
     now: float
     container: str

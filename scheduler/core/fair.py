@@ -61,8 +61,8 @@ def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
         return []
     sure = Sure(state, gpu)
     starting: Sequence[Request] = [r for r in able if len(waiting) == 1 or _starts(state, r, sure)]
-    if head := _head(state, gpu):
-        starting = beside(state, head, starting, sure)
+    if first := head(state, gpu):
+        starting = beside(state, first, starting, sure)
     if len(starting) < 2:
         return starting
     holdings = _holdings(state, gpu)
@@ -121,7 +121,7 @@ def due(state: State, request: Request) -> float:
     return request.since + PATIENCE / _haste(state.containers[request.container])
 
 
-def _head(state: State, gpu: str) -> Request | None:
+def head(state: State, gpu: str) -> Request | None:
     """The call that became due first, of all containers that have a quota on this GPU."""
     soonest = PATIENCE / 2 ** (HIGHEST_PRIORITY / DOUBLING)
     late = [

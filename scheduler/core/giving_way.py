@@ -17,7 +17,8 @@ proved in docs/deciding.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -28,7 +29,7 @@ from scheduler.core.step import Step
 
 WORTH = 20
 
-TRIED = 4  # choices that are tried out: each trial costs as much as a decision
+TRIED = 4  # choices for a GPU that are tried out: each trial costs as much as a decision
 
 
 def give_way(step: Step) -> None:
@@ -40,20 +41,23 @@ def give_way(step: Step) -> None:
 
 
 def _next(state: State) -> GiveWay | None:
-    rule = state.giving_way
-    if rule.mode is Mode.OFF or not state.waiting:
+    """The first to go for the first call that room can be made for."""
+    if state.giving_way.mode is Mode.OFF or not state.waiting:
         return None
     if any(each.leaving or each.coming for each in state.containers.values()):
         return None
-    holders = sorted((each for each in state.containers.values() if _may_go(state, each)), key=_rank)
-    idle = [each for each in holders if _is_idle(state, each)]
-    waiting = _waiting(state)
-    told = _for_one_of(state, ((request, idle) for request in waiting), Mode.IDLE) if idle else None
-    if told is None and rule.mode is Mode.ROTATE:
-        long = [request for request in waiting if state.now - request.since >= rule.rotate]
-        turns = ((request, [each for each in holders if _its_turn(state, each, request)]) for request in long)
-        told = _for_one_of(state, turns, Mode.ROTATE)
-    return told
+    holders = [each for each in state.containers.values() if _may_go(state, each)]
+    holders.sort(key=lambda each: _rank(state, each))
+    tried: Counter[str] = Counter()
+    for request in _waiting(state) if holders else ():
+        could = [holder for holder in holders if _goes_for(state, holder, request)]
+        for need in _needs(state, request):
+            going = _enough(state, need, could)
+            if going and tried[request.gpu] < TRIED:
+                tried[request.gpu] += 1
+                if whom := _served(state, going, request):
+                    return GiveWay(going[0].id, whom, Mode.IDLE if _is_idle(state, going[0]) else Mode.ROTATE)
+    return None
 
 
 def _may_go(state: State, container: Container) -> bool:
@@ -66,49 +70,39 @@ def _is_idle(state: State, container: Container) -> bool:
     return container.idle_since is not None and state.now - container.idle_since >= state.giving_way.idle
 
 
-def _rank(container: Container) -> tuple[int, float, float]:
-    """Lowest priority first, then who has been idle longest, then who has held longest."""
+def _rank(state: State, container: Container) -> tuple[bool, int, float, float]:
+    """Who is idle first; lowest priority; who has been idle longest; who has held longest."""
     idle = inf if container.idle_since is None else container.idle_since
-    return container.priority, idle, container.held_since
+    return not _is_idle(state, container), container.priority, idle, container.held_since
 
 
-def _its_turn(state: State, holder: Container, request: Request) -> bool:
-    """Whether it goes for this call: it is idle, or both have had theirs for so long that the exchange is worth it."""
+def _goes_for(state: State, holder: Container, request: Request) -> bool:
+    """It is idle, or has held, as the call has waited, for so long that the exchange is worth it."""
+    if _is_idle(state, holder):
+        return True
     waits = state.containers[request.container]
-    if waits is holder:
+    if holder is waits or holder.priority > waits.priority or not _has_waited(state, request):
         return False
     rule = state.giving_way
     moved = sum(holder.leased.values()) + sum(waits.quota.values())
-    long = max(rule.rotate, WORTH * moved * (1 / rule.out + 1 / rule.back))
-    has_had = state.now - max(holder.held_since, request.since)
-    return _is_idle(state, holder) or (holder.priority <= waits.priority and has_had >= long)
+    cost = moved / rule.out + moved / rule.back
+    return state.now - max(holder.held_since, request.since) >= max(rule.rotate, WORTH * cost)
+
+
+def _has_waited(state: State, request: Request) -> bool:
+    rule = state.giving_way
+    return rule.mode is Mode.ROTATE and state.now - request.since >= rule.rotate
 
 
 def _waiting(state: State) -> list[Request]:
-    """Those that wait in earnest, holders first: these are always tried. Then in the order in which they are due."""
+    """Those that wait in earnest: who has waited for long; then holders, which every policy tries; the first due."""
 
-    def rank(request: Request) -> tuple[bool, bool, float]:
-        newcomer = not safety.holds(state.containers[request.container])
-        return newcomer, not request.placed, fair.due(state, request)
+    def rank(request: Request) -> tuple[bool, bool, bool, float]:
+        long, holds = _has_waited(state, request), safety.holds(state.containers[request.container])
+        return not long, not (long or holds), not request.placed, fair.due(state, request)
 
     waiting = (r for r in state.waiting if r.suspended and policies.may_be_served(state.containers[r.container], r))
     return sorted(waiting, key=rank)
-
-
-def _for_one_of(state: State, turns: Iterator[tuple[Request, Sequence[Container]]], why: Mode) -> GiveWay | None:
-    """The first to go for the first of these calls that their holders can make room for."""
-    tried = 0
-    for request, holders in turns:
-        for need in _needs(state, request):
-            going = _enough(state, need, holders)
-            if not going:
-                continue
-            if whom := _served(state, going, request):
-                return GiveWay(going[0].id, whom, why)
-            tried += 1
-            if tried == TRIED:
-                return None
-    return None
 
 
 def _needs(state: State, request: Request) -> Iterator[Mapping[str, int]]:
@@ -132,15 +126,9 @@ def _enough(state: State, need: Mapping[str, int], holders: Sequence[Container])
         without = {gpu: amount + holder.leased.get(gpu, 0) for gpu, amount in lacking.items()}
         if all(amount <= 0 for amount in without.values()):
             going, lacking = [each for each in going if each is not holder], without
-    return going if _taken(state.containers.values()) + _size(going) <= state.giving_way.memory else []
-
-
-def _taken(containers: Collection[Container]) -> int:
-    return sum(sum(container.out.values()) for container in containers)
-
-
-def _size(going: Sequence[Container]) -> int:
-    return sum(sum(holder.leased.values()) for holder in going)
+    taken = sum(sum(each.out.values()) for each in state.containers.values())
+    size = sum(sum(holder.leased.values()) for holder in going)
+    return going if taken + size <= state.giving_way.memory else []
 
 
 def _served(state: State, going: Sequence[Container], request: Request) -> str | None:

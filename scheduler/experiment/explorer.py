@@ -2,7 +2,8 @@
 
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
-every pause, every change of quota, and every swap out and back. Headroom is not followed: what a process used of its
+every pause, every change of quota, every swap out and back, and every way of giving way: who is idle and who stirs, and
+transfers that succeed or fail. Headroom is not followed: what a process used of its
 lease without asking, in whatever order, shows only when headroom is taken back, so *every* amount from nothing to all
 of each lease is tried there. Containers that differ in name only are one state.
 
@@ -18,34 +19,43 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
+from math import inf
 
 from scheduler.core import fair, policies, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
+    CameBack,
     ContainerPaused,
     ContainerResumed,
     Effect,
     Event,
+    GiveWay,
+    Idle,
     Needed,
+    NotMoved,
     QuotaChanged,
     Returned,
     SessionEnded,
     SessionOpened,
+    Stirred,
     SwappedOut,
     TakeBack,
     Ticked,
     WantedBack,
 )
 from scheduler.core.invariants import violations
-from scheduler.core.state import Container, Gpu, Request, Session, State
+from scheduler.core.state import Container, GivingWay, Gpu, Mode, Request, Session, State
 
 LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
 
 # A call in a key: its place in the queue, gpu, bytes, due, and whether it is for what was swapped out.
 Call = tuple[int, int, int, bool, bool]
-# A container in a key: quota, lease and what is swapped out by GPU, paused, and its calls.
-Key = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, tuple[Call, ...]], ...]
+# What giving way rests on, in a key: idle, has held for long, leaving, coming.
+Moves = tuple[bool, bool, bool, bool]
+STILL: Moves = (False, False, False, False)
+# A container in a key: quota, lease and what is swapped out by GPU, paused, what giving way rests on, and its calls.
+Key = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...]], ...]
 
 # Events handed in together, and their effects; an answer to TakeBack follows as another pair.
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
@@ -61,6 +71,7 @@ class Host:
     pauses: bool = False
     changes: bool = False
     swaps: bool = False
+    gives_way: Mode = Mode.OFF
 
     @property
     def gpus(self) -> int:
@@ -68,13 +79,20 @@ class Host:
 
 
 def hosts(
-    policy: str, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool, swaps: bool = False
+    policy: str,
+    containers: int,
+    capacity: int,
+    gpus: int,
+    pauses: bool,
+    changes: bool,
+    swaps: bool = False,
+    gives_way: Mode = Mode.OFF,
 ) -> list[Host]:
     """Every choice of quotas, up to the names of containers. If quotas change, every choice of GPUs is enough."""
     amounts = (0, capacity) if changes else range(capacity + 1)
     vectors = [vector for vector in product(amounts, repeat=gpus) if any(vector)]
     return [
-        Host(capacity, quotas, policy, pauses, changes, swaps)
+        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way)
         for quotas in combinations_with_replacement(vectors, containers)
     ]
 
@@ -85,7 +103,7 @@ class Broken(AssertionError):
 
 def explore(host: Host, limit: int | None = None) -> int:
     """Explores a host to the end (or to `limit` states). Returns the number of states; raises Broken."""
-    start: Key = tuple(sorted((quota, (0,) * host.gpus, (0,) * host.gpus, False, ()) for quota in host.quotas))
+    start: Key = tuple(sorted((quota, (0,) * host.gpus, (0,) * host.gpus, False, STILL, ()) for quota in host.quotas))
     came_from: dict[Key, tuple[Key | None, Step]] = {start: (None, ())}
     frontier = deque([start])
     while frontier and (limit is None or len(came_from) < limit):
@@ -122,7 +140,21 @@ def _wrong(host: Host, state: State) -> list[str]:
     for container in state.containers.values():
         wrong += [f"{container.id} passes its quota" for gpu, leased in container.leased.items()
                   if leased > container.quota[gpu]]  # fmt: skip
-    return wrong
+    return wrong + _starved(host, state)
+
+
+def _starved(host: Host, state: State) -> list[str]:
+    """With `fair` and `rotate`: if all holders have held for long, one of them gives way to the first of those due."""
+    everybody = state.containers.values()
+    moving = any(c.leaving or c.coming for c in everybody) or any(request.awaiting for request in state.waiting)
+    fresh = any(c.paused or (c.leased and state.now - c.held_since < LONG) for c in everybody)
+    if host.policy != "fair" or host.gives_way is not Mode.ROTATE or moving or fresh:
+        return []
+    firsts = [
+        r for r in state.waiting if all(fair.head(state, gpu) is r for gpu in state.containers[r.container].quota)
+    ]
+    told = any(isinstance(effect, GiveWay) for effect in handle(state, Ticked(state.now))[1])
+    return [f"nobody gives way to {request}" for request in firsts if not told]
 
 
 # ---- what can happen --------------------------------------------------------------------------------------------
@@ -149,8 +181,26 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             yield SessionEnded(NOW, session), SessionOpened(NOW, session, container.id)
         if host.pauses:
             yield ((ContainerResumed if container.paused else ContainerPaused)(NOW, container.id),)
-    if host.policy == "fair" and any(NOW - request.since < LONG for request in state.waiting):
+        if host.gives_way is not Mode.OFF:
+            yield from _moves(host, container)
+    fresh = host.gives_way is Mode.ROTATE and any(
+        c.leased and NOW - c.held_since < LONG for c in state.containers.values()
+    )
+    if fresh or (host.policy == "fair" and any(NOW - request.since < LONG for request in state.waiting)):
         yield (Ticked(NOW + LONG),)
+    if host.gives_way is not Mode.OFF and state.waiting:
+        yield (Ticked(NOW),)
+
+
+def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
+    """Transfers succeed or fail, and what failed may be tried again at once."""
+    if container.leaving or container.coming:
+        yield ((SwappedOut if container.leaving else CameBack)(NOW, container.id),)
+        yield (NotMoved(NOW, container.id, 0.0),)
+    if container.leased and container.idle_since is None:
+        yield (Idle(NOW, container.id, NOW),)
+    if container.idle_since is not None or (container.out and not container.returning):
+        yield (Stirred(NOW, container.id),)
 
 
 def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:
@@ -218,6 +268,7 @@ def _key(state: State) -> Key:
                 tuple(container.leased.get(gpu, 0) for gpu in gpus),
                 tuple(container.out.get(gpu, 0) for gpu in gpus),
                 container.paused,
+                _rests_on(state, container),
                 tuple(calls[container.id]),
             )
             for container in state.containers.values()
@@ -225,19 +276,29 @@ def _key(state: State) -> Key:
     )
 
 
+def _rests_on(state: State, container: Container) -> Moves:
+    mode = state.giving_way.mode
+    if mode is Mode.OFF:
+        return STILL
+    long = mode is Mode.ROTATE and bool(container.leased) and state.now - container.held_since >= LONG
+    return container.idle_since is not None, long, container.leaving, container.coming
+
+
 def build(host: Host, key: Key) -> State:
     """The state that a key stands for, settled."""
     gpus = [f"g{index}" for index in range(host.gpus)]
     containers, sessions, calls = {}, {}, []
     places = sum(len(its) for *_, its in key)
-    for session, (quota, leased, out, paused, its) in enumerate(key):
+    for session, (quota, leased, out, paused, (idle, long, leaving, coming), its) in enumerate(key):
         name = "ABCDEFGH"[session]
         holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
         promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
         away = {gpu: amount for gpu, amount in zip(gpus, out, strict=True) if amount}
         containers[name] = Container(
-            name, promised, paused=paused, leased=holds, sessions=(session,), out=away, returning=any(c[4] for c in its)
-        )
+            name, promised, paused=paused, leased=holds, sessions=(session,), out=away,
+            returning=any(call[4] for call in its), held_since=NOW - LONG * long, idle_since=NOW if idle else None,
+            leaving=leaving, coming=coming,
+        )  # fmt: skip
         sessions[session] = Session(session, name, holds, away)
         for place, gpu, amount, due, back in its:
             since = NOW - (LONG if due else 0) - (places - place) / 1000
@@ -259,6 +320,7 @@ def build(host: Host, key: Key) -> State:
         waiting=tuple(request for _, request in sorted(calls, key=lambda each: each[0])),
         spanning=tuple(name for name, container in containers.items() if len(container.quota) > 1),
         policy=host.policy,
+        giving_way=GivingWay(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf),
         now=NOW,
     )
     pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))

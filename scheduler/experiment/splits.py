@@ -23,7 +23,7 @@ from scheduler.core.arbiter import handle
 from scheduler.core.changes import lend
 from scheduler.core.events import Admitted, Granted, Needed, QuotaChanged
 from scheduler.core.state import Container, State
-from scheduler.experiment.explorer import NOW, Broken, Host, Key, build
+from scheduler.experiment.explorer import NOW, STILL, Broken, Host, Key, build
 
 # One container's part: quota and lease by GPU, paused.
 Part = tuple[tuple[int, ...], tuple[int, ...], bool]
@@ -80,7 +80,7 @@ def _splits(cards: Cards, first: int) -> Iterator[tuple[Part, ...]]:
 
 
 def _check(cards: Cards, split: tuple[Part, ...]) -> int:
-    key: Key = tuple((quota, leased, (0,) * cards.gpus, paused, ()) for quota, leased, paused in split)
+    key: Key = tuple((quota, leased, (0,) * cards.gpus, paused, STILL, ()) for quota, leased, paused in split)
     state = build(Host(cards.capacity, tuple(quota for quota, _, _ in split), "fifo"), key)
     certain = _certain(cards, state)
     steps = 0

@@ -1,11 +1,18 @@
 """Every state and every split of small hosts; the larger ones are `manage.py explore`, counted in docs/deciding.md."""
 
+from dataclasses import replace
+
 import pytest
 
+from scheduler.core import changes, giving_way
 from scheduler.core.policies import POLICIES
+from scheduler.core.state import Mode
 from scheduler.experiment import deadlock
 from scheduler.experiment.explorer import Broken, Host, explore, hosts
 from scheduler.experiment.splits import Cards, check
+
+PAIR = Host(2, ((2,), (1,)), "fair")
+ACROSS = Host(1, ((1, 1), (1, 0)), "fair")  # one on two GPUs
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -19,6 +26,31 @@ def test_pauses_and_changes_of_quota_break_nothing():
 
 def test_two_gpus_break_nothing():
     assert explore(Host(2, ((2, 2), (2, 1)), "fair")) > 100
+
+
+@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.ROTATE])
+def test_giving_way_breaks_nothing_and_helps_who_is_due(mode):
+    for host in PAIR, ACROSS:
+        assert explore(replace(host, gives_way=mode)) > 200
+
+
+def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
+    monkeypatch.setattr("scheduler.core.giving_way._goes_for", lambda state, holder, request: False)
+    with pytest.raises(Broken, match="nobody gives way"):
+        explore(replace(PAIR, gives_way=Mode.ROTATE))
+
+
+def test_the_explorer_finds_two_that_are_told_to_go_at_once(monkeypatch):
+    real = giving_way.give_way
+
+    def twice(step):
+        real(step)
+        for each in step.state.containers.values():
+            step.state = changes.put_container(step.state, replace(each, leaving=bool(each.leased)))
+
+    monkeypatch.setattr("scheduler.core.giving_way.give_way", twice)
+    with pytest.raises(Broken, match="at once"):
+        explore(replace(PAIR, gives_way=Mode.IDLE))
 
 
 def test_the_explorer_finds_a_deadlock_where_there_is_one(monkeypatch):

@@ -85,7 +85,7 @@ class Host(RuleBasedStateMachine):
         if self.first is None:
             for request in state.waiting:
                 gpus = state.containers[request.container].quota
-                if all(fair._head(state, gpu) is request for gpu in gpus):
+                if all(fair.head(state, gpu) is request for gpu in gpus):
                     self.first = request, self.holders(request)
                     break
         if self.first:

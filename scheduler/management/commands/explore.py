@@ -11,10 +11,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduler.core.policies import POLICIES
+from scheduler.core.state import Mode
 from scheduler.experiment import deadlock
 from scheduler.experiment.explorer import Broken, explore, hosts
 from scheduler.experiment.literal import RULES
 from scheduler.experiment.splits import Cards, check
+
+HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way")
 
 
 class Command(BaseCommand):
@@ -31,6 +34,13 @@ class Command(BaseCommand):
         parser.add_argument("--changes", action="store_true", help="quotas may change")
         parser.add_argument("--swaps", action="store_true", help="containers may be swapped out and back")
         parser.add_argument(
+            "--gives-way",
+            type=Mode,
+            choices=list(Mode),
+            default=Mode.OFF,
+            help="holders may give way to those who wait",
+        )
+        parser.add_argument(
             "--splits",
             action="store_true",
             help="every split and every step from it, whatever the policy and the queue",
@@ -46,21 +56,21 @@ class Command(BaseCommand):
             if policy in RULES:
                 self._deadlock(policy, options["capacity"], options["containers"])
             else:
-                self._explore(policy, **{name: options[name] for name in
-                                         ("containers", "capacity", "gpus", "pauses", "changes", "swaps")})  # fmt: skip
+                self._explore(policy, **{name: options[name] for name in HOST})
 
-    def _explore(
-        self, policy: str, *, containers: int, capacity: int, gpus: int, pauses: bool, changes: bool, swaps: bool
-    ) -> None:
+    def _explore(self, policy: str, **host: Any) -> None:
         began = time.monotonic()
         try:
             with ProcessPoolExecutor(os.cpu_count()) as pool:
-                counts = list(pool.map(explore, hosts(policy, containers, capacity, gpus, pauses, changes, swaps)))
+                counts = list(pool.map(explore, hosts(policy, **host)))
         except Broken as broken:
             raise CommandError(f"{policy}: this must not be.\n{broken}") from None
-        with_what = "".join([", pauses" * pauses, ", changes of quota" * changes, ", swaps" * swaps])
+        what = {"pauses": "pauses", "changes": "changes of quota", "swaps": "swaps"}
+        with_what = [f", {name}" for key, name in what.items() if host[key]]
+        with_what += [f", giving way: {mode}" for mode in [host["gives_way"]] if mode is not Mode.OFF]
         self.stdout.write(
-            f"{policy}: {containers} containers, {gpus} GPU of {capacity} units{with_what}: {len(counts)} hosts, "
+            f"{policy}: {host['containers']} containers, {host['gpus']} GPU of {host['capacity']} units"
+            f"{''.join(with_what)}: {len(counts)} hosts, "
             f"{sum(counts)} states, none broken ({time.monotonic() - began:.0f} s)"
         )
 
