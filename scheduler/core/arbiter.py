@@ -122,7 +122,7 @@ def _ticked(step: Step, event: Ticked) -> None:
 
 def _giving_way_changed(step: Step, event: GivingWayChanged) -> None:
     rule = event.rule
-    if all(each >= 0 for each in (rule.idle, rule.rotate, rule.memory)) and rule.out > 0 and rule.back > 0:
+    if all(each >= 0 for each in (rule.idle, rule.rotate, rule.memory, rule.least)) and rule.out > 0 and rule.back > 0:
         step.state = replace(step.state, giving_way=rule)
         step.timely = True
     else:
@@ -203,7 +203,9 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
         step.state = changes.put_out(step.state, known.id)
         step.timely = True
         if known.leaving and known.idle_since is None and not known.paused and not known.killed:
-            step.want_back(step.state.containers[known.id], step.state.now)  # it was not done
+            # It was not done. If it waited for more, it goes on waiting in its old place, now for all of it.
+            since = min((r.since for r in step.state.waiting if r.container == known.id), default=step.state.now)
+            step.want_back(step.state.containers[known.id], since)
 
 
 def _wanted_back(step: Step, event: WantedBack) -> None:

@@ -51,9 +51,8 @@ def _next(state: State) -> GiveWay | None:
     tried: Counter[str] = Counter()
     for request in _waiting(state) if holders else ():
         could = [holder for holder in holders if _goes_for(state, holder, request)]
-        for need in _needs(state, request):
-            going = _enough(state, need, could)
-            if going and tried[request.gpu] < TRIED:
+        for need in _needs(state, request) if could and tried[request.gpu] < TRIED else ():
+            if going := _enough(state, need, could):
                 tried[request.gpu] += 1
                 if whom := _served(state, going, request):
                     return GiveWay(going[0].id, whom, Mode.IDLE if _is_idle(state, going[0]) else Mode.ROTATE)
@@ -84,8 +83,7 @@ def _goes_for(state: State, holder: Container, request: Request) -> bool:
     if holder is waits or holder.priority > waits.priority or not _has_waited(state, request):
         return False
     rule = state.giving_way
-    moved = sum(holder.leased.values()) + sum(waits.quota.values())
-    cost = moved / rule.out + moved / rule.back
+    cost = rule.seconds(sum(holder.leased.values())) + rule.seconds(sum(waits.quota.values()))
     return state.now - max(holder.held_since, request.since) >= max(rule.rotate, WORTH * cost)
 
 
@@ -108,8 +106,11 @@ def _waiting(state: State) -> list[Request]:
 def _needs(state: State, request: Request) -> Iterator[Mapping[str, int]]:
     """What has to be free, by GPU: what is asked for; if that is not safe, all that its container may still want."""
     container = state.containers[request.container]
-    yield {request.gpu: request.bytes}
-    yield {gpu: quota - container.leased.get(gpu, 0) for gpu, quota in container.quota.items()}
+    asked = {request.gpu: request.bytes}
+    whole = {gpu: quota - container.leased.get(gpu, 0) for gpu, quota in container.quota.items()}
+    yield asked
+    if whole != asked:
+        yield whole
 
 
 def _enough(state: State, need: Mapping[str, int], holders: Sequence[Container]) -> list[Container]:

@@ -28,7 +28,8 @@ class Mode(StrEnum):
 class GivingWay:
     """When holders give way, and what that costs. `idle` and `rotate`: after so many seconds.
 
-    `out` and `back`: bytes a second, as measured. `memory`: bytes of host memory that all who are out may take.
+    `out` and `back`: bytes a second, as measured. `least`: seconds that any transfer takes, however small. `memory`:
+    bytes of host memory that all who are out may take.
     """
 
     mode: Mode = Mode.OFF
@@ -37,6 +38,11 @@ class GivingWay:
     out: float = 1.5 * 2**30
     back: float = 4.5 * 2**30
     memory: float = inf
+    least: float = 1.0
+
+    def seconds(self, size: int) -> float:
+        """What moving so much out and back costs."""
+        return 2 * self.least + size / self.out + size / self.back
 
 
 @dataclass(frozen=True, slots=True)

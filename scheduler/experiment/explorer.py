@@ -320,7 +320,7 @@ def build(host: Host, key: Key) -> State:
         waiting=tuple(request for _, request in sorted(calls, key=lambda each: each[0])),
         spanning=tuple(name for name, container in containers.items() if len(container.quota) > 1),
         policy=host.policy,
-        giving_way=GivingWay(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf),
+        giving_way=GivingWay(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf, least=0.0),
         now=NOW,
     )
     pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))

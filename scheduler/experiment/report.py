@@ -34,7 +34,7 @@ def tables(series: Series) -> str:
     if any(means.deadlocks for by_size in series.policies.values() for means in by_size.values()):
         rows = [[policy, *(str(means.deadlocks) for means in by_size.values())]
                 for policy, by_size in series.policies.items()]  # fmt: skip
-        parts.append(_aligned([_heads(f"Deadlocks, of {series.seeds} traces", series), *rows]))
+        parts.append(aligned([_heads(f"Deadlocks, of {series.seeds} traces", series), *rows]))
     parts += filter(None, [_standing(series), _beside_measured(series)])
     return "\n\n".join(parts)
 
@@ -60,7 +60,7 @@ def _table(title: str, series: Series, field: str, *, bound: bool = False) -> st
     if field in Measured.__slots__:
         for policy, measured in series.measured.items():
             add(f"{policy}, measured", [getattr(measured[size], field) for size in series.bound])
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _standing(series: Series) -> str:
@@ -76,7 +76,7 @@ def _standing(series: Series) -> str:
         means = series.overall(policy, sizes)
         ratios = [means[0] / best_fit[0], means[1] / fifo[1], means[2] / fifo[2]] if means else [None] * 3
         rows.append([policy, *("–" if ratio is None else f"{ratio:.3f}" for ratio in ratios)])
-    return _aligned(rows)
+    return aligned(rows)
 
 
 NEAR = 0.15  # so far may a finish be from the paper's, to count as the same
@@ -108,10 +108,10 @@ def _beside_measured(series: Series) -> str:
     fifo = series.policies.get("paper-fifo", {}).values()
     six = [means.deviation / 6**0.5 for means in fifo if means.deviation is not None]
     noise = f"\n\n{NOISE.format(least=min(six), most=max(six))}" if six else ""
-    return _aligned([heads, *rows]) + noise
+    return aligned([heads, *rows]) + noise
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)

@@ -31,7 +31,7 @@ from scheduler.core.events import (
 from scheduler.core.invariants import violations
 from scheduler.core.state import GivingWay, Mode, State
 
-IDLE = GivingWay(Mode.IDLE, idle=100.0, rotate=1000.0, out=10, back=10)
+IDLE = GivingWay(Mode.IDLE, idle=100.0, rotate=1000.0, out=10, back=10, least=0)
 ROTATE = replace(IDLE, mode=Mode.ROTATE)
 
 
@@ -283,6 +283,19 @@ def test_nobody_goes_again_before_it_has_held_for_long_once_more():
     assert card.tick(3020) == [GiveWay("1", "2", Mode.ROTATE)]
 
 
+def test_who_waited_for_more_as_it_went_keeps_its_place():
+    """A (1) holds and has waited for more since 100; it gives way to 2, which has waited longer."""
+    card = Card(ROTATE)
+    card.start(1, 4, quota=9)
+    card.start(3, 2)
+    card.start(2, 8, 50)
+    card.do(Needed(100, 1, 2, "g", 5))
+    assert card.tick(1050) == [GiveWay("1", "2", Mode.ROTATE)]
+    card.is_out(1, 1051)
+    (back,) = [request for request in card.state.waiting if request.back]
+    assert back.since == 100
+
+
 def test_nobody_goes_for_one_of_lower_priority():
     card = Card(ROTATE)
     card.start(1, 8, priority=1)
@@ -293,15 +306,17 @@ def test_nobody_goes_for_one_of_lower_priority():
 
 
 def test_long_is_no_less_than_what_both_transfers_are_worth():
-    """14 bytes out at 0.1 and back at 0.2 a second: 210 s, 20 times."""
-    card = Card(replace(ROTATE, out=0.1, back=0.2))
+    """14 bytes out at 0.1 and back at 0.2 a second are 210 s, and four transfers at least 5 s each: 230 s, 20 times."""
+    card = Card(replace(ROTATE, out=0.1, back=0.2, least=5))
     card.start(1, 8)
     card.start(2, 6)
-    assert card.tick(4199) == []
-    assert card.tick(4200) == [GiveWay("1", "2", Mode.ROTATE)]
+    assert card.tick(4599) == []
+    assert card.tick(4600) == [GiveWay("1", "2", Mode.ROTATE)]
 
 
-@pytest.mark.parametrize("rule", [replace(IDLE, idle=nan), replace(IDLE, rotate=-1), replace(IDLE, out=0)])
+@pytest.mark.parametrize(
+    "rule", [replace(IDLE, idle=nan), replace(IDLE, least=-1), replace(IDLE, rotate=-1), replace(IDLE, out=0)]
+)
 def test_a_rule_that_makes_no_sense_is_refused(rule):
     card = Card()
     assert isinstance(card.do(GivingWayChanged(1, rule))[0], Refused)

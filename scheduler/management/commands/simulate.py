@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from scheduler.experiment import day
 from scheduler.experiment.report import figure, tables
 from scheduler.experiment.series import ALL_POLICIES, SIZES, measure
 from scheduler.experiment.workloads import CAPACITY, WORKLOADS
@@ -29,11 +30,15 @@ class Command(BaseCommand):
         parser.add_argument(
             "--figures", type=Path, help="draw the figures into this folder (docs/figures if not narrowed)"
         )
+        parser.add_argument("--day", action="store_true", help="instead: what giving way is worth, in a lab's day")
         parser.add_argument("--trace", type=int, metavar="SEED", help="print the trace of the first of --sizes as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["seeds"] < 1 or min(options["sizes"]) < 1:
             raise CommandError("There must be at least one seed and one container.")
+        if options["day"]:
+            self.stdout.write(day.tables(options["seeds"]))
+            return
         if options["trace"] is not None:
             jobs = WORKLOADS[options["workload"]](options["sizes"][0], options["trace"])
             self._print_json({"capacity": CAPACITY, "jobs": [asdict(job) for job in jobs]})

@@ -1,0 +1,317 @@
+"""A host whose holders give way, on a simulated clock: the arbiter, programs that compute now and then, and transfers.
+
+Transfers take what was measured on an H100 under our shim (PyTorch, 4, 16 and 40 GiB), one at a time on a host. A
+program that is stopped, or that wants to compute and whose memory is out, is *stalled* until its memory is back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from scheduler.core.arbiter import handle
+from scheduler.core.events import (
+    CameBack,
+    ContainerAdded,
+    ContainerEnded,
+    Effect,
+    Event,
+    GiveWay,
+    GivingWayChanged,
+    GpuSeen,
+    Granted,
+    Idle,
+    Needed,
+    Restore,
+    Returned,
+    SessionOpened,
+    Stirred,
+    SwappedOut,
+    TakeBack,
+    Ticked,
+)
+from scheduler.core.state import GivingWay, Mode, State
+
+GIB = 2**30
+HORIZON = 14 * 86400.0  # seconds, by which everything has ended
+SOON, LATER = 1.0, 20.0  # seconds to a tick after something has happened, and after another tick
+
+# GiB → seconds: the first time out, out again, the first time back, back again
+MEASURED = {4: (5.6, 2.9, 1.3, 1.3), 16: (9.6, 8.6, 3.3, 2.9), 40: (22.0, 20.0, 7.4, 6.9)}
+SPEEDS = {"out": 2.0 * GIB, "back": 6.0 * GIB, "least": 1.0}  # what the arbiter is told of it
+
+
+def takes(size: int, *, back: bool, first: bool) -> float:
+    """How long a transfer takes: on the straight line through the two measurements beside `size`."""
+    sizes, column = list(MEASURED), 2 * back + (not first)
+    place = min(max(bisect(sizes, size / GIB), 1), len(sizes) - 1)
+    (low, high) = sizes[place - 1 : place + 1]
+    took, takes = MEASURED[low][column], MEASURED[high][column]
+    return took + (takes - took) * (size / GIB - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One container with one process that takes `size` bytes as it starts.
+
+    `cells`: seconds of pause, then of computing, one after the other; then it ends. At `until` it is closed, unless it
+    is in a cell.
+    """
+
+    kind: str
+    arrives: float
+    size: int
+    cells: tuple[tuple[float, float], ...]
+    until: float = inf
+
+
+class Stall(NamedTuple):
+    """`ahead`: how many waited already as it began. `start`: it had nothing yet."""
+
+    place: int
+    began: float
+    seconds: float
+    ahead: int
+    start: bool
+
+
+@dataclass(slots=True)
+class Day:
+    """What happened. `cells`: of each cell after the first, the seconds that it was stalled before it began."""
+
+    stalls: list[Stall] = field(default_factory=list)
+    cells: list[float] = field(default_factory=list)
+    outs: int = 0
+    moving: float = 0.0
+    finish: float = 0.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """`left`: of the cell, in seconds. `version`: of its timer; an older one means nothing. `stopped`: in a cell."""
+
+    program: Program
+    gpu: str
+    cell: int = 0
+    left: float = 0.0
+    computing: bool = False
+    began: float = 0.0
+    version: int = 0
+    loaded: bool = False
+    moved: bool = False
+    stopped: bool = False
+    stalled: float | None = None
+    ahead: int = 0
+    ended: bool = False
+
+
+def play(programs: Sequence[Program], cards: Sequence[int], rule: GivingWay, policy: str = "fair") -> Day:
+    return _Lab(programs, cards, rule, policy).play()
+
+
+class _Lab:
+    """Session i is the process of program i, its container is its place in the list."""
+
+    def __init__(self, programs: Sequence[Program], cards: Sequence[int], rule: GivingWay, policy: str) -> None:
+        self.day = Day()
+        self.programs = programs
+        self.runs: dict[int, _Run] = {}
+        self.headroom: dict[int, int] = {}
+        self.transfers: deque[tuple[int, bool]] = deque()  # (program, back); the first is under way
+        self.state = State(policy=policy)
+        self.now, self.ticking = 0.0, inf
+        self.agenda: list[tuple[float, int, str, int, int]] = []  # (time, number, what, program, version)
+        self.count = 0
+        self._tell(*(GpuSeen(0.0, f"g{i}", size) for i, size in enumerate(cards)), GivingWayChanged(0.0, rule))
+        for place, program in enumerate(programs):
+            self._at(program.arrives, "arrive", place)
+
+    def play(self) -> Day:
+        while self.agenda:
+            self.now, _, what, place, version = heappop(self.agenda)
+            if what == "tick":
+                if self.now == self.ticking:
+                    self.ticking = inf
+                    self._tell(Ticked(self.now))
+                    self._tick_in(LATER)
+                continue
+            run = self.runs.get(place)
+            if run and (run.ended or (what == "rings" and version != run.version)):
+                continue
+            if self.now > HORIZON:
+                raise RuntimeError(f"nobody is served any more: {self.state.waiting}")
+            getattr(self, f"_{what}")(place)
+            self._tick_in(SOON)
+        return self.day
+
+    def _at(self, time: float, what: str, place: int = -1, version: int = 0) -> None:
+        self.count += 1
+        heappush(self.agenda, (time, self.count, what, place, version))
+
+    def _tick_in(self, wait: float) -> None:
+        """While somebody waits, if anything can follow from that by itself."""
+        if self.state.waiting and self.state.giving_way.mode is not Mode.OFF and self.agenda:
+            self.ticking = min(self.ticking, self.now + wait)
+            self._at(self.ticking, "tick")
+
+    # ---- the arbiter ----
+
+    def _tell(self, *events: Event) -> None:
+        queue = [events]
+        while queue:
+            self.state, effects = handle(self.state, *queue.pop(0))
+            answers = [self._carry_out(effect) for effect in effects]
+            queue += [(answer,) for answer in answers if answer]
+
+    def _carry_out(self, effect: Effect) -> Event | None:
+        match effect:
+            case Granted() if effect.serial >= 0:
+                self.headroom[effect.session] = effect.extra
+                run = self.runs[effect.session]
+                run.loaded = True
+                self._go_on(effect.session)
+                self._pause(effect.session)
+                return Idle(self.now, effect.container, self.now)
+            case TakeBack():
+                mine = [key for key, run in self.runs.items() if run.gpu == effect.gpu]
+                taken = {key: idle for key in mine if (idle := self.headroom.pop(key, 0))}
+                return Returned(self.now, effect.gpu, taken, all=True)
+            case GiveWay():
+                self._move(int(effect.container), back=False)
+            case Restore():
+                self._move(int(effect.container), back=True)
+        return None
+
+    # ---- programs ----
+
+    def _arrive(self, place: int) -> None:
+        program = self.programs[place]
+        promised = {
+            gpu: sum(self.state.containers[name].quota[gpu] for name in card.members) - card.capacity
+            for gpu, card in self.state.gpus.items()
+            if card.capacity >= program.size
+        }
+        gpu = min(promised, key=promised.__getitem__)
+        self.runs[place] = _Run(program, gpu)
+        self._stall(place)
+        if program.until < inf:
+            self._at(program.until, "close", place)
+        self._tell(
+            ContainerAdded(self.now, str(place), {gpu: program.size}),
+            SessionOpened(self.now, place, str(place)),
+            Needed(self.now, place, 0, gpu, program.size),
+        )
+
+    def _pause(self, place: int) -> None:
+        """Begins the pause before the next cell; without one left, or at closing time, it ends."""
+        run = self.runs[place]
+        run.computing = False
+        if run.cell == len(run.program.cells) or self.now >= run.program.until:
+            self._end(place)
+            return
+        pause, run.left = run.program.cells[run.cell]
+        run.cell += 1
+        self._timer(place, pause)
+
+    def _timer(self, place: int, wait: float) -> None:
+        run = self.runs[place]
+        run.version += 1
+        self._at(self.now + wait, "rings", place, run.version)
+
+    def _rings(self, place: int) -> None:
+        run = self.runs[place]
+        if run.computing:
+            self._pause(place)
+            if not run.ended:
+                self._tell(Idle(self.now, str(place), self.now))
+        elif run.loaded:
+            self._cell_begins(place)
+        else:
+            self._stall(place)
+            self._tell(Stirred(self.now, str(place)))
+
+    def _cell_begins(self, place: int, stalled: float = 0.0) -> None:
+        if self.runs[place].cell > 1:
+            self.day.cells.append(stalled)
+        self._tell(Stirred(self.now, str(place)))
+        self._compute(place)
+
+    def _compute(self, place: int) -> None:
+        run = self.runs[place]
+        run.computing, run.began = True, self.now
+        self._timer(place, run.left)
+
+    def _close(self, place: int) -> None:
+        run = self.runs[place]
+        if not run.computing and not run.stopped:
+            self._end(place)
+
+    def _end(self, place: int) -> None:
+        if self.runs[place].stalled is not None:
+            self._go_on(place)
+        self.runs[place].ended = True
+        self.day.finish = self.now
+        self.headroom.pop(place, None)
+        self._tell(ContainerEnded(self.now, str(place)))
+
+    def _stall(self, place: int) -> None:
+        run = self.runs[place]
+        run.stalled, run.ahead = self.now, len(self.state.waiting)
+
+    def _go_on(self, place: int) -> float:
+        run = self.runs[place]
+        assert run.stalled is not None
+        stall = Stall(place, run.stalled, self.now - run.stalled, run.ahead, not run.cell)
+        self.day.stalls.append(stall)
+        run.stalled = None
+        return stall.seconds
+
+    # ---- transfers ----
+
+    def _move(self, place: int, *, back: bool) -> None:
+        self.transfers.append((place, back))
+        if len(self.transfers) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        place, back = self.transfers[0]
+        run = self.runs[place]
+        if not back:
+            run.loaded = False
+            if run.computing:
+                run.computing, run.left = False, run.left - (self.now - run.began)
+                run.version += 1
+                run.stopped = True
+                self._stall(place)
+        lasts = takes(run.program.size, back=back, first=not run.moved)
+        self.day.moving += lasts
+        self.day.outs += not back
+        self._at(self.now + lasts, "moved")
+
+    def _moved(self, _: int) -> None:
+        place, back = self.transfers.popleft()
+        if self.transfers:
+            self._begin()
+        run = self.runs[place]
+        if run.ended:
+            return
+        if not back:
+            run.ahead = len(self.state.waiting)
+            self._tell(SwappedOut(self.now, str(place)))
+            return
+        run.loaded = run.moved = True
+        self._tell(CameBack(self.now, str(place)))
+        if run.stalled is None:  # it was wanted back by chance
+            self._tell(Idle(self.now, str(place), self.now))
+            return
+        stalled = self._go_on(place)
+        if run.stopped:
+            run.stopped = False
+            self._compute(place)
+        else:
+            self._cell_begins(place, stalled)
