@@ -182,7 +182,7 @@ class Scheduler:
                 await self.store.flush()
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
-                self.store.node(engine=engine.name, engine_error="")
+                self.store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))
                 return engine
 
     def _put_together(self) -> None:

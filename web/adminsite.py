@@ -13,11 +13,13 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.apps import AdminConfig
 from django.db.models import Model
 from django.db.models.signals import m2m_changed, post_delete, post_save, pre_save
 from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 
 _by: ContextVar[str | None] = ContextVar("gpushare_admin", default=None)
 
@@ -41,7 +43,14 @@ class Site(AdminSite):
         @wraps(inner)
         def watched(request: HttpRequest, *arguments: Any, **words: Any) -> HttpResponseBase:
             with _changing(request.user.get_username()):
-                return inner(request, *arguments, **words)  # type: ignore[no-any-return]
+                try:
+                    return inner(request, *arguments, **words)  # type: ignore[no-any-return]
+                except (ValueError, OverflowError) as error:
+                    # Django takes any number for a year, and finds out in the database's language that there is none.
+                    if request.method != "GET" or not request.GET:
+                        raise
+                    messages.error(request, f"The list cannot be asked this ({error}); here is all of it.")
+                    return redirect(request.path)
 
         return watched
 

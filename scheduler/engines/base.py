@@ -113,6 +113,10 @@ class Engine(Protocol):
     name: str
 
     @property
+    def outdated(self) -> Sequence[str]:
+        """What of it is older than it should be, and why: sentences for whoever runs this host. Known from `start`."""
+
+    @property
     def away(self) -> str:
         """Why the engine does not answer at present, for people; empty while it does."""
 

@@ -93,7 +93,7 @@ def test_missing_controllers_are_said_and_gone_without(caplog: pytest.LogCapture
     ],
 )
 def test_releases_with_a_way_out_are_named_with_those_without(component: str, version: str, says: list[str]) -> None:
-    told = versions.warnings([{"Name": component, "Version": version}])
+    told = versions.outdated([{"Name": component, "Version": version}])
     assert len(told) == bool(says)
     assert all(word in " ".join(told) for word in says)
 
@@ -103,8 +103,10 @@ async def test_the_start_tells_of_an_engine_that_is_too_old(
     open_engine: Opener, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "HOLES", (versions.Hole("Engine", (999, 1), "CVE-0", "a test of this"),))
-    async with open_engine():
-        assert "it should be 999.1 or newer (CVE-0: a test of this)" in caplog.text
+    async with open_engine() as engine:
+        (told,) = engine.outdated
+    assert "it should be 999.1 or newer (CVE-0: a test of this)" in told
+    assert told in caplog.text
 
 
 @pytest.mark.docker

@@ -37,6 +37,32 @@ def test_every_list_and_record_is_shown(browser, ada, gpu, model):
     assert browser.get(f"{path}{model.objects.first().pk}/change/").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "asked",
+    ["created_at__year=1", "created_at__year=0", "created_at__year=-1", "created_at__year=9999",
+     "created_at__year=10000", "created_at__gte=0001-01-01", "created_at__lt=9999-12-31+23:59:59-23:00",
+     "created_at__gte=0001-01-01+00:00:00%2B23:00", "created_at__gte=x", "created_at__gte=%00", "created_at__day=99",
+     "created_at__month=0", "created_at__date=0001-01-01", "created_at__isnull=maybe", "p=99999999999999999999", "p=-1",
+     "o=99.-99.x", "all=", "q=%00", "q=%ED%A0%80", "engine__exact=%00", "e=1", "owner__password__startswith=p",
+     "created_at__week_day=8", "_facets=True", "_to_field=owner__password"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:DateTimeField")  # of a time without a zone, from the address of a page
+def test_no_question_to_a_list_is_a_failure(browser, ada, asked):
+    make_container(ada, "a")
+    answer = browser.get(f"/admin/web/container/?{asked}", follow=True)
+    assert answer.status_code < 500
+    assert (
+        not answer.redirect_chain or "cannot be asked this" in answer.content.decode() or "e=1" in str(answer.request)
+    )
+
+
+@pytest.mark.parametrize("field", ["date_joined__year", "date_joined__gte", "last_login__lt", "groups__id__exact"])
+@pytest.mark.parametrize("value", ["1", "9999", "0001-01-01", "9999-12-31", "%00", "1e400", "9" * 30])
+@pytest.mark.filterwarnings("ignore:DateTimeField")
+def test_no_question_to_the_list_of_people_is_a_failure(browser, field, value):
+    assert browser.get(f"/admin/auth/user/?{field}={value}").status_code < 500
+
+
 def test_what_was_observed_cannot_be_edited(browser, ada):
     container = make_container(ada, "a")
     path = f"/admin/web/container/{container.pk}"

@@ -7,7 +7,7 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import GIB, make_container, make_gpu
-from tests.support.people import make_user
+from tests.support.people import client_for, make_user
 from web.models import AuditEntry, Claim, Command, Container, State
 from web.people.roles import Role
 
@@ -155,6 +155,18 @@ def test_nodes_say_whether_they_live(client, node):
     node.seen_at = NOW - timedelta(minutes=1)
     node.save(update_fields=["seen_at"])
     assert client.get("/api/v1/nodes/").json()["results"][0]["alive"] is False
+
+
+def test_what_of_an_engine_is_too_old_is_told_to_admins_alone(client, node):
+    node.outdated = ["Docker's runc is 1.1.5: it should be 1.2.8 or newer."]
+    node.save(update_fields=["outdated"])
+    for role in Role:
+        person = make_user(role.group, role)
+        browser = Client()
+        browser.force_login(person)
+        (row,) = client_for(person).get("/api/v1/nodes/").json()["results"]
+        assert row["outdated"] == (node.outdated if role is Role.ADMIN else [])
+        assert ("runc is 1.1.5" in browser.get("/").content.decode()) is (role is Role.ADMIN)
 
 
 def test_people_see_their_own_commands_alone(client, ada, gpu):

@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from web.api.protocol.quick import Quick
 from web.models import Claim, Command, Container, Gpu, Node, State
+from web.people.roles import outdated
 from web.spec.asked import COLUMNS
 
 
@@ -132,10 +133,12 @@ class GpuAnswer(Quick, serializers.ModelSerializer[Gpu]):
 class NodeAnswer(serializers.ModelSerializer[Node]):
     """A host. `engine_error` says why the engine cannot be used just now; empty if it can.
 
+    `outdated` tells admins, and nobody else, what of the engine is older than it should be and why: sentences.
     `late` is the longest that the scheduler's decisions were held up in the second before `seen_at`, in seconds.
     """
 
     alive = serializers.SerializerMethodField(help_text="The scheduler gave a sign of life in the last 5 seconds.")
+    outdated = serializers.SerializerMethodField(help_text="Empty unless an admin asks.")
 
     class Meta:
         model = Node
@@ -143,6 +146,7 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
             "name",
             "engine",
             "engine_error",
+            "outdated",
             "policy",
             "driver",
             "simulated",
@@ -155,6 +159,9 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
 
     def get_alive(self, node: Node) -> bool:
         return node.is_alive()
+
+    def get_outdated(self, node: Node) -> list[str]:
+        return outdated(node, self.context["request"].user)
 
 
 class WaitingGpuAnswer(Quick, serializers.Serializer[Any]):

@@ -46,6 +46,7 @@ class Node(models.Model):
     seen_at = models.DateTimeField(null=True, blank=True, help_text="The scheduler's last sign of life.")
     late = models.FloatField(default=0, help_text="Seconds: the longest that its decisions were held up lately.")
     engine_error = models.CharField(max_length=500, blank=True, help_text="Why the engine is away; empty if it is not.")
+    outdated = models.JSONField(default=list, help_text="What of the engine is older than it should be: sentences.")
 
     def __str__(self) -> str:
         return self.name

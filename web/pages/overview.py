@@ -9,16 +9,18 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
 from web.history import samples
-from web.models import Gpu
+from web.models import Gpu, Node
 from web.pages import table
 from web.pages.frame import person, show
+from web.people.roles import outdated
 
 
 @gzip_page  # fifty rows are 70 kB, and 6 kB compressed
 @login_required
 @require_GET
 def dashboard(request: HttpRequest) -> HttpResponse:
-    return show(request, "dashboard.html", {"page": table.page(person(request), request.GET)})
+    told = outdated(Node.here(), person(request))
+    return show(request, "dashboard.html", {"page": table.page(person(request), request.GET), "outdated": told})
 
 
 @gzip_page

@@ -19,7 +19,7 @@ from django.contrib.auth.models import Group
 from django.db.models import Exists, Q, QuerySet
 
 from web.errors import forbidden
-from web.models import Command, Container
+from web.models import Command, Container, Node
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -124,6 +124,11 @@ def require(user: User, deed: Deed) -> None:
         role = NEEDS[deed].group
         article = "an" if role[0] in "aeio" else "a"
         raise forbidden(f"Only {article} {role} may {deed.value}.")
+
+
+def outdated(node: Node | None, user: User) -> list[str]:
+    """What of a host's engine has known holes is its admins' business."""
+    return node.outdated if node and rights_of(user).may(Deed.MANAGE) else []
 
 
 def steered_by(user: User) -> Callable[[Container], bool]:

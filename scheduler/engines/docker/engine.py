@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.images import Images
 from scheduler.engines.docker.together import Together, together
-from scheduler.engines.docker.versions import warnings
+from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit
 from web.sizes import format_size
@@ -64,6 +64,7 @@ class DockerEngine:
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
         self._together: Together | None = None
         self._why_not_held: str | None = None
+        self.outdated: Sequence[str] = ()
         self._why_not_started = "The Docker engine has not been started."
 
     @property
@@ -78,8 +79,9 @@ class DockerEngine:
     async def start(self) -> None:
         try:
             info = await self._client.connect()
-            for warning in warnings((await self._client.call(self._client.api.version)).get("Components", [])):
-                log.warning("%s", warning)
+            self.outdated = outdated((await self._client.call(self._client.api.version)).get("Components", []))
+            for sentence in self.outdated:
+                log.warning("%s", sentence)
             await self._prepare(info)
             await self._client.blocking(self._hold_together)
             await self._watch.start()

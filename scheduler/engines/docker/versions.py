@@ -33,7 +33,7 @@ HOLES = (
 )
 
 
-def warnings(components: Iterable[Mapping[str, Any]]) -> list[str]:
+def outdated(components: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each of Docker's `components` that is older than it should be, with all that is known of it."""
     told = []
     for component in components:

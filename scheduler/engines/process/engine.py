@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class ProcessEngine:
 
     name = "process"
     away = ""
+    outdated: Sequence[str] = ()
 
     def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None, *, log_bytes: int = 100 << 20) -> None:
         self._home = home
