@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -72,19 +71,24 @@ def test_a_static_program_is_as_before(tmp_path):
     assert run(tmp_path / "static").stdout == "static\n"
 
 
+# musl's own start, in place of the files of a compiler for it: the library itself is there, as the dynamic linker.
+MUSL = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) { return puts(dlsym(RTLD_DEFAULT, "puts") == (void *)puts ? "right" : "wrong") < 0; }
+int __libc_start_main(int (*)(void), int, char **, void *, void *, void *);
+void start(long *stack) { __libc_start_main(main, (int)*stack, (char **)(stack + 1), NULL, NULL, NULL); }
+__asm__(".globl _start\\n_start: mov %rsp, %rdi\\nand $-16, %rsp\\ncall start");
+"""
+
+
 def test_a_program_that_uses_dlsym_under_musl(tmp_path):
-    if not Path("/lib/ld-musl-x86_64.so.1").exists():
+    musl = "/lib/ld-musl-x86_64.so.1"
+    if not Path(musl).exists():
         pytest.skip("musl is not installed")
-    source = tmp_path / "musl.c"
-    source.write_text(
-        "#include <dlfcn.h>\n#include <stdio.h>\n"
-        'int main(void) { puts(dlsym(RTLD_DEFAULT, "puts") == (void *)puts ? "right" : "wrong"); }'
-    )
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-dynamic"]
-    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(tmp_path / "zig")}
-    built = subprocess.run([*zig, "-o", tmp_path / "musl", source], env=environment, capture_output=True, check=False)
-    if built.returncode:
-        pytest.skip("ziglang is not installed")
+    (tmp_path / "musl.c").write_text(MUSL)
+    words = ["cc", "-nostdlib", f"-Wl,--dynamic-linker={musl}", "-o", tmp_path / "musl", tmp_path / "musl.c", musl]
+    subprocess.run(words, check=True)
     ended = run(tmp_path / "musl")
     assert (ended.stdout, ended.stderr, ended.returncode) == ("right\n", "", 0)
 
