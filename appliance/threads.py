@@ -26,6 +26,8 @@ KEPT = 16  # wait for the next requests, each with its connection; a burst makes
 class Handler(ASGIHandler):
     """Django's, with all that is done for a request but to read and to send it called at one go, as under WSGI."""
 
+    chunk_size = 1 << 20  # bytes that are sent at once: what does not stream is in memory, whole
+
     def load_middleware(self, is_async: bool = True) -> None:
         super().load_middleware(is_async=False)
 

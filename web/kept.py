@@ -37,6 +37,20 @@ def kept(key: Hashable, read: Callable[[], T]) -> T:
         return read()
 
 
+class Version:
+    """Of one database: another number after each change. By a connection that never writes, so that every change is
+    somebody else's, which is what SQLite tells of; the numbers of two of these have nothing to do with each other."""
+
+    def __init__(self, database: str) -> None:
+        name = f"{Path(database).absolute().as_uri()}?mode=rw"  # or it would make one that is not there
+        self._connection = sqlite3.connect(name, timeout=0, uri=True, check_same_thread=False, isolation_level=None)
+
+    def ask(self) -> int:
+        """Raises sqlite3.Error."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+
 class Kept:
     """Of one database. Used by all threads.
 
@@ -46,9 +60,7 @@ class Kept:
     """
 
     def __init__(self, database: str) -> None:
-        # It never writes, so that every change is another connection's, which is what the PRAGMA tells of.
-        name = f"{Path(database).absolute().as_uri()}?mode=rw"  # or it would make one that is not there
-        self._connection = sqlite3.connect(name, uri=True, check_same_thread=False, isolation_level=None)
+        self._database = Version(database)
         self._version: int | None = None
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
@@ -100,11 +112,11 @@ class Kept:
 
     def _look(self) -> int:
         """The database's version. What was kept of another one is forgotten."""
-        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        version = self._database.ask()
         if version != self._version:
             self._values.clear()
             self._version = version
-        return int(version)
+        return version
 
 
 class Recent(Generic[K, V]):

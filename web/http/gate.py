@@ -19,7 +19,7 @@ from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.db import DatabaseError
 from django.template.loader import render_to_string
 
-from web.budgets import Place, Places, address_key, budget, too_many
+from web.budgets import Place, Places, address_key, budget, spend, too_many
 from web.errors import Problem
 from web.http.security import POLICY
 from web.people import visitor
@@ -62,6 +62,16 @@ class Opened:
         """Also for a stream that has begun: those have budgets of their own."""
         self._place.free()
         self._room.free()
+
+
+def count(scope: Mapping[str, Any], user: int | None, address: str) -> None:
+    """A request more of this user, or while nobody knows whose it is of this address. Raises Problem if they are too
+    many."""
+    opened = scope.get("gpushare.opened")
+    if user is not None and opened is not None:
+        opened.belongs_to(user)
+    if not spend("requests_a_second", f"address:{address}" if user is None else f"user:{user}", 1):
+        raise too_many(f"More than {budget('requests_a_second')} requests a second. Try again in a second.", 1)
 
 
 class Gate:

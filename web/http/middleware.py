@@ -13,9 +13,9 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 
 from web import audit
-from web.budgets import address_key, budget, spend, too_many
+from web.budgets import address_key, spend, too_many
 from web.errors import Problem, invalid
-from web.http.gate import rendered
+from web.http.gate import count, rendered
 from web.people import tokens
 from web.texts import fault_of
 
@@ -71,11 +71,7 @@ def _spend(request: HttpRequest, *, signs_in: bool) -> None:
     """Raises Problem."""
     user = user_of(request)
     address = address_key(str(request.META.get("REMOTE_ADDR") or ""))
-    opened = getattr(request, "scope", {}).get("gpushare.opened")
-    if user is not None and opened is not None:
-        opened.belongs_to(user)
-    if not spend("requests_a_second", f"address:{address}" if user is None else f"user:{user}", 1):
-        raise too_many(f"More than {budget('requests_a_second')} requests a second. Try again in a second.", 1)
+    count(getattr(request, "scope", {}), user, address)
     if signs_in and not spend("sign_ins_a_minute", f"address:{address}", 60):
         raise too_many("Too many attempts to sign in from your address. Try again in a minute.", 60)
 

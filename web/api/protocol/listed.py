@@ -11,7 +11,9 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.renderers import JSONRenderer
 
 from web.api.protocol.rows import Rows
+from web.http.repeated import may_repeat
 from web.kept import Recent, kept
+from web.models import Token
 
 _lists: Recent[Hashable, Rows] = Recent(64)
 
@@ -36,5 +38,7 @@ def listed(
         frame = JSONRenderer().render(view.get_paginated_response([]).data)
         return frame.removesuffix(b"[]}") + b"[" + b",".join(row.json(serializer) for row in page) + b"]}"
 
+    if isinstance(request.auth, Token):
+        may_repeat(request._request, request.auth)
     # The links to other pages name all of these.
     return HttpResponse(kept(("list", reader, request.scheme, request.get_host(), asked), make), "application/json")
