@@ -20,12 +20,13 @@ from tests.support.machine import make_container, make_node
 from web.api.protocol.queries import Pages
 from web.console import frames
 from web.history.reports import GROUPINGS
-from web.live import snapshot
+from web.live import feed, snapshot
+from web.live.consumer import SIGN_IN
 from web.models import AllocationEvent, Container, State
 from web.models.records import COLOURS
 from web.models.states import ENDED
-from web.sizes import format_size
-from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST
+from web.sizes import format_size, parse_size
+from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -150,6 +151,25 @@ def test_the_command_line_knows_what_the_appliance_knows():
 
 def test_the_core_and_the_requests_have_the_same_priorities():
     assert (LOWEST_PRIORITY, HIGHEST_PRIORITY) == (PRIORITY_LOWEST, PRIORITY_HIGHEST)
+
+
+def test_scripts_and_templates_know_what_the_server_does():
+    live = (STATIC / "parts" / "live.js").read_text()
+    silence = int(re.search(r"const SILENCE = (\d+);", live)[1]) / 1000
+    assert silence >= 2 * (feed.HEARTBEAT + feed.REREAD)  # one sign of life may come late, or not at all
+    assert f"event.code === {SIGN_IN})" in live
+    frame = (STATIC.parents[1] / "templates" / "app.html").read_text()
+    assert f'name="note" maxlength="{NoteSpec().fields["note"].max_length}"' in frame
+
+
+def test_the_page_of_a_container_refuses_no_size_that_the_server_takes(browser, ada, gpu):
+    """It had a pattern of its own: "2GIB" and "2 GIB" could be launched with, and not changed to."""
+    page = browser.get(f"/containers/{make_container(ada, 'a', gpu).pk}/").content.decode()
+    (field,) = re.findall(r'<input id="gpu_memory"[^>]*>', page)
+    pattern = re.search(r'pattern="([^"]*)"', field)
+    for text_given in ("2GiB", " 512m", "2GIB", "1.5 g", "1073741824", "2 GIB"):
+        assert parse_size(text_given)
+        assert pattern is None or re.fullmatch(pattern[1], text_given)
 
 
 def test_no_launch_may_have_more_gpus_than_a_lease_page_has_slots():
