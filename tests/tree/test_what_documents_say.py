@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -10,19 +11,30 @@ import pytest
 import typer
 from rest_framework.test import APIClient
 
+from appliance import threads
 from appliance.cli.main import app
+from appliance.running import web_user
+from scheduler.containers import swapping
+from scheduler.core import fair
+from scheduler.engines.docker import options
 from scheduler.engines.docker.versions import HOLES
+from scheduler.rounds import anchoring
 from web.api.protocol.outcome import ERRORS
 from web.console.frames import FROM_PEOPLE, PAYLOAD_LIMIT, WINDOW, FrameKind
+from web.history import peaks, reports
 from web.people import signin
 from web.people.allowances import Allowed
 from web.people.roles import Role
+from web.services.issuing import wait_for
 from web.sizes import format_size
+from web.spec import quotas
+from web.spec.asked import FIELDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = typer.main.get_command(app).commands
 OPTIONS = {name: [param for param in command.params if param.param_type_name == "option"]
            for name, command in COMMANDS.items()}  # fmt: skip
+ANSWER = inspect.signature(wait_for).parameters["timeout"].default
 EVERYWHERE = {"--json", "--help", "-h", "--install-completion", "--show-completion"}
 
 
@@ -74,10 +86,6 @@ def test_the_allowances_and_the_roles_are_those_of_the_page_about_people():
     named = [word for cells in rows("docs/people.md", "field") for word in re.findall(r"`(\w+)`", cells[0])]
     assert named == [field.name for field in fields(Allowed)]
     assert [cells[0] for cells in rows("docs/people.md", "role")] == [role.group for role in Role]
-    assert (signin.FAILURES, signin.PAUSE) == (10, 300)
-    assert "After ten wrong passwords for a name from one address, that address has to wait five minutes." in page(
-        "docs/people.md"
-    )
 
 
 def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
@@ -86,6 +94,30 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
     assert {int(number): name.upper() for number, name in told.items()} == {int(kind): kind.name for kind in public}
     for figure in (PAYLOAD_LIMIT, WINDOW):
         assert format_size(figure) in page("docs/rest.md")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "held", "told"),
+    [
+        ("docs/audit.md", "the scheduler brings it up to date each second", anchoring.EVERY, 1),
+        ("docs/cli.md", "from two runs of a command, whoever launched them", peaks.ENOUGH_OF_A_COMMAND, 2),
+        ("docs/cli.md", "else from three runs of yours of the same image", peaks.ENOUGH_OF_A_PERSON, 3),
+        ("docs/deciding.md", "has waited ten minutes (less with a high priority", fair.PATIENCE, 600),
+        ("docs/people.md", "After ten wrong passwords for a name from one address", signin.FAILURES, 10),
+        ("docs/people.md", "that address has to wait five minutes", signin.PAUSE, 300),
+        ("docs/people.md", "VRAM really held in the last seven days", reports.WEEK.days, 7),
+        ("docs/production.md", "keeps sixteen of them for the requests to come", threads.KEPT, 16),
+        ("docs/production.md", "else a number above 60,705 that nobody has", web_user.UNUSED, 60706),
+        ("docs/rest.md", "at least 1 MiB, at most the container's `memory`", FIELDS["shm_size"].smallest, 2**20),
+        ("docs/rest.md", "of which it is a part; 1 GiB", options.SHARED_MEMORY, 2**30),
+        ("docs/rest.md", "else the image's label `com.nvidia.memory.limit`; else 1 GiB", quotas.DEFAULT, 2**30),
+        ("docs/rest.md", "it is waited for up to 5 seconds", ANSWER, 5),
+        ("docs/swapping.md", "is tried again every five seconds", swapping.AGAIN, 5),
+    ],
+)
+def test_a_figure_that_a_page_tells_is_the_one_that_holds(name, sentence, held, told):
+    assert sentence in " ".join(page(name).split())
+    assert held == told
 
 
 @pytest.mark.parametrize("hole", HOLES, ids=lambda hole: hole.name)
