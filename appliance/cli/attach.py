@@ -299,11 +299,11 @@ def suspended_line(container: Json, client: Client) -> str:
 
 
 def exit_code(container: Json) -> int:
-    """The container's exit code (128 + N if signal N ended it); 125 if it never started."""
+    """The container's exit code, which is 128 + N if signal N ended it; 125 if it never started."""
     code = container["exit_code"]
     if code is None:
         return 128 + signal.SIGKILL if container["state"] == "killed" else REFUSED
-    return int(code) if code >= 0 else 128 - int(code)
+    return int(code)
 
 
 def _beside(work: Callable[[], None]) -> None:
