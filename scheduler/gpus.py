@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import logging
 import os
 import re
@@ -90,18 +91,20 @@ class Reading:
 def parse(spec: str) -> Choice:
     """Decodes `GPUSHARE_GPUS`. Raises NoGpus for what it does not know."""
     if match := re.fullmatch(r"(auto|nvidia)(?::cap=(.+))?", spec):
-        try:
-            real = Choice(cap=parse_size(match[2]) if match[2] else None)
-        except ValueError as error:
-            raise NoGpus(f"GPUSHARE_GPUS={spec}: {error}") from None
+        real = Choice(cap=_size(spec, match[2]) if match[2] else None)
         return real if match[1] == "nvidia" or real_cards() else Choice(DEFAULT_SIMULATION)
     if spec == "sim":
         return Choice(DEFAULT_SIMULATION)
+    if match := re.fullmatch(r"sim:(?:(\d+)x)?(.+)", spec):
+        return Choice(f"sim:{match[1] or 1}x{_size(spec, match[2])}")
+    raise NoGpus(f"GPUSHARE_GPUS={spec} is none of: auto, nvidia, nvidia:cap=6GiB, sim:2x5GiB")
+
+
+def _size(spec: str, text: str) -> int:
     try:
-        shim.sim.parse(spec)
-    except ValueError:
-        raise NoGpus(f"GPUSHARE_GPUS={spec} is none of: auto, nvidia, nvidia:cap=6GiB, sim:2x5GiB") from None
-    return Choice(spec)
+        return parse_size(text)
+    except ValueError as error:
+        raise NoGpus(f"GPUSHARE_GPUS={spec}: {error}") from None
 
 
 def simulated_card(simulation: str, home: Path, build: Path) -> Path:
@@ -113,7 +116,14 @@ def simulated_card(simulation: str, home: Path, build: Path) -> Path:
         path.unlink()  # programs on it have lost it anyway
     if not path.exists():
         path.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
-        shim.sim.create(simulation, path, build)
+        try:
+            shim.sim.create(simulation, path, build)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                raise NoGpus(
+                    f"GPUSHARE_GPUS: there can be no {simulation}, but 1 to 16 GPUs such as sim:2x5GiB"
+                ) from None
+            raise
     return path
 
 
