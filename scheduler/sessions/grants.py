@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from scheduler.gpus import uuid_bytes
-from scheduler.sessions.tenants import start_time
+from scheduler.sessions.tenants import program_of
 
 log = logging.getLogger(__name__)
 
@@ -95,5 +95,5 @@ class Grants:
 
 def _lives(pid: int, started: int) -> bool:
     with contextlib.suppress(OSError):  # out of descriptors: it may
-        return start_time(pid) == started
+        return (program := program_of(pid)) is not None and program.started == started
     return True
