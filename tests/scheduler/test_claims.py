@@ -10,7 +10,7 @@ import pytest
 from scheduler.sessions import grants, lease_pages
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import LeasePage
-from scheduler.sessions.tenants import start_time
+from scheduler.sessions.tenants import program_of
 from tests.support.host import GIB, Host
 from web.models import Container
 
@@ -62,7 +62,7 @@ ME = os.getpid()
 
 
 def test_figures_are_those_that_were_noted_last(tmp_path: Path) -> None:
-    started = start_time(ME) or 0
+    started = _started()
     first = Grants(tmp_path / "grants")
     assert first.before(ME, started, "GPU-01") is None  # there was nobody before
     first.all_noted()
@@ -79,15 +79,21 @@ def test_figures_are_those_that_were_noted_last(tmp_path: Path) -> None:
 
 
 def test_scheduler_that_dies_while_it_takes_over_what_was_not_noted_leaves_it_believed(tmp_path: Path) -> None:
-    started = start_time(ME) or 0
+    started = _started()
     Grants(tmp_path / "grants").note(ME, started, "GPU-01")(1)
     assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None
 
 
 def test_more_than_there_is_room_for_are_believed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "RECORDS", 1)
-    started, first = start_time(ME) or 0, Grants(tmp_path / "grants")
+    started, first = _started(), Grants(tmp_path / "grants")
     first.all_noted()
     for gpu in ("GPU-01", "GPU-02"):
         first.note(ME, started, gpu)(1)
     assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None
+
+
+def _started() -> int:
+    program = program_of(ME)
+    assert program
+    return program.started
