@@ -21,7 +21,8 @@ def parse_size(text: str | int) -> int:
     else:
         match = _SIZE.fullmatch(text)
         if match is None or (match[3] and match[3][0] in "iI" and not match[2]):
-            raise ValueError(f'"{text[:40]}" is not a size. Write bytes, or for example "2GiB" or "512m".')
+            shown = "".join(each if each.isprintable() else "\ufffd" for each in text[:40])  # an image may say anything
+            raise ValueError(f'"{shown}" is not a size. Write bytes, or for example "2GiB" or "512m".')
         exact = Decimal(match[1]) * 1024 ** _POWER[match[2].lower()]
         if exact != int(exact):
             raise ValueError(f'"{text[:40]}" is not a whole number of bytes.')

@@ -174,29 +174,30 @@ def build_image(
     labels: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     also: Sequence[str] = (),
+    links: Mapping[str, str] | None = None,
 ) -> None:
     """An image of busybox and `programs` (in /bin), made without a registry.
 
     It has the shared libraries that the programs need, and those that libraries `mounted` later need. `also` are more
-    lines as in a Dockerfile.
+    lines as in a Dockerfile, `links` more symbolic links: place → where it leads.
     """
     repository, _, tag = name.partition(":")
     changes = [f'LABEL "{key}"="{value}"' for key, value in (labels or {}).items()]
     changes += [f'ENV "{key}"="{value}"' for key, value in (environment or {}).items()]
     client.import_image_from_data(
-        _root(programs, mounted), repository=repository, tag=tag or "latest", changes=[*changes, *also]
+        _root(programs, mounted, links or {}), repository=repository, tag=tag or "latest", changes=[*changes, *also]
     )
 
 
-def _root(programs: Sequence[Path], mounted: Sequence[Path]) -> bytes:
+def _root(programs: Sequence[Path], mounted: Sequence[Path], more_links: Mapping[str, str]) -> bytes:
     busybox = shutil.which("busybox")
     assert busybox, "busybox is needed (Debian: busybox-static)"
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(busybox, "bin/busybox")
-        for link in LINKS:
-            entry = tarfile.TarInfo(f"bin/{link}")
-            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+        for link, target in {**{f"bin/{name}": "busybox" for name in LINKS}, **more_links}.items():
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
             tar.addfile(entry)
         tmp = tarfile.TarInfo("tmp")
         tmp.type, tmp.mode = tarfile.DIRTYPE, 0o1777
