@@ -13,6 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from web.sizes import parse_size
 
+HIGHEST_PORT = 65535
+
 
 def text(name: str, default: str = "") -> str:
     return os.environ.get(name) or default
@@ -50,11 +52,12 @@ def number(name: str, default: float) -> float:
     return value
 
 
-def whole(name: str, default: int) -> int:
+def whole(name: str, default: int, most: int | None = None) -> int:
     """At least 0."""
     given = text(name, str(default))
-    if not given.isdecimal():
-        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a whole number of at least 0.")
+    if not given.isdecimal() or (most is not None and int(given) > most):
+        range_ = "at least 0" if most is None else f"0 to {most}"
+        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a whole number of {range_}.")
     return int(given)
 
 
@@ -82,6 +85,6 @@ def port_range(name: str, default: str) -> tuple[int, int]:
     given = text(name, default)
     lowest, _, highest = given.partition("-")
     highest = highest or lowest
-    if not (lowest.isdecimal() and highest.isdecimal() and 0 < int(lowest) <= int(highest) < 65536):
+    if not (lowest.isdecimal() and highest.isdecimal() and 0 < int(lowest) <= int(highest) <= HIGHEST_PORT):
         raise ImproperlyConfigured(f'{name} is {given!r}. It is a range of ports such as "20000-29999".')
     return int(lowest), int(highest)

@@ -225,7 +225,7 @@ LOGGING = {
 # ---- the appliance's own ---------------------------------------------------------------------------------------
 
 HOST = environment.text("HOST", "127.0.0.1")
-PORT = environment.whole("PORT", 8000)
+PORT = environment.whole("PORT", 8000, most=environment.HIGHEST_PORT)
 GPUSHARE_HOME = HOME
 GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE

@@ -27,6 +27,7 @@ def test_every_setting_is_documented():
     ("name", "value", "sentence"),
     [
         ("PORT", "eighty", "PORT is 'eighty', which is not a whole number"),
+        ("PORT", "70000", "PORT is '70000', which is not a whole number of 0 to 65535."),
         ("GPUSHARE_GPUS", "two", "GPUSHARE_GPUS=two is none of: auto, nvidia"),
         ("GPUSHARE_GPUS", "nvidia", "NVML"),
         ("GPUSHARE_GPUS", "sim:2x5XiB", '"5XiB" is not a size'),
