@@ -48,6 +48,19 @@ def test_a_list_is_made_once_as_long_as_nobody_writes(ada, mine):
         assert not [query for query in asked if "web_" in query["sql"]], path
 
 
+def test_the_rows_of_a_page_are_read_once_for_all_readers_unless_it_is_a_large_one(ada, mine):
+    clients = [client_for(ada), client_for(make_user("eve"))]
+    for client in clients:
+        client.get("/api/v1/nodes/")  # notes that the token is in use, which is a change, too
+    for size, reads in ((50, 0), (1000, 1)):
+        path = f"/api/v1/containers/?page_size={size}"
+        clients[0].get(path)
+        with CaptureQueriesContext(connection) as asked:
+            (row,) = clients[1].get(path).json()["results"]
+        assert row["command"] is None  # hers is what she may see, all the same
+        assert len([query for query in asked if 'FROM "web_container" ' in query["sql"]]) == 2 * reads  # and the count
+
+
 @pytest.mark.parametrize("where", [elsewhere, lambda work: work()])
 def test_a_list_shows_what_was_written_just_before_it_was_asked_for(ada, mine, where):
     client = client_for(ada)
