@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from scheduler.containers.foresight import idle, turn_of
 from scheduler.core import policies, safety
@@ -12,6 +13,7 @@ from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
+from scheduler.store.promises import NOTHING
 
 PAUSE = 0.05  # seconds; the most often that rows are looked through
 
@@ -47,13 +49,16 @@ class Report:
         self._publish(self.broker.tenants.keys() | self._known.keys())
 
     def _publish(self, containers: Iterable[str]) -> None:
+        waiting = Counter[tuple[str, str]]()  # bytes, by container and GPU
+        for request in self.broker.state.waiting:
+            waiting[request.container, request.gpu] += request.bytes * request.suspended
         for id_ in containers:
             if tenant := self._know(id_):
-                self._show(tenant)
+                self._show(tenant, waiting)
             elif tenant := self._known.pop(id_, None):
                 for gpu in tenant.quota:
                     peak = tenant.peak.get(gpu, 0)
-                    self._store.claim(id_, gpu, used=0, granted=0, peak=peak, overhead=0, unexplained=0, processes=[])
+                    self._store.claim(id_, gpu, **NOTHING, peak=peak)
                 self._store.forget(id_, list(tenant.quota))
         self.show_gpus()
         if self._queue is not self.broker.state.waiting:
@@ -66,7 +71,7 @@ class Report:
             self._known[container] = tenant
         return tenant
 
-    def _show(self, tenant: Tenant) -> None:
+    def _show(self, tenant: Tenant, waiting: Mapping[tuple[str, str], int]) -> None:
         for gpu in tenant.quota:
             self._store.claim(
                 tenant.id,
@@ -75,6 +80,7 @@ class Report:
                 granted=tenant.granted(gpu),
                 peak=tenant.peak[gpu],
                 overhead=tenant.overhead(gpu),
+                waiting=waiting[tenant.id, gpu],
             )
 
     def show_gpus(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.db import transaction
 
@@ -10,6 +11,9 @@ from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
 from web.models import Claim, Container
 from web.people.allowances import require_promise
+
+# Of a claim whose container has ended.
+NOTHING: dict[str, Any] = {"used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": []}
 
 
 class Promises:
@@ -56,5 +60,5 @@ def _promised(container: Container) -> dict[int, int]:
 
 
 def _nothing_held(node: int, except_by: Sequence[str]) -> None:
-    stale = Claim.objects.filter(container__node=node).exclude(used=0, granted=0, overhead=0, unexplained=0)
-    stale.exclude(container__pk__in=except_by).update(used=0, granted=0, overhead=0, unexplained=0, processes=[])
+    stale = Claim.objects.filter(container__node=node).exclude(used=0, granted=0, overhead=0, unexplained=0, waiting=0)
+    stale.exclude(container__pk__in=except_by).update(**NOTHING)

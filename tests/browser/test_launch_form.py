@@ -11,7 +11,7 @@ from tests.support import rows
 from tests.support.answers import answering
 from tests.support.eventually import until
 from tests.support.site import person
-from web.models import Allowance, Command, Container
+from web.models import Allowance, Claim, Command, Container
 
 
 def start(command: Command) -> str:
@@ -50,7 +50,7 @@ def test_a_quota_is_suggested_from_what_earlier_runs_took(site, open_as, shot):
 
 def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
     full = rows.gpu(0)
-    rows.gpu(1)
+    free = rows.gpu(1)
     ann = person("ann")
     holder = rows.container("holder", ann, full, quota=4, used=4)
     page = open_as("ann", "/launch/")
@@ -62,6 +62,10 @@ def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
     for number in range(2):
         rows.container(f"waits-{number}", ann, full, quota=3, suspended_since=rows.ago(3))
     expect(verdict(page, 0)).to_have_text("would wait behind 2; 1 GiB free")
+    both = rows.container("waits-on-the-first", ann, full, quota=3, suspended_since=rows.ago(3))
+    Claim.objects.create(container=both, gpu=free, quota=rows.GIB)
+    expect(verdict(page, 0)).to_have_text("would wait behind 3; 1 GiB free")
+    expect(verdict(page, 1)).to_have_text("fits: 5 GiB free")
     quota(page).fill("6GiB")
     expect(verdict(page, 0)).to_have_text("never: it can give 5 GiB at the most")
     quota(page).fill("plenty")

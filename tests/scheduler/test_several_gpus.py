@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,27 @@ async def test_waiting_on_one_gpu_does_not_stop_the_other(two: Host) -> None:
     other = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[1:])
     await two.says(other, "holding")
     assert (await two.get(waiter)).state == "suspended"
+
+
+async def test_a_wait_is_told_of_the_gpu_that_it_is_for(two: Host) -> None:
+    uuids = await query(lambda: list(Gpu.objects.values_list("uuid", flat=True)))
+    holder = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[1:])
+    await two.says(holder, "holding")
+    waiter = await two.launch("workload", "--gpu", "1", "--bytes", "900MiB", *HOLD, gpu_memory=GIB, gpu_uuids=uuids)
+    await two.until(waiter, "suspended")
+    assert await _waits_of(waiter, lambda first, second: second > 0) == [0, CONTEXT]
+    await two.command("kill", holder)
+    await two.says(waiter, "holding")
+    assert await _waits_of(waiter, lambda first, second: second == 0) == [0, 0]
+
+
+async def _waits_of(container: Container, enough: Callable[[int, int], bool]) -> list[int]:
+    """By GPU, once they are as wanted, or after a thousand looks."""
+    for _ in range(1000):
+        waits = await query(lambda: list(Claim.objects.filter(container=container).values_list("waiting", flat=True)))
+        if enough(*waits):
+            break
+    return waits
 
 
 def _fill(sock: socket.socket, frame: bytes) -> None:

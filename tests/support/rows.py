@@ -51,6 +51,6 @@ def container(name: str, owner: User, on: Gpu, quota: float = 1, used: float = 0
     Claim.objects.create(
         container=made, gpu=on, quota=int(quota * GIB), used=int(used * GIB),
         granted=in_hand, peak=int((used if peak is None else peak) * GIB),
-        overhead=66 * 2**20,
+        overhead=66 * 2**20, waiting=int(quota * GIB) if fields.get("suspended_since") else 0,
     )  # fmt: skip
     return made

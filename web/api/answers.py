@@ -17,14 +17,14 @@ class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
 
     `quota` is the most that it may hold, `used` what it holds, `peak` the most so far, `overhead` what of it CUDA
     contexts take, `granted` what its processes may hold without asking, `unexplained` what the card shows beyond
-    `used`.
+    `used`, `waiting` what calls ask for that wait for memory of this GPU.
     """
 
     uuid = serializers.CharField(source="gpu.uuid")
 
     class Meta:
         model = Claim
-        fields = ["uuid", "quota", "granted", "used", "peak", "overhead", "unexplained"]
+        fields = ["uuid", "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting"]
         read_only_fields = fields
 
 

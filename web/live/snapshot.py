@@ -77,7 +77,7 @@ def _gpus() -> dict[str, Record]:
 def _containers(now: datetime) -> dict[str, Record]:
     shown = Q(finished_at=None) | Q(finished_at__gte=now - ENDED_STAYS)
     claims: dict[Any, dict[str, Record]] = {}
-    fields = ("quota", "granted", "used", "peak", "overhead", "unexplained")
+    fields = ("quota", "granted", "used", "peak", "overhead", "unexplained", "waiting")
     for claim in Claim.objects.filter(
         Q(container__finished_at=None) | Q(container__finished_at__gte=now - ENDED_STAYS)
     ).values("container_id", "gpu__uuid", *fields):

@@ -235,6 +235,7 @@ class Claim(models.Model):
     peak = models.BigIntegerField(default=0)
     overhead = models.BigIntegerField(default=0)
     unexplained = models.BigIntegerField(default=0, help_text="Held past the shim; a part of the GPU's foreign.")
+    waiting = models.BigIntegerField(default=0, help_text="What calls ask for that wait for memory of this GPU.")
     processes = models.JSONField(default=list, help_text="[{pid, used, real, uncapped}] as last sampled.")
 
     class Meta:

@@ -24,7 +24,7 @@ function preview() {
       .filter((c) => card.dataset.gpu in c.gpus && !c.finished_at)
       .sort((a, b) => a.created_at - b.created_at);
     const used = held.reduce((sum, c) => sum + c.gpus[card.dataset.gpu].used, 0);
-    const waiting = held.filter((c) => c.suspended_since !== null).length;
+    const waiting = held.filter((c) => c.gpus[card.dataset.gpu].waiting > 0).length;
     const verdict = card.querySelector(".verdict");
     const fits = quota !== null && quota <= gpu.free + gpu.idle && waiting === 0;
     const free = t(gpu.idle ? "preview_idle" : "preview_free", { free: size(gpu.free), idle: size(gpu.idle) });
