@@ -1,6 +1,7 @@
-"""The paper's own figures, as its authors measured them: Tables IV and V of ConVGPU (Kang, Jun, Kim, Kim, Kim; IEEE
-CLUSTER 2017), for 4 to 38 containers on a Tesla K20m of 5 GB. Seconds; each the mean of six runs, so that single points
-are noisy: 18 containers took longer there than 20 or 22. They stand in `published.csv`.
+"""The paper's own figures: Tables III to V of ConVGPU (Kang, Jun, Kim, Kim, Kim; IEEE CLUSTER 2017).
+
+Tables IV and V are what its authors measured, for 4 to 38 containers on a Tesla K20m of 5 GB. Seconds; each the mean of
+six runs, so that single points are noisy: 18 containers took longer there than 20 or 22. They stand in `published.csv`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAMES = {"FIFO": "fifo", "BF": "best-fit", "RU": "recent-use", "Rand": "random"}  # the paper's, and ours
+
+# Table III: the types of container and the GPU memory of each, in MiB. A run takes "5 to 45 s", by size.
+TYPES = {"nano": 128, "micro": 256, "small": 512, "medium": 1024, "large": 2048, "xlarge": 4096}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from scheduler.experiment.published import Measured
 from scheduler.experiment.series import Series
+from scheduler.experiment.workloads import TYPES
 
 # Where the bars of the project are set: the sizes at which the card is short.
 SHORT = range(18, 39)
@@ -35,8 +36,14 @@ def tables(series: Series) -> str:
         rows = [[policy, *(str(means.deadlocks) for means in by_size.values())]
                 for policy, by_size in series.policies.items()]  # fmt: skip
         parts.append(aligned([_heads(f"Deadlocks, of {series.seeds} traces", series), *rows]))
-    parts += filter(None, [_standing(series), _beside_measured(series)])
+    parts += filter(None, [_standing(series), _beside_measured(series), _types() if series.measured else ""])
     return "\n\n".join(parts)
+
+
+def _types() -> str:
+    """What the paper's containers are, by its Table III, and what is taken for what it does not give by type."""
+    heads = ["Types of container", "MiB (Table III)", "seconds (there 5 to 45, by size)"]
+    return aligned([heads, *([name, str(mib), f"{seconds:.0f}"] for name, mib, seconds in TYPES)])
 
 
 def _heads(title: str, series: Series) -> list[str]:

@@ -1,7 +1,7 @@
 """What is run in the experiments: lists of jobs, the same for the same seed on every machine.
 
-`paper` is the workload of ConVGPU (Kang et al., IEEE CLUSTER 2017), Table III: six types of container; one container
-of a random type starts every 5 s. Types run 5 to 45 s by size, taken here as equal steps. The card has 4742 MiB for
+`paper` is the workload of ConVGPU (Kang et al., IEEE CLUSTER 2017): six types of container (its Table III), of which
+one at random starts every 5 s. Types run 5 to 45 s by size, taken here as equal steps. The card has 4742 MiB for
 containers and each CUDA context takes 66 MiB of it. The others are of our own making.
 """
 
@@ -11,19 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from scheduler.experiment import published
+
 MIB = 2**20
 CAPACITY = 4742 * MIB
 CONTEXT = 66 * MIB
 
 # name, MiB, seconds
-TYPES = (
-    ("nano", 128, 5.0),
-    ("micro", 256, 13.0),
-    ("small", 512, 21.0),
-    ("medium", 1024, 29.0),
-    ("large", 2048, 37.0),
-    ("xlarge", 4096, 45.0),
-)
+TYPES = tuple((name, mib, 5.0 + 8 * step) for step, (name, mib) in enumerate(published.TYPES.items()))
 
 
 @dataclass(frozen=True, slots=True)

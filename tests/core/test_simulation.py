@@ -72,8 +72,11 @@ def test_the_papers_own_figures_stand_beside_ours(capsys):
     assert "measured" not in longest
     assert re.search(r"^paper-fifo +\d\.\d{3} +[012] of 2 +\d\.\d{3}$", told, re.MULTILINE)
     assert "each figure the mean of six runs" in told
+    types = [line.split() for line in told.split("Types of container")[1].splitlines()[1:7]]
+    assert (types[0], types[5]) == (["nano", "128", "5"], ["xlarge", "4096", "45"])
     call_command("simulate", "--workload=burst", "--seeds=1", "--sizes", "4", "--policy=fifo")
-    assert "measured" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert not {"measured", "Table"} & set(told.split())
 
 
 def test_the_papers_figures_are_its_tables():
