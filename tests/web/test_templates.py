@@ -1,16 +1,37 @@
-"""Every template can be read: a filter whose library is not loaded shows itself here, and not on somebody's screen."""
+"""Every template can be read: a filter whose library is not loaded shows itself here, and not on somebody's screen.
+
+And none loads a library that it does not use.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.template import engines
 from django.template.loader import get_template
 
 FOLDER = Path(settings.BASE_DIR) / "templates"
 
 
-@pytest.mark.parametrize("name", sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.html")))
+NAMES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.html"))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_template_can_be_read(name):
     get_template(name)
+
+
+def test_no_template_loads_a_library_that_it_does_not_use():
+    libraries = engines["django"].engine.template_libraries
+    unused = []
+    for name in NAMES:
+        text = (FOLDER / name).read_text()
+        for loaded in " ".join(re.findall(r"{% load ([^%]+) %}", text)).split():
+            offered = libraries[loaded]
+            words = [rf"{{% {tag}\b" for tag in offered.tags] + [rf"\|{each}\b" for each in offered.filters]
+            if not re.search("|".join(words), text):
+                unused.append(f"{name}: {loaded}")
+    assert unused == []
