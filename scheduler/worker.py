@@ -56,7 +56,7 @@ from scheduler.rounds.housekeeping import Housekeeping
 from scheduler.rounds.idle import Idle
 from scheduler.rounds.measure import Measure
 from scheduler.rounds.samples import History
-from scheduler.rounds.showing import Report
+from scheduler.rounds.showing import Showing
 from scheduler.rounds.time_limits import TimeLimits
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.grants import Grants
@@ -187,7 +187,7 @@ class Scheduler:
 
     def _put_together(self) -> None:
         state = State(policy=settings.GPUSHARE_POLICY)
-        self.report = Report(self.store)
+        self.report = Showing(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
         self.roster = Roster(self.broker)
         self.grants = Grants(self.home / "grants")

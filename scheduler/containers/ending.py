@@ -57,7 +57,7 @@ class Ender:
             self._want(tenant, grace, 0.0)
 
     async def resume(self, tenants: list[Tenant]) -> None:
-        """After a restart: goes on with the ends that an earlier scheduler meant, but for those whose command will."""
+        """After a restart: goes on ending what an earlier scheduler meant to end, but for open kill commands."""
         commands = await self._records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.KILL}
         for tenant in tenants:

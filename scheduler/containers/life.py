@@ -154,7 +154,7 @@ class Containers:
             self._removal.begin(tenant.id, tenant.engine_id)
 
     def _reason(self, tenant: Tenant, sighting: Sighting) -> str:
-        """Of an end for which nobody here has given one."""
+        """Why it ended, where nobody here gave a reason: what the engine says, or what its exit code suggests."""
         if sighting.condition is Condition.GONE:
             return sighting.reason or "It was removed outside of this appliance."
         if tenant.killed or sighting.reason or sighting.exit_code != SIGKILLED:

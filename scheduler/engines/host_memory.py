@@ -34,7 +34,7 @@ class HostMemory:
         self._count = count
 
     def may_have_ended_somebody(self) -> bool:
-        """Just now, or a moment ago."""
+        """Whether the kernel has lately ended a process for lack of memory, where no log tells which."""
         if kernel_log.can_be_read():
             return False
         self.look()

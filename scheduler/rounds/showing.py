@@ -18,7 +18,7 @@ from scheduler.store.promises import NOTHING
 PAUSE = 0.05  # seconds; the most often that rows are looked through
 
 
-class Report:
+class Showing:
     """What has changed is told at once; everything once a second, because use inside a lease sends no message."""
 
     broker: Broker

@@ -121,12 +121,12 @@ class Lease:
 
     @property
     def held(self) -> int:
-        """What of the card nobody else can have for it."""
+        """What nobody else can have of the card because of this process: all that was granted, but what is out."""
         return self.granted - self.out
 
     @property
     def _charged(self) -> int:
-        """By its page, which knows nothing of swapping."""
+        """What its page shows as used, be it on the card or swapped out: a page knows nothing of swapping."""
         return self.granted - self.headroom
 
     @property

@@ -8,7 +8,7 @@ from typing import Protocol
 from django.conf import settings
 
 from scheduler.core.events import Granted, Rejected, Suspended
-from scheduler.sessions.rejections import Kind, Rejections
+from scheduler.sessions.rejections import RejectionKind, Rejections
 from scheduler.sessions.tenants import Session, Tenant
 
 
@@ -47,7 +47,7 @@ class Records:
         )  # fmt: skip
 
     def rejected(self, tenant: Tenant, session: Session, rejection: Rejected, now: float) -> None:
-        kind = Kind(tenant.id, rejection.gpu, rejection.reason.value)
+        kind = RejectionKind(tenant.id, rejection.gpu, rejection.reason.value)
         if not rejection.was_suspended and self.rejections.count(kind, rejection.bytes, now):
             return  # a wait that ends is always told
         self._journal.event(
@@ -57,7 +57,7 @@ class Records:
             policy=self._policy(), detail=rejection.reason.value,
         )  # fmt: skip
 
-    def _rejected_more(self, kind: Kind, count: int, largest: int) -> None:
+    def _rejected_more(self, kind: RejectionKind, count: int, largest: int) -> None:
         self._journal.event(
             "rejected", kind.container, gpu=kind.gpu, size=largest, policy=self._policy(),
             detail=f"{kind.reason}: {count} more such calls in {self.rejections.period:.0f} s, this the largest.",

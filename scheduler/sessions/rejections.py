@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class RejectionKind(NamedTuple):
     container: str
     gpu: str
     reason: str
@@ -29,13 +29,13 @@ class Sum:
 class Rejections:
     """`tell` is called with the kind, how many calls there were and the bytes of the largest."""
 
-    def __init__(self, period: float, tell: Callable[[Kind, int, int], None]) -> None:
+    def __init__(self, period: float, tell: Callable[[RejectionKind, int, int], None]) -> None:
         self.period = period
         self._tell = tell
-        self._sums: dict[Kind, Sum] = {}
+        self._sums: dict[RejectionKind, Sum] = {}
 
-    def count(self, kind: Kind, size: int, now: float) -> bool:
-        """False if it is to be told by itself."""
+    def count(self, kind: RejectionKind, size: int, now: float) -> bool:
+        """Adds a call of `size` bytes to the sum of its kind. False for the first, which is told by itself."""
         sum_ = self._sums.get(kind)
         if sum_ is None:
             self._sums[kind] = Sum(now + self.period)
@@ -52,11 +52,11 @@ class Rejections:
                 self._sums[kind] = Sum(now + self.period)
 
     def end(self, container: str) -> None:
-        """Of a container that has ended, now."""
+        """Tells the sums of a container that has ended, without waiting for the end of their period."""
         for kind, sum_ in [(kind, sum_) for kind, sum_ in self._sums.items() if kind.container == container]:
             self._close(kind, sum_)
 
-    def _close(self, kind: Kind, sum_: Sum) -> None:
+    def _close(self, kind: RejectionKind, sum_: Sum) -> None:
         del self._sums[kind]
         if sum_.count:
             self._tell(kind, sum_.count, sum_.largest)

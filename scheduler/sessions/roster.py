@@ -23,7 +23,7 @@ class Roster:
         return refusal
 
     def change_quota(self, tenant: Tenant, quota: Mapping[str, int]) -> Refused | None:
-        """GPU → bytes, of all its GPUs; refused changes nothing."""
+        """Bytes for each of its GPUs. If it is refused, nothing has changed."""
         if refusal := self._broker.ask(QuotaChanged(self._broker.now(), tenant.id, quota)):
             return refusal
         tenant.quota = {gpu: quota[gpu] for gpu in tenant.quota}

@@ -82,11 +82,11 @@ class WriteBehind:
         self._dirty.set()
 
     def hurry(self) -> None:
-        """Somebody waits for what was told."""
+        """Writes at once what was told so far, because somebody waits for it."""
         self._awaited.set()
 
     def forget_row(self, row: Row) -> None:
-        """It has ended."""
+        """Of something that has ended: what was written of it need not be remembered any more."""
         self._written.pop(row, None)
 
     @contextlib.asynccontextmanager
@@ -181,7 +181,7 @@ class WriteBehind:
                 self._written[row].update(fields)
 
     async def _hint(self, done: Sequence[Any]) -> None:
-        """`done` are commands."""
+        """Tells whoever waits for the outcome of one of these commands that it is there."""
         if self._layer is None:
             return
         try:
@@ -213,7 +213,7 @@ def _parts(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample
 
 
 def _is_end(field: str) -> bool:
-    """Whoever waits for it reads the rest as well."""
+    """Whether this field tells that something is over. It is written last: who waits for it reads the rest as well."""
     return field in ("done_at", "finished_at")
 
 

@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from scheduler.sessions.rejections import Kind, Rejections
+from scheduler.sessions.rejections import RejectionKind, Rejections
 from tests.support.host import GIB, Host
 from tests.support.raw import Raw
 
-KIND = Kind("c", "g", "over_quota")
+KIND = RejectionKind("c", "g", "over_quota")
 
 
 def test_the_first_is_told_by_itself_and_what_follows_in_one_sum_a_period() -> None:
-    told: list[tuple[Kind, int, int]] = []
+    told: list[tuple[RejectionKind, int, int]] = []
     rejections = Rejections(10, lambda *sum_: told.append(sum_))
     assert not rejections.count(KIND, 5, now=0)
     for step in range(1000):
@@ -33,7 +33,7 @@ def test_the_first_is_told_by_itself_and_what_follows_in_one_sum_a_period() -> N
 
 
 def test_what_was_counted_is_told_when_the_container_ends_and_kinds_are_apart() -> None:
-    told: list[tuple[Kind, int, int]] = []
+    told: list[tuple[RejectionKind, int, int]] = []
     rejections = Rejections(10, lambda *sum_: told.append(sum_))
     other = KIND._replace(container="d")
     for kind in (KIND, KIND, other, KIND._replace(reason="shortage"), other):

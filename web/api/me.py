@@ -21,7 +21,7 @@ from web.people.roles import Role, role_of
 
 
 class AllowedAnswer(serializers.Serializer[Any]):
-    """null sets no limit."""
+    """What the allowance lets this person have; null: no limit."""
 
     gpu_memory = serializers.IntegerField(allow_null=True, help_text="Bytes of quota at once.")
     containers = serializers.IntegerField(allow_null=True)

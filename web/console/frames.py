@@ -90,7 +90,7 @@ class Line:
             raise BadFrame(str(error)) from None
 
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
-        """What cannot be sent any more is dropped: reading tells."""
+        """If the other side has hung up it is dropped without an error: whoever reads finds that out."""
         with contextlib.suppress(ConnectionError):
             self._writer.write(_HEAD.pack(kind, len(payload)) + payload)
             await self._writer.drain()
@@ -140,6 +140,6 @@ async def dial(home: Path, container: UUID) -> Line:
 
 
 def problem_of(payload: bytes) -> Problem:
-    """A refusal, read back."""
+    """The refusal that a frame of this payload carries."""
     told = json.loads(payload)
     return Problem(told["error"]["code"], told["error"]["message"], told["status"])

@@ -100,7 +100,7 @@ class Log:
         news.set()
 
     async def read(self, position: int) -> AsyncIterator[bytes]:
-        """From this byte on to `size` as it is at the beginning."""
+        """The bytes from `position` to what is the end when it begins."""
         end = self.size
         while self.file is not None and position < end:
             chunk = await asyncio.to_thread(os.pread, self.file, min(_CHUNK, end - position), position)
@@ -122,7 +122,7 @@ class Log:
 
 
 class Logs:
-    """Those that are followed in one event loop."""
+    """The logs that are followed in one event loop: each is looked at once for all who follow it."""
 
     def __init__(self) -> None:
         self._of: dict[UUID, Log] = {}

@@ -68,7 +68,7 @@ def keep_budgets(get_response: Respond) -> Respond:
 
 
 def _spend(request: HttpRequest, *, signs_in: bool) -> None:
-    """Raises Problem."""
+    """Counts this request in the budgets of whoever sends it. Raises Problem if one is used up."""
     user = user_of(request)
     address = address_key(str(request.META.get("REMOTE_ADDR") or ""))
     count(getattr(request, "scope", {}), user, address)

@@ -63,7 +63,7 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 
 
 def _date(text: str | None, otherwise: date) -> date:
-    """Raises ValueError in words."""
+    """The day that was typed, if any. Raises ValueError, whose text is for people."""
     return periods.point(text).date() if text else otherwise
 
 

@@ -146,7 +146,7 @@ def _steer(user: User, container: Container, kind: Command.Kind, note: str = "",
 
 
 def _direct(user: User, kind: Command.Kind, subject: str, **arguments: Any) -> Command:
-    """A command about no single container."""
+    """Issues a command that is about the host as a whole, and records it for the audit log. Raises Problem."""
     require_scheduler()
     with transaction.atomic():
         command = issue(user, kind, **arguments)

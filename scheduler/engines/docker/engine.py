@@ -111,7 +111,7 @@ class DockerEngine:
         )
 
     def _hold_together(self) -> None:
-        """Says what keeps it from that, once."""
+        """Puts all containers under one limit of host memory; what keeps it from that goes into the log once."""
         if self._limits.host_memory is None:
             return  # it was said that there is no control group for memory
         why_not = self._together.hold() if self._together else "This Docker engine lets nobody choose a control group."

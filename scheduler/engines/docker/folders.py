@@ -89,7 +89,7 @@ def held(places: Path, launch: str, sources: Iterable[str], find: Opener) -> Ite
 
 
 def _mount_all(stack: ExitStack, place: Path, found: Mapping[str, int]) -> Mapping[str, str]:
-    """All are taken away again when the stack ends."""
+    """Mounts what these lead to below `place`: source → where. All are taken away again when the stack ends."""
     _take_away(place)
     place.mkdir(mode=0o700, parents=True)
     stack.callback(_take_away, place)
@@ -113,7 +113,7 @@ def _mounted(found: int, target: Path) -> str:
 
 
 def take_away_all(places: Path) -> None:
-    """What a scheduler that was killed has left."""
+    """Takes away the mounts that a scheduler that was killed has left."""
     for place in places.iterdir() if places.is_dir() else ():
         _take_away(place)
 

@@ -134,7 +134,7 @@ class LogFile:
         os.close(self._position)
 
     def add(self, stamp: int, text: bytes) -> bool:
-        """False once the log is full."""
+        """Appends what Docker said at that time, unless the log has it already. False once the log is full."""
         if not self._known:
             return self._append(stamp, text)
         if stamp == self.stamp:
@@ -177,7 +177,7 @@ class LogFile:
         os.pwrite(self._position, POSITION.pack(self._size, self.stamp, self._seen, self.complete), 0)
 
 
-class Budgets(Protocol):
+class LogBudgets(Protocol):
     @property
     def log_bytes_a_second(self) -> int: ...
 
@@ -187,7 +187,7 @@ class Budgets(Protocol):
 
 def paced(
     messages: Iterable[bytes],
-    budgets: Budgets,
+    budgets: LogBudgets,
     wait: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[bytes]:

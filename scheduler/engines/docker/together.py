@@ -65,14 +65,14 @@ class Together:
             return None
 
     def remove(self) -> None:
-        """Unless a container is left in it."""
+        """Takes the control group away, unless a container is left in it."""
         if not self._by_systemd:
             for folder in (self._root / self.parent[1:], *self._root.glob(f"*{self.parent}")):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
 
     def __str__(self) -> str:
-        """The sentence about having passed the limit."""
+        """What a container is told that was ended because all together had passed the limit."""
         return (
             f"Out of host memory: all containers together passed the {format_size(self.total)} that they may take, "
             "and the kernel ended this one for it."

@@ -233,13 +233,13 @@ def _reason(found: Mapping[str, Any]) -> str:
 
 
 def _limit(found: Mapping[str, Any]) -> str:
-    """The sentence about having passed it."""
+    """What a container is told that was ended because it had passed its own limit of host memory."""
     limit = found["HostConfig"].get("Memory") or 0
     return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
 
 
 def _by_the_kernel(kills: Sequence[OomKill], engine_id: str, limit: str, together: Together | None) -> str:
-    """Empty if the kernel has ended none of its processes."""
+    """Why the kernel ended a process of this container for lack of memory; empty if it has ended none."""
     for kill in reversed(kills):
         if engine_id in kill.group:
             if engine_id in kill.limit:

@@ -152,7 +152,7 @@ class ProcessEngine:
         self._tell_living(engine_id)
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
-        """Nothing to do: it gives no limits."""
+        """Nothing to do: this engine sets no limits of host memory."""
 
     def memory_left(self) -> int | None:
         return None

@@ -34,6 +34,6 @@ def finished(command: Command) -> Command | Response:
 
 
 def decided(command: Command) -> Response:
-    """The answer for a command about no single container."""
+    """The answer for a command that is about the host as a whole: the queue's order, the policy."""
     result = finished(command)
     return result if isinstance(result, Response) else Response(CommandAnswer(result).data)
