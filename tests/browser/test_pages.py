@@ -13,6 +13,7 @@ from tests.support.site import person
 from web import audit
 
 PAGES = ("overview", "container", "launch", "queue", "deciding", "history", "reports", "fairness")
+PAST = ("history", "reports", "fairness")  # of PAGES, those that show a day
 ROLES = ("viewer", "user", "operator", "admin")
 
 
@@ -33,7 +34,8 @@ def test_every_page_as_every_role_at_both_widths_and_in_both_themes(site, open_a
     card, made = scenes.a_busy_card()
     scenes.an_hour_of(card)
     scenes.a_life(made["c"], card)
-    scenes.a_day(card, [person("ann"), person("bob"), person("carla")], 9)
+    if name in PAST:
+        scenes.a_day(card, [person("ann"), person("bob"), person("carla")], 9)
     _write_log(site, made["c"])
     page = open_as("me", address(name, made), role=role)
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")
