@@ -98,13 +98,14 @@ class Containers:
             return
         if tenant.started_at is None and sighting.condition is not Condition.GONE:
             self._started(tenant, sighting)
-        # One that is being ended is not paused, only stopped for it, and perhaps by an earlier scheduler.
-        if sighting.condition is Condition.PAUSED and not tenant.paused and not tenant.killed:
+        if sighting.condition in (Condition.ENDED, Condition.GONE):
+            self._ended(tenant, sighting)
+        elif tenant.killed:
+            pass  # it is stopped or thawed for its end, and perhaps by an earlier scheduler: neither pause nor resume
+        elif sighting.condition is Condition.PAUSED and not tenant.paused:
             self._paused(tenant)
         elif sighting.condition is Condition.RUNNING and tenant.paused:
             self._resumed(tenant)
-        elif sighting.condition in (Condition.ENDED, Condition.GONE):
-            self._ended(tenant, sighting)
 
     def _started(self, tenant: Tenant, sighting: Sighting) -> None:
         tenant.engine_id = sighting.engine_id

@@ -267,3 +267,19 @@ async def test_launch_whose_calling_off_was_written_is_not_begun_again(host: Hos
     answer = await host.answer(launching)
     assert (answer.code, host.log(container)) == ("killed", "")
     assert (await host.get(container)).state == "killed"
+
+
+async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host: Host) -> None:
+    container = await host.launch("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done")
+    await host.says(container, "deaf")
+    paused = await host.command("pause", container)
+    assert paused.outcome == "done", paused.message
+    tenant = host.up.broker.tenants[str(container.pk)]
+    gently = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": 60.0})
+    host.up.commands.wake()
+    keeper = host.up.engine._living(tenant.engine_id).keeper
+    await eventually(lambda: not tree.is_frozen(keeper))
+    await host.up.containers.reconcile()
+    await host.command("kill", container)
+    await host.answer(gently)
+    assert [event.kind for event in await host.events(container)] == ["started", "paused", "killed", "ended"]
