@@ -13,9 +13,9 @@ from tests.faults.traced import IN_KEEPERS, KEEPER, ROOT
 ACTING = (
     "scheduler/store*.py", "scheduler/store/*.py", "scheduler/worker.py", "scheduler/containers/*.py",
     "scheduler/sessions/*.py", "scheduler/rounds/time_limits.py", "scheduler/rounds/measure.py",
-    "web/audit.py",
+    "web/audit/*.py",
 )  # fmt: skip
-PLAYS = ("everyday", "away", "refused")  # see plays.py
+PLAYS = ("everyday", "away", "refused", "swapped", "waits")  # see plays.py
 ENGINE = {
     "process": ("scheduler/engines/process/engine.py", "scheduler/engines/changes.py", KEEPER),
     "docker": ("scheduler/engines/docker/*.py", "scheduler/engines/changes.py"),

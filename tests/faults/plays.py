@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -183,3 +184,107 @@ class Refused(Scene):
         for id_, keeper, programs in self.world.containers_processes():
             if id_ == str(container.pk):
                 os.kill(keeper if self.world.docker is None else programs[0], signal.SIGKILL)
+
+
+class Swapped(Scene):
+    """GPU memory goes to host memory and comes back, waits for room, and ends while it is out."""
+
+    expected = {
+        "holder": (("killed", (137,), "Killed by", {**_KILLED, Kind.PAUSED: 2, Kind.UNPAUSED: 1}, 1),),
+        "waiter": (_BY_HAND,),
+        # Thawed to have its memory moved, and frozen again: as often as that is begun.
+        "ends": tuple(
+            ("killed", (137,), "Killed by", {**_KILLED, Kind.PAUSED: times, Kind.UNPAUSED: times}, 1)
+            for times in (1, 2, 3)
+        ),
+        "light": (("killed", (137,), "Killed by", {**_KILLED, Kind.PAUSED: 1}, 1),),
+    }
+
+    def play(self) -> None:
+        world = self.world
+        self._launch("holder", HOLD, gpu_memory=4 * GIB)
+        self._says("holder", "holding")
+        world.card("sim_card_speed 0 0")  # to move memory takes no time
+        self._launch("waiter", HOLD, gpu_memory=4 * GIB)
+        holder, waiter = self.made["holder"], self.made["waiter"]
+        world.until_state(waiter, "suspended")
+        self._done(world.do("pause", holder, free_memory=True))
+        world.until_state(holder, "swapped")
+        self._says("waiter", "holding")
+        self._done(world.do("pause", holder, free_memory=True))  # it is so already
+        self._done(world.do("resume", holder))
+        world.until(lambda: world.get(holder).paused_at is None, "the holder does not wait to come back")
+        self._done(world.do("kill", waiter, grace=0.0))
+        world.until_state(holder, "running")
+        self._done(world.do("pause", holder, free_memory=True))
+        self._launch("ends", "exec {workload} --bytes 512MiB --check 1MiB --hold 600", gpu_memory=GIB)
+        self._says("ends", "holding")
+        self._done(world.do("pause", self.made["ends"]))
+        self._done(world.do("pause", self.made["ends"], free_memory=True))  # frozen already
+        self._done(world.do("resume", self.made["ends"]))
+        world.until_state(self.made["ends"], "running")
+        self._launch("light", "exec sleep 600")
+        self._done(world.do("pause", self.made["light"], free_memory=True))  # it has nothing to free
+        for name in ("holder", "ends", "light"):
+            self._done(world.do("kill", self.made[name], grace=0.0))
+        for name in ("holder", "waiter", "ends", "light"):
+            self._done(world.do("remove", self.made[name]))
+        self._all_over()
+
+
+class Waits(Scene):
+    """Waits that end without memory: at once, in time, by the waiter's own end; quota lowered; two kills; a removal."""
+
+    expected = {
+        "holder": (("failed", (None,), "removed outside", _LIFE, 1), ("failed", (None, 137), "", _LIFE, 1)),
+        "never": (("failed", (2,), "", _LIFE, 1),),
+        "short": (("failed", (2,), "", _LIFE, 1),),
+        "goner": (("failed", (137, 143), "", _LIFE, 1), ("killed", (137, 143), "", _LIFE, 1)),
+        "twice": (("killed", (137,), "Killed by", _KILLED, 1),),
+        "shrunk": (_BY_HAND,),
+    }
+
+    def play(self) -> None:
+        world = self.world
+        take = "{workload} --bytes 3GiB --check 1MiB"
+        self._launch("holder", HOLD, gpu_memory=4 * GIB)
+        self._says("holder", "holding")
+        self._launched({
+            "never": self._begin("never", f"exec {take}", gpu_memory=4 * GIB, on_shortage="fail"),
+            "short": self._begin("short", f"exec {take}", gpu_memory=4 * GIB, max_wait_seconds=0.5),
+            "goner": self._begin("goner", f"exec {take}", gpu_memory=4 * GIB),
+            "twice": self._begin("twice", "trap '' TERM; echo deaf; while :; do sleep 1; done"),
+            "shrunk": self._begin("shrunk", "{workload} --bytes 256MiB --hold 600", gpu_memory=GIB),
+        })  # fmt: skip
+        for name in ("never", "short"):
+            world.until_state(self.made[name], "failed")
+        world.until_state(self.made["goner"], "suspended")
+        self._signal("goner", signal.SIGKILL)
+        world.until(lambda: world.get(self.made["goner"]).finished_at, "goner does not end")
+        self._done(world.do("change", self.made["shrunk"], gpu_memory=GIB // 2))
+        self._says("twice", "deaf")
+        first = world.begin("kill", self.made["twice"], grace=60.0)
+        world.until(lambda: Command.objects.get(pk=first.pk).taken_at, "the kill is not begun")
+        second = world.begin("kill", self.made["twice"], grace=0.0)
+        for command in (first, second):
+            self._done(world.outcome(command))
+        self._take_away("holder")
+        world.until(lambda: world.get(self.made["holder"]).finished_at, "the holder does not end")
+        self._done(world.do("kill", self.made["shrunk"], grace=0.0))
+        for name in self.made:
+            if world.get(self.made[name]).removed_at is None:
+                self._done(world.do("remove", self.made[name]))
+        self._all_over()
+
+    def _signal(self, name: str, number: int) -> None:
+        for id_, _, programs in self.world.containers_processes():
+            for pid in programs if id_ == str(self.made[name].pk) else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def _take_away(self, name: str) -> None:
+        """Somebody removes it by the engine's own means, or kills all of it."""
+        if self.world.docker is None:
+            self._signal(name, signal.SIGKILL)
+        else:
+            self.world.docker.remove_container(self.world.get(self.made[name]).engine_id, force=True)

@@ -247,8 +247,8 @@ class World:
         found = list(AllocationEvent.objects.filter(container=container).order_by("id"))
         return [event for event in found if not kinds or event.kind in kinds]
 
-    def card(self) -> list[dict[str, Any]]:
-        """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}."""
+    def card(self, order: str = "") -> list[dict[str, Any]]:
+        """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}, after it did as `order` says."""
         if self._nvml is None:
             (state,) = (path for path in (self.home / "card").iterdir() if path.suffix == "")
             env = {**os.environ, "GPUSHARE_SIM": str(state)}
@@ -256,7 +256,7 @@ class World:
                 [sys.executable, "-c", _NVML, str(BUILD)], env=env, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
-        self._nvml.stdin.write("\n")  # type: ignore[union-attr]
+        self._nvml.stdin.write(f"{order}\n")  # type: ignore[union-attr]
         self._nvml.stdin.flush()  # type: ignore[union-attr]
         gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())  # type: ignore[union-attr]
         return gpus
