@@ -46,17 +46,30 @@ def _next(state: State) -> GiveWay | None:
         return None
     if any(each.leaving or each.coming for each in state.containers.values()):
         return None
-    holders = [each for each in state.containers.values() if _may_go(state, each)]
-    holders.sort(key=lambda each: _rank(state, each))
+    holders = _holders(state)
     tried: Counter[str] = Counter()
     for request in _waiting(state) if holders else ():
-        could = [holder for holder in holders if _goes_for(state, holder, request)]
-        for need in _needs(state, request) if could and tried[request.gpu] < TRIED else ():
-            if going := _enough(state, need, could):
+        for need in _needs(state, request) if tried[request.gpu] < TRIED else ():
+            if going := _enough(state, need, request, holders):
                 tried[request.gpu] += 1
                 if whom := _served(state, going, request):
                     return GiveWay(going[0].id, whom, Mode.IDLE if _is_idle(state, going[0]) else Mode.ROTATE)
     return None
+
+
+def _holders(state: State) -> dict[str, list[Container]]:
+    """GPU → who may be asked to leave it, the first to go first; only those for whom there is room in host memory."""
+    left = state.giving_way.memory - sum(sum(each.out.values()) for each in state.containers.values())
+    able = [each for each in state.containers.values() if _may_go(state, each) and _size(each) <= left]
+    holders: dict[str, list[Container]] = {}
+    for holder in sorted(able, key=lambda each: _rank(state, each)):
+        for gpu in holder.leased:
+            holders.setdefault(gpu, []).append(holder)
+    return holders
+
+
+def _size(container: Container) -> int:
+    return sum(container.leased.values())
 
 
 def _may_go(state: State, container: Container) -> bool:
@@ -83,7 +96,7 @@ def _goes_for(state: State, holder: Container, request: Request) -> bool:
     if holder is waits or holder.priority > waits.priority or not _has_waited(state, request):
         return False
     rule = state.giving_way
-    cost = rule.seconds(sum(holder.leased.values())) + rule.seconds(sum(waits.quota.values()))
+    cost = rule.seconds(_size(holder)) + rule.seconds(sum(waits.quota.values()))
     return state.now - max(holder.held_since, request.since) >= max(rule.rotate, WORTH * cost)
 
 
@@ -113,23 +126,32 @@ def _needs(state: State, request: Request) -> Iterator[Mapping[str, int]]:
         yield whole
 
 
-def _enough(state: State, need: Mapping[str, int], holders: Sequence[Container]) -> list[Container]:
-    """The holders that make room for it, none of whom could stay; empty if all together would not, or none need go."""
-    going: list[Container] = []
+def _enough(
+    state: State, need: Mapping[str, int], request: Request, holders: Mapping[str, Sequence[Container]]
+) -> list[Container]:
+    """Those that make room for it, none of whom could stay; empty if all together would not, or none need go."""
+    going: dict[str, Container] = {}
     lacking = {gpu: amount - safety.free(state, gpu) for gpu, amount in need.items()}
-    for holder in holders:
-        if any(lacking[gpu] > 0 and gpu in holder.leased for gpu in lacking):
-            going.append(holder)
-            lacking = {gpu: amount - holder.leased.get(gpu, 0) for gpu, amount in lacking.items()}
-    if any(amount > 0 for amount in lacking.values()):
-        return []
-    for holder in reversed(going):
-        without = {gpu: amount + holder.leased.get(gpu, 0) for gpu, amount in lacking.items()}
-        if all(amount <= 0 for amount in without.values()):
-            going, lacking = [each for each in going if each is not holder], without
+    for gpu in need:
+        for holder in holders.get(gpu, ()):
+            if lacking[gpu] <= 0:
+                break
+            if holder.id not in going and _goes_for(state, holder, request):
+                going[holder.id] = holder
+                lacking = _with(lacking, holder, -1)
+        if lacking[gpu] > 0:
+            return []
+    for holder in sorted(going.values(), key=lambda each: _rank(state, each), reverse=True):
+        if all(amount <= 0 for amount in _with(lacking, holder, 1).values()):
+            del going[holder.id]
+            lacking = _with(lacking, holder, 1)
     taken = sum(sum(each.out.values()) for each in state.containers.values())
-    size = sum(sum(holder.leased.values()) for holder in going)
-    return going if taken + size <= state.giving_way.memory else []
+    chosen = sorted(going.values(), key=lambda each: _rank(state, each))
+    return chosen if taken + sum(map(_size, chosen)) <= state.giving_way.memory else []
+
+
+def _with(lacking: Mapping[str, int], holder: Container, sign: int) -> dict[str, int]:
+    return {gpu: amount + sign * holder.leased.get(gpu, 0) for gpu, amount in lacking.items()}
 
 
 def _served(state: State, going: Sequence[Container], request: Request) -> str | None:
