@@ -124,6 +124,7 @@ class _Lab:
         self.headroom: dict[int, int] = {}
         self.transfers: deque[tuple[int, bool]] = deque()  # (program, back); the first is under way
         self.state = State(policy=policy)
+        self.events: list[Event] = []
         self.now, self.ticking = 0.0, inf
         self.agenda: list[tuple[float, int, str, int, int]] = []  # (time, number, what, program, version)
         self.count = 0
@@ -132,22 +133,30 @@ class _Lab:
             self._at(program.arrives, "arrive", place)
 
     def play(self) -> Day:
+        self._handle()
         while self.agenda:
-            self.now, _, what, place, version = heappop(self.agenda)
-            if what == "tick":
-                if self.now == self.ticking:
-                    self.ticking = inf
-                    self._tell(Ticked(self.now))
-                    self._tick_in(LATER)
-                continue
-            run = self.runs.get(place)
-            if run and (run.ended or (what == "rings" and version != run.version)):
-                continue
+            self.now = self.agenda[0][0]
             if self.now > HORIZON:
                 raise RuntimeError(f"nobody is served any more: {self.state.waiting}")
-            getattr(self, f"_{what}")(place)
-            self._tick_in(SOON)
+            happened = False
+            while self.agenda and self.agenda[0][0] == self.now:
+                happened |= self._happen()
+            self._handle()
+            self._tick_in(SOON if happened else LATER)
         return self.day
+
+    def _happen(self) -> bool:
+        """Takes the next one off the agenda; returns whether it was more than a tick."""
+        _, _, what, place, version = heappop(self.agenda)
+        if what == "tick":
+            if self.now == self.ticking:
+                self.ticking = inf
+                self._tell(Ticked(self.now))
+            return False
+        run = self.runs.get(place)
+        if run is None or not (run.ended or (what == "rings" and version != run.version)):
+            getattr(self, f"_{what}")(place)
+        return True
 
     def _at(self, time: float, what: str, place: int = -1, version: int = 0) -> None:
         self.count += 1
@@ -162,13 +171,17 @@ class _Lab:
     # ---- the arbiter ----
 
     def _tell(self, *events: Event) -> None:
-        queue = [events]
-        while queue:
-            self.state, effects = handle(self.state, *queue.pop(0))
-            answers = [self._carry_out(effect) for effect in effects]
-            queue += [(answer,) for answer in answers if answer]
+        """All that happens at a moment is handed in together."""
+        self.events += events
 
-    def _carry_out(self, effect: Effect) -> Event | None:
+    def _handle(self) -> None:
+        while self.events:
+            events, self.events = self.events, []
+            self.state, effects = handle(self.state, *events)
+            for effect in effects:
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Granted() if effect.serial >= 0:
                 self.headroom[effect.session] = effect.extra
@@ -176,16 +189,15 @@ class _Lab:
                 run.loaded = True
                 self._go_on(effect.session)
                 self._pause(effect.session)
-                return Idle(self.now, effect.container, self.now)
+                self._tell(Idle(self.now, effect.container, self.now))
             case TakeBack():
                 mine = [key for key, run in self.runs.items() if run.gpu == effect.gpu]
                 taken = {key: idle for key in mine if (idle := self.headroom.pop(key, 0))}
-                return Returned(self.now, effect.gpu, taken, all=True)
+                self._tell(Returned(self.now, effect.gpu, taken, all=True))
             case GiveWay():
                 self._move(int(effect.container), back=False)
             case Restore():
                 self._move(int(effect.container), back=True)
-        return None
 
     # ---- programs ----
 
