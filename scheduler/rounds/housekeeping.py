@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from scheduler.store import Store
 from web.history.rollup import roll_up
+from web.people.signin import forget_sessions
 
 log = logging.getLogger(__name__)
 
@@ -25,5 +26,6 @@ class Housekeeping:
             await asyncio.sleep(EVERY)
             try:
                 await self._store.ask(roll_up, timezone.now())
+                await self._store.ask(forget_sessions, timezone.now())
             except DatabaseError as error:
-                log.warning("samples could not be rolled up, trying again in a minute: %s", error)
+                log.warning("the records could not be kept short, trying again in a minute: %s", error)

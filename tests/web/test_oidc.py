@@ -7,12 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.test import Client
 from django.urls import clear_url_caches
 
@@ -156,6 +158,14 @@ def test_somebody_who_is_switched_off_here_neither_stays_nor_comes_back(provider
     User.objects.update(is_active=False)
     assert browser.get("/").status_code == 302
     assert user_of(sign_in(provider)) is None
+
+
+def test_who_only_begins_is_counted_as_who_tries_to_sign_in(provider, settings):
+    """Each beginning is a session that the database keeps."""
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, sign_ins_a_minute=2)
+    answers = [Client().get("/oidc/authenticate/") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [302, 302, 429]
+    assert Session.objects.count() == 2
 
 
 def test_the_login_page_offers_it(provider):

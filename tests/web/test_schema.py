@@ -10,6 +10,7 @@ import schemathesis
 from django.core.wsgi import get_wsgi_application
 from django.urls import get_resolver
 from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 from hypothesis import HealthCheck, settings
 from rest_framework.test import APIClient
@@ -28,6 +29,12 @@ def test_the_document_is_valid_openapi():
     document = APIClient().get(URL).json()
     validate_schema(document)
     assert document["openapi"].startswith("3.")
+
+
+def test_a_stranger_costs_no_second_document(monkeypatch):
+    first = APIClient().get(URL).content
+    monkeypatch.setattr(SchemaGenerator, "get_schema", lambda *_, **__: pytest.fail("it is made anew"))
+    assert APIClient().get(URL).content == first
 
 
 def test_every_path_is_in_the_document():

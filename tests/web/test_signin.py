@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth import authenticate
+from django.contrib.sessions.models import Session
 from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from appliance.budgets import Budgets
@@ -114,6 +117,17 @@ def test_another_token_or_a_session_is_no_second_budget(bob, settings):
     assert (refused.status_code, refused["Retry-After"]) == (429, "1")
     assert "More than 2 requests a second" in refused.content.decode()
     assert client_for(bob).get("/api/v1/gpus/").status_code == 429
+
+
+def test_sessions_that_are_over_are_forgotten(bob):
+    browsers = [Client() for _ in range(3)]
+    for browser in browsers:
+        browser.force_login(bob)
+    now = timezone.now()
+    Session.objects.filter(pk=browsers[0].session.session_key).update(expire_date=now - timedelta(seconds=1))
+    signin.forget_sessions(now)
+    assert [browser.get("/").status_code for browser in browsers] == [302, 200, 200]
+    assert Session.objects.count() == 2
 
 
 @pytest.mark.parametrize("path", [URL, "/login/", "/admin/login/"])

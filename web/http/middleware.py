@@ -55,10 +55,13 @@ def keep_budgets(get_response: Respond) -> Respond:
     Behind the sessions. REST and the pages share it, so that nobody has two budgets.
     """
     sign_ins = {reverse("login"), reverse("admin:login"), reverse("sign-in")}
+    # Where a provider lets people in, looking there is the attempt: for each a session is kept.
+    begins = {reverse("oidc_authentication_init")} if settings.OIDC else set()
 
     def respond(request: HttpRequest) -> HttpResponseBase:
         try:
-            _spend(request, signs_in=request.method == "POST" and request.path in sign_ins)
+            posts = request.method == "POST" and request.path in sign_ins
+            _spend(request, signs_in=posts or request.path in begins)
         except Problem as problem:
             kind, content = rendered(request.path, problem)
             return HttpResponse(content, kind, problem.status, headers={"Retry-After": problem.retry_after})

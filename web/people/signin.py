@@ -7,11 +7,13 @@ authentication backend: Django asks it first, and a PermissionDenied from it end
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from math import ceil
 from typing import Any
 
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
@@ -106,3 +108,8 @@ def _keys(request: HttpRequest | None, username: str) -> tuple[str, str]:
 
 def _until(key: str) -> str:
     return f"{key}:until"
+
+
+def forget_sessions(now: datetime) -> None:
+    """Those that are over: Django keeps them until somebody takes them away."""
+    Session.objects.filter(expire_date__lt=now).delete()
