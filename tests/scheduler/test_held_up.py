@@ -20,7 +20,7 @@ import pytest
 from scheduler.sessions.server import Server
 from scheduler.sessions.wire import WIRE_VERSION, Frame, Type, pack
 from tests.scheduler.test_sockets import Welcoming
-from tests.support.attacks import Bystander, attack
+from tests.support.attacks import ATTACKS, Bystander, attack
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host
 from tests.support.raw import Raw
@@ -62,10 +62,7 @@ async def bystander(host: Host) -> AsyncIterator[None]:
     assert tenant.granted(gpu) == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["calls beyond the quota", "calls that wait", "RELEASED", "connections", "connections that say nothing",
-             "passed descriptors", "maps"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "output"])
 async def test_a_bystander_is_answered_during(host: Host, directory: Path, name: str) -> None:
     attacking = attack(name, directory)
     process = await asyncio.to_thread(attacking.__enter__)

@@ -81,6 +81,20 @@ def come_and_go():
 attacking()
 in_threads(8, come_and_go)
 """,
+    "processes": """
+def begin():
+    child = os.fork()
+    if child == 0:
+        try:
+            welcomed()
+        finally:
+            os._exit(0)
+    return child
+attacking()
+while True:
+    for child in [begin() for _ in range(8)]:
+        os.waitpid(child, 0)
+""",
     "connections that say nothing": """
 kept = []
 attacking()
