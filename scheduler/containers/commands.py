@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
-from scheduler.containers.intents import was_begun
+from scheduler.containers.intents import was_begun, was_called_off
 from scheduler.containers.launch import Launcher, called_off
 from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
@@ -175,7 +175,9 @@ class Commands:
                 return "It was removed."
             case CommandKind.KILL if command.pk in self._calling_off:
                 self._calling_off.discard(command.pk)
-                return "It was killed before it had started."
+                return called_off().message
+            case CommandKind.KILL if self._find(row) is None and was_called_off(row):
+                return called_off().message
             case CommandKind.KILL if self._find(row) is None and was_begun(command, row):
                 return "It has ended."
         return await self._steer(row, self._living(row), command)

@@ -54,5 +54,10 @@ def was_begun(command: Command, row: Container) -> bool:
     return command.taken_at is not None and row.kill_requested_at is not None
 
 
+def was_called_off(row: Container) -> bool:
+    """Whether its launch was to come to nothing, under an earlier scheduler."""
+    return row.kill_requested_at is not None and row.started_at is None
+
+
 def _pause(container: str, note: str) -> None:
     Command.objects.create(kind=Command.Kind.PAUSE, container_id=container, note=note)

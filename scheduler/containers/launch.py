@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from scheduler.containers import placement
 from scheduler.containers.consoles import Consoles
-from scheduler.containers.intents import Intents
+from scheduler.containers.intents import Intents, was_called_off
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Engine, EngineError, Launch, Progress
 from scheduler.gpus import Gpus
@@ -65,8 +65,8 @@ class Launcher:
             raise
 
     async def _start(self, row: Container, progress: Progress | None) -> None:
-        if row.kill_requested_at is not None:
-            raise called_off()  # under an earlier scheduler
+        if was_called_off(row):
+            raise called_off()
         # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
         promised = await self._store.promises.made(row) if row.node_id is not None else {}
         tenant = as_tenant(row, promised or await self._place(row, progress))

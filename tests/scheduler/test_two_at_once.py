@@ -262,8 +262,10 @@ async def test_launch_that_is_called_off_under_the_next_scheduler_leaves_no_sock
 async def test_launch_whose_calling_off_was_written_is_not_begun_again(host: Host) -> None:
     await host.stop()
     container, launching = await host.start_launch("sh", "-c", "echo began")
+    killing = await query(Command.objects.create, kind="kill", container=container)
     await query(Container.objects.filter(pk=container.pk).update, kill_requested_at=timezone.now())
     await host.start()
+    assert (await host.answer(killing)).outcome == "done"
     answer = await host.answer(launching)
     assert (answer.code, host.log(container)) == ("killed", "")
     assert (await host.get(container)).state == "killed"
