@@ -21,6 +21,7 @@ from collections.abc import Iterable
 class Closer:
     def __init__(self) -> None:
         self._waiting: dict[str, deque[int]] = {}  # container → descriptors; there while its thread is
+        self._threadless: set[str] = set()  # of these, those for which the host let no thread be started yet
         self._lock = threading.Lock()
 
     def close(self, container: str, descriptors: Iterable[int]) -> None:
@@ -31,7 +32,16 @@ class Closer:
                 queue.extend(descriptors)
             elif descriptors := deque(descriptors):
                 self._waiting[container] = descriptors
-                _thread.start_new_thread(self._run, (container, descriptors))  # Thread.start would wait here
+                self._threadless.add(container)
+        self.start()
+
+    def start(self) -> None:
+        """The threads that are wanted, as far as the host has memory for them; to be called again and again."""
+        with self._lock, contextlib.suppress(RuntimeError):
+            for container in list(self._threadless):
+                # Thread.start would wait here
+                _thread.start_new_thread(self._run, (container, self._waiting[container]))
+                self._threadless.discard(container)
 
     def waiting(self, container: str) -> int:
         """Descriptors of this container that are open still."""

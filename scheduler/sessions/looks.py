@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextlib
+import errno
 from collections.abc import Callable
 from typing import TypeVar, cast
 from weakref import WeakValueDictionary
@@ -31,7 +32,10 @@ class Looks:
 
 
 async def aside(call: Callable[[], T]) -> T:
-    """What `call` returns or raises, from a thread that even the end of the process does not wait for."""
+    """What `call` returns or raises, from a thread that even the end of the process does not wait for.
+
+    Raises OSError where none can be started.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -52,5 +56,8 @@ async def aside(call: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, result, failed)
 
-    _thread.start_new_thread(run, ())  # Thread.start would wait here until it runs
+    try:
+        _thread.start_new_thread(run, ())  # Thread.start would wait here until it runs
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "the host lets no thread be started") from error
     return await done

@@ -117,9 +117,10 @@ class Server:
             self._refusing.add(container)
 
     async def run(self) -> None:
-        """Restores the socket's folder when somebody has removed it, until cancelled."""
+        """Makes good what went wrong: a socket that somebody removed, what could not be closed. Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self.closer.start()
             for container in [container for container in self._listeners if not self._is_there(container)]:
                 self.complain(container, "its socket was removed; it is made again")
                 try:

@@ -1,0 +1,64 @@
+"""A host that lets no thread be started for a while: nothing is lost by it, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from scheduler.engines.process import tree
+from scheduler.sessions.closer import Closer
+from scheduler.sessions.looks import aside
+from tests.support.eventually import eventually
+from tests.support.host import Host
+
+
+class NoThreads:
+    """As where there is no memory for another stack."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, *_: Any, **__: Any) -> int:
+        self.asked += 1
+        raise RuntimeError("can't start new thread")
+
+
+async def test_what_could_not_be_closed_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    closer, (one, other) = Closer(), os.pipe()
+    with monkeypatch.context() as short:
+        short.setattr(_thread, "start_new_thread", NoThreads())
+        closer.close("one", [one])
+        closer.close("one", [other])
+    assert closer.waiting("one") == 2
+    closer.start()
+    await eventually(lambda: closer.waiting("one") == 0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(one)
+
+
+async def test_container_that_ends_meanwhile_ends_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end was told, and then again at each look, because its socket could not be closed."""
+    container = await host.launch("sh", "-c", "sleep 600")
+    with monkeypatch.context() as short:
+        threads = NoThreads()
+        short.setattr("scheduler.sessions.closer._thread.start_new_thread", threads)
+        short.setattr(host.up.server, "_refusing", set())
+        tree.signal_each(tree.descendants(host.up.engine._living(str(container.pk)).keeper), signal.SIGKILL)
+        await eventually(lambda: threads.asked)
+        await host.up.containers.reconcile()
+    await host.until(container, "failed")
+    await host.up.containers.reconcile()
+    assert [event.kind for event in await host.events(container)] == ["started", "ended"]
+
+
+async def test_look_that_no_thread_can_be_started_for_fails_like_one_without_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who asks for it hangs up then, and the program connects again; it was held for ever."""
+    monkeypatch.setattr("scheduler.sessions.looks._thread.start_new_thread", NoThreads())
+    with pytest.raises(OSError, match="no thread"):
+        await aside(os.getpid)
