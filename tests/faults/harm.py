@@ -116,10 +116,13 @@ class Reaper:
         if self.world.ground.postgres is not None:
             import psycopg
 
-            with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
+            connection = None
+            with contextlib.suppress(psycopg.OperationalError):  # it was killed just now
+                connection = psycopg.connect(os.environ["DATABASE_URL"])
                 connection.execute("LOCK TABLE web_container, web_command, web_claim IN EXCLUSIVE MODE")
-                yield
-                connection.rollback()
+            yield
+            if connection is not None:
+                connection.close()
             return
         database = sqlite3.connect(settings.DATABASES["default"]["NAME"], isolation_level=None, timeout=20)
         try:

@@ -21,7 +21,7 @@ from django.contrib.auth.models import Group, User
 from tests.faults.harm import Reaper
 from tests.faults.questions import ask
 from tests.faults.whole import Whole
-from tests.faults.world import GIB, MIB, PATIENCE, Wrong
+from tests.faults.world import GIB, MIB, PATIENCE, Wrong, retried
 from web.models import Container
 from web.people import tokens
 
@@ -91,7 +91,7 @@ class Person:
         self.wishes.append(wish)
         status, answer = self._ask("POST", "containers/", body, key=wish.name)
         if status in (201, 202):
-            wish.pk = answer.get("id") or str(Container.objects.get(name=wish.name).pk)
+            wish.pk = answer.get("id") or retried(lambda: str(Container.objects.get(launch_key=wish.name).pk))
         self.did[f"launch {status}"] += 1
 
     def _pause(self, wish: Wish) -> None:
