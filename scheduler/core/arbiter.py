@@ -225,6 +225,7 @@ def _not_moved(step: Step, event: NotMoved) -> None:
     known = step.state.containers.get(event.container)
     if known and event.seconds >= 0:
         _put(step, replace(known, leaving=False, coming=False, stays_until=step.state.now + event.seconds))
+        step.judge_again(known.id)
         step.timely = True
 
 

@@ -154,6 +154,7 @@ class Step:
         if request.back:
             self.came.add(request.container)
             self.touched.update(self.state.containers[request.container].quota)  # its other calls waited for this
+            self.judge_again(request.container)
         self.effects.append(
             Granted(
                 session=request.session,
@@ -223,6 +224,16 @@ class Step:
         container = self.state.containers[request.container]
         return container.fail_fast and not (request.back or container.out or container.leaving)
 
+    def judge_again(self, name: str) -> None:
+        """Its memory is where its program expects it: calls that were spared while it gave way are granted or fail."""
+        for request in self.state.waiting:
+            if request.container == name and not request.awaiting and self._fails(request):
+                self._judge(request)
+
+    def _judge(self, request: Request) -> None:
+        self._replace(request, replace(request, awaiting=frozenset([request.gpu])))
+        self._idle.add(request.gpu)
+
     def _replace(self, request: Request, by: Request) -> None:
         waiting = tuple(by if each is request else each for each in self.state.waiting)
         self.state = replace(self.state, waiting=waiting)
@@ -230,11 +241,9 @@ class Step:
     def _press(self) -> None:
         """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
         for request in self.state.waiting:
-            if not request.awaiting and (self._over_quota(request, request.bytes) or self._fails(request)):
-                # Another call of the container was faster, its quota shrank, or it is back: it is rejected, unless
-                # headroom is idle.
-                self._replace(request, replace(request, awaiting=frozenset([request.gpu])))
-                self._idle.add(request.gpu)
+            if self._over_quota(request, request.bytes) and not request.awaiting:
+                # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
+                self._judge(request)
         before, now = self.state.pressed, frozenset(safety.linked(self.state, {r.gpu for r in self.state.waiting}))
         self.state = replace(self.state, pressed=now)
         awaited = {gpu for call in self.state.waiting for gpu in call.awaiting}

@@ -18,6 +18,7 @@ from scheduler.core.events import (
     Idle,
     Needed,
     NotMoved,
+    Reason,
     Refused,
     Rejected,
     Restore,
@@ -242,6 +243,26 @@ def test_a_call_is_not_refused_for_shortage_while_its_container_gives_way():
     assert not any(isinstance(effect, Rejected) for effect in effects)
     effects = card.do(ContainerEnded(103, "2"))
     assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [4, 1]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_call_that_was_spared_is_refused_once_its_container_has_given_way_and_is_still_short(moved):
+    card = Card()
+    card.start(1, 4, quota=9, fail_fast=True)
+    card.idle(1)
+    card.start(3, 3)
+    card.start(2, 7)
+    card.tick(100)
+    assert not any(isinstance(effect, Rejected) for effect in card.do(Needed(101, 1, 2, "g", 5)))
+    if moved:
+        card.is_out(1, 102)
+        card.start(4, 3, 103)
+        effects = card.do(ContainerEnded(104, "2"))
+        assert Restore("1") in effects
+    else:
+        effects = card.do(NotMoved(102, "1"))
+    (rejected,) = [effect for effect in effects if isinstance(effect, Rejected)]
+    assert (rejected.container, rejected.reason) == ("1", Reason.SHORTAGE)
 
 
 def test_the_budget_of_host_memory_is_kept():
