@@ -14,6 +14,7 @@ _OTHERWISE = {
     "tty": "-t",
     "remove_when_done": "--rm",
     "on_shortage": "--wait/--fail",
+    "give_way": "--stay",
     "max_wait_seconds": "--max-wait",
     "ttl_seconds": "--ttl",
     "username": "--user",

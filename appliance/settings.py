@@ -245,6 +245,8 @@ GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notif
 GPUSHARE_SWAP_MEMORY = (
     environment.size("GPUSHARE_SWAP_MEMORY", "0") if environment.text("GPUSHARE_SWAP_MEMORY") else None
 )
+GPUSHARE_GIVE_WAY = environment.one_of("GPUSHARE_GIVE_WAY", "idle", "off", "rotate")  # who, to those who wait
+GPUSHARE_ROTATE_AFTER = environment.number("GPUSHARE_ROTATE_AFTER", 10)  # minutes, of waiting and of holding
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
 GPUSHARE_PRICE = environment.number("GPUSHARE_PRICE", 0)  # of one GiB of VRAM for an hour, in your currency
 GPUSHARE_DEFAULT_ROLE = environment.one_of(

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import fcntl
 import logging
+import math
 import os
 import resource
 import sys
@@ -29,6 +30,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.card.helper import CardHelper
+from scheduler.card.speeds import Speeds
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.ending import Ender
@@ -37,12 +39,13 @@ from scheduler.containers.launch import Launcher
 from scheduler.containers.leftovers import Leftovers
 from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
+from scheduler.containers.room import available
 from scheduler.containers.steering import Steering
-from scheduler.containers.swapping import Swapping, available
+from scheduler.containers.swapping import Swapping
 from scheduler.containers.takeover import TakeOver
 from scheduler.core import policies
-from scheduler.core.events import GpuSeen, Ticked
-from scheduler.core.state import State
+from scheduler.core.events import GivingWayChanged, GpuSeen, Ticked
+from scheduler.core.state import GivingWay, Mode, State
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
 from scheduler.engines.host_memory import HostMemory
@@ -57,6 +60,7 @@ from scheduler.rounds.idle import Idle
 from scheduler.rounds.measure import Measure
 from scheduler.rounds.samples import History
 from scheduler.rounds.showing import Showing
+from scheduler.rounds.stirring import Stirring
 from scheduler.rounds.time_limits import TimeLimits
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.grants import Grants
@@ -156,7 +160,10 @@ class Scheduler:
         await self.store.flush()
         await self.store.promises.nothing_held(except_by=list(self.broker.tenants))
         await self.ender.resume(self.containers.all())
+        self.swapping.speeds = Speeds.of(await self.store.records.moved())
         await self.swapping.start()
+        self.store.node(cannot_swap=self.swapping.why_not)
+        self._giving_way()
         await self.swapping.go_on()
         await stack.enter_async_context(self._background())
 
@@ -215,6 +222,7 @@ class Scheduler:
             lambda tenant, reason: self.ender.end(tenant, reason=reason),
             available() // 2 if budget is None else budget,
         )  # fmt: skip
+        self.swapping.moved = self._giving_way
         self.steering = Steering(self.containers, self.engine, self.broker, self.roster, self.swapping, self.store)
         self.commands = Commands(
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
@@ -224,6 +232,7 @@ class Scheduler:
         self.time_limits = TimeLimits(self.ender, self.containers, self.store)
         self.history = History(self.broker, self.store)
         self.idle = Idle(self.intents, self.broker, self.store)
+        self.stirring = Stirring(self.broker)
         self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(
             self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self.bypass.look,
@@ -238,6 +247,21 @@ class Scheduler:
         self.report.show_gpus()
         self.history.write(readings)
         await self.idle.look(readings)
+        await self.stirring.look()
+
+    def _giving_way(self) -> None:
+        """Tells the core who is to give way, and what that costs as far as it is known."""
+        speeds, minutes = self.swapping.speeds, settings.GPUSHARE_IDLE_MINUTES
+        rule = GivingWay(
+            mode=Mode.OFF if self.swapping.why_not else Mode(settings.GPUSHARE_GIVE_WAY),
+            idle=60 * minutes or math.inf,
+            rotate=60 * settings.GPUSHARE_ROTATE_AFTER,
+            out=speeds.rate("out"),
+            back=speeds.rate("back"),
+            memory=self.swapping.budget,
+        )
+        self.broker.tell(GivingWayChanged(self.broker.now(), rule))
+        self.store.node(moved=speeds.told())
 
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:

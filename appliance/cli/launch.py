@@ -82,6 +82,10 @@ def run(
         str | None, _option("ttl_seconds", metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")
     ] = None,
     guaranteed: Annotated[bool, typer.Option("--guaranteed", help="Reserve the whole quota from the start.")] = False,
+    give_way: Annotated[
+        bool,
+        typer.Option(f"--give-way/{flag('give_way')}", help="Whether others may have its GPU memory while it is idle."),
+    ] = True,
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:
@@ -133,9 +137,11 @@ def _body(given: Words, client: Client) -> Words:
         "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
         "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
         "ttl_seconds": _duration("ttl_seconds", given["ttl_seconds"]),
+        "give_way": None,
     }
     nothing: tuple[Any, ...] = ([], (), {})
-    return {
+    stays = {} if given["give_way"] else {"give_way": False}
+    return stays | {
         field: value
         for field, value in body.items()
         if value is not None and value is not False and value not in nothing  # 0 was given

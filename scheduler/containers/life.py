@@ -69,6 +69,7 @@ class Containers:
                 fail_fast=row.on_shortage == Shortage.FAIL,
                 max_wait=row.max_wait_seconds,
                 paused=tenant.paused,
+                gives_way=row.give_way,
                 running=running,
             ),
         )
@@ -144,6 +145,8 @@ class Containers:
             swap="",
             swapped_at=None,
             swapped=0,
+            gave_way="",
+            gave_way_to="",
             reason=reason[:500],
             **({"removed_at": now} if sighting.condition is Condition.GONE else {}),
         )

@@ -64,7 +64,8 @@ class Steering:
 
     async def resume(self, tenant: Tenant) -> str:
         """Lets it go on: at once, or when there is room for what was swapped out."""
-        await self._thaw(tenant)
+        if tenant.paused or not tenant.swap:  # what gave way is not frozen
+            await self._thaw(tenant)
         self._swapping.want_back(tenant)
         return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
 

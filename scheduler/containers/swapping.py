@@ -6,6 +6,9 @@ given it. If any of that fails, what was done is undone, and nothing has changed
 
 Back: the core lends it all that it had, like to any newcomer, and only then is it moved to the cards and unlocked.
 
+Who wants it out is a person (`out`; it is frozen then) or the core (`GiveWay`: it is not, and comes back when the core
+says so). Each `GiveWay` is answered by `SwappedOut` or `NotMoved`, each `Restore` by `CameBack`.
+
 How far it is stands in the container's row before each step (`Swap`), and what each process is in is asked of the
 driver; so whoever takes over brings it to its end. One transfer at a time: two would take twice as long each.
 """
@@ -15,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,12 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.card.speeds import Speeds
+from scheduler.containers import room
+from scheduler.containers.moving import Mover
 from scheduler.core.admission import size
-from scheduler.core.events import ContainerPaused, ContainerResumed, Returned
+from scheduler.core.events import CameBack, ContainerPaused, ContainerResumed, GiveWay, NotMoved, Returned, Stirred
+from scheduler.core.state import Mode
 from scheduler.engines.base import Engine, EngineError
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Session, Tenant
@@ -35,16 +43,17 @@ from web.models import Command, Swap
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 30.0  # in which what a process has given to its card must be done
-SLOWEST = 256 << 20  # bytes a second; a transfer that is slower has hung
-GRACE = 30.0  # seconds more
-ATTEMPTS = 6  # steps between any two states, and as many again
 AGAIN = 5.0  # seconds until what could not be brought back is tried again
-MEMINFO = Path("/proc/meminfo")
+LONGEST = 120.0  # between two tries where the driver does not answer, so that others get their turn
+GIVE_UP = 600.0  # seconds in which the driver has not answered once about a process that runs: its memory is lost
+STAYS = 600.0  # seconds in which one that could not give way is not asked to again
 
 
 class Swapping:
-    """`end` ends a container whose memory is lost, with a reason. `budget`: bytes of host memory, at most."""
+    """`end` ends a container whose memory is lost, with a reason. `budget`: bytes of host memory, at most.
+
+    `moved` is called after each transfer, which has changed the `speeds`.
+    """
 
     def __init__(
         self,
@@ -56,19 +65,24 @@ class Swapping:
         budget: int,
     ) -> None:
         self._card = card
+        self._mover = Mover(card)
         self._engine = engine
         self._broker = broker
         self._store = store
         self._end = end
-        self._budget = budget
+        self.budget = budget
+        self.speeds = Speeds({})
+        self.moved: Callable[[], None] = lambda: None
         self._transfer = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._hung: dict[str, float] = {}  # container → since when the driver does not answer
         broker.restore = self._come
+        broker.give_way = self._give_way
         self.why_not = "The scheduler is starting."
 
     async def start(self) -> None:
         """Finds out whether this machine can do it."""
-        self.why_not = await self._card.why_not() if self._budget else "Swapping is off: GPUSHARE_SWAP_MEMORY is 0."
+        self.why_not = await self._card.why_not() if self.budget else "Swapping is off: GPUSHARE_SWAP_MEMORY is 0."
         if self.why_not:
             log.info("VRAM cannot be moved to host memory: %s", self.why_not)
 
@@ -82,60 +96,80 @@ class Swapping:
 
     async def out(self, tenant: Tenant, why: str) -> str:
         """Returns a sentence on what came free. Raises Problem, and nothing has changed."""
-        if tenant.swap == Swap.OUT:
-            self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
-            return "Its GPU memory is in host memory already."
         if tenant.swap == Swap.LEAVING:
             async with self._transfer:
-                pass  # what an earlier scheduler had begun is undone by then
+                pass  # it gives way, or what an earlier scheduler had begun is undone
+        if tenant.is_out:
+            return self._stays_out(tenant)
         if tenant.swap:
             raise Problem("swapping", "Its GPU memory is just being moved. Try again in a moment.", 409)
         if not _holders(tenant):
             return "It held no GPU memory."
         async with self._transfer:
-            self._require_room(tenant)  # now: another may have taken it while this one waited for its turn
+            if tenant.is_out:  # it gave way while this one waited for its turn
+                return self._stays_out(tenant)
+            self._require_room(tenant)  # now: another may have taken it meanwhile
+            # From here on none of its processes gets more, so nobody but these holds anything when they are out.
+            self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
             begun = time.monotonic()
             await self._move_out(tenant)
             await self._is_out(tenant, why, time.monotonic() - begun)
         return f"{size(_out(tenant))} of GPU memory came free in {time.monotonic() - begun:.1f} s."
 
+    def _stays_out(self, tenant: Tenant) -> str:
+        self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
+        self._store.container(tenant.id, gave_way="", gave_way_to="")
+        return "Its GPU memory is in host memory already."
+
+    def _give_way(self, told: GiveWay) -> None:
+        tenant, whom = self._broker.tenants[told.container], self._broker.tenants.get(told.whom)
+        self._begin(tenant, self._go(tenant, whom.name if whom else "", told.why))
+
+    async def _go(self, tenant: Tenant, whom: str, why: Mode) -> None:
+        async with self._transfer:
+            if tenant.swap or tenant.finished:
+                return  # a person was faster, and what became of that is told
+            try:
+                if tenant.paused:
+                    raise Problem("paused", "It was paused meanwhile.", 409)
+                self._require_room(tenant)
+            except Problem as problem:
+                self._stays(tenant, whom, problem)
+                self._broker.tell(NotMoved(self._broker.now(), tenant.id, STAYS))
+                return
+            begun = time.monotonic()
+            try:
+                await self._move_out(tenant)
+                was = "It was idle" if why is Mode.IDLE else "It had its time"
+                sentence = f'{was}, and gave way to "{whom}".'
+                await self._is_out(tenant, sentence, time.monotonic() - begun, gave_way=why.value, gave_way_to=whom)
+            except Problem as problem:  # what was done is undone, or will be, and the core is told then
+                self._stays(tenant, whom, problem)
+
+    def _stays(self, tenant: Tenant, whom: str, problem: Problem) -> None:
+        if not tenant.finished:
+            log.warning("container %s did not give way: %s", tenant.name, problem.message)
+            self._store.event("not_moved", tenant.id, detail=f'It was to give way to "{whom}". {problem.message}')
+
     def _require_room(self, tenant: Tenant) -> None:
         if self.why_not:
             raise Problem("cannot_swap", f"Its GPU memory cannot be freed: {self.why_not}", 409)
-        needed = sum(tenant.used(gpu) for gpu in tenant.quota)
-        taken = sum(_out(other) for other in self._broker.tenants.values())
-        if taken + needed > self._budget:
-            raise Problem(
-                "no_host_memory",
-                f"Its {size(needed)} do not fit into host memory: of the {size(self._budget)} that may be used "
-                f"for this {size(taken)} are taken (GPUSHARE_SWAP_MEMORY).",
-                409,
-            )
-        if needed > (there := available()):
-            raise Problem("no_host_memory", f"Its {size(needed)} do not fit: the host has {size(there)} left.", 409)
-        if (left := self._engine.memory_left()) is not None and needed > left:
-            raise Problem(
-                "no_host_memory",
-                f"Its {size(needed)} do not fit: all containers together may take {size(left)} more of host memory "
-                "(GPUSHARE_HOST_MEMORY).",
-                409,
-            )
+        room.require(tenant, self._broker.tenants.values(), self.budget, self._engine.memory_left())
 
     async def _move_out(self, tenant: Tenant) -> None:
-        # From here on none of its processes gets more, so nobody but these holds anything when they are out.
-        self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
         self._take_back_headroom(tenant)
         sessions = _holders(tenant)
         await self._stage(tenant, Swap.LEAVING)
         try:
             await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
             for session in sessions:
-                await self._make(session, State.LOCKED)
+                await self._mover.stop(session)
             self._take_back_headroom(tenant)
             for session in sessions:
-                await self._make(session, State.CHECKPOINTED)
+                await self._mover.out(session)
         except (CardError, EngineError) as error:
-            await self._undo(tenant, sessions)
+            cannot = isinstance(error, CardError) and error.why is Why.CANNOT
+            await self._undo(tenant, sessions, inf if cannot else STAYS)
             raise Problem("cannot_swap", f"Its GPU memory could not be freed: {error}", 409) from error
 
     def _take_back_headroom(self, tenant: Tenant) -> None:
@@ -143,25 +177,29 @@ class Swapping:
             taken = {id_: got for id_, lease in tenant.leases(gpu).items() if (got := lease.take_back())}
             self._broker.tell(Returned(self._broker.now(), gpu, taken))
 
-    async def _undo(self, tenant: Tenant, sessions: list[Session]) -> None:
-        """Everything is as it was, at once or as soon as the driver answers; what it has lost ends the container."""
+    async def _undo(self, tenant: Tenant, sessions: list[Session], stays: float = STAYS) -> None:
+        """Everything is as it was, at once or as soon as the driver answers; what it has lost ends the container.
+
+        It is not asked to give way for so many seconds (`stays`).
+        """
         for session in sessions:
             try:
-                await self._await_answer(session)
-                await self._bring(session)
+                await self._mover.await_answer(session)
+                await self._mover.back(session)
             except CardError as error:
-                if error.state is State.FAILED:
-                    await self._lost(tenant, error)
-                    return
                 log.error("container %s is stopped on its card, and will go on later: %s", tenant.name, error)
-                self._later(tenant, partial(self._undo, tenant, sessions))
+                await self._not_yet(tenant, error, partial(self._undo_in_turn, tenant, sessions, stays))
                 return
+        self._hung.pop(tenant.id, None)
         await self._lower_memory(tenant)
         await self._stage(tenant, "")
         if not tenant.paused:
             self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
+        self._broker.tell(NotMoved(self._broker.now(), tenant.id, stays))
 
-    async def _is_out(self, tenant: Tenant, why: str, seconds: float) -> None:
+    async def _is_out(
+        self, tenant: Tenant, why: str, seconds: float, gave_way: str = "", gave_way_to: str = ""
+    ) -> None:
         if tenant.finished:
             raise Problem("container_ended", f'"{tenant.name}" has ended.', 409)
         for gpu in tenant.quota:
@@ -173,21 +211,30 @@ class Swapping:
                     detail=f"{why} It took {seconds:.2f} s.",
                 )  # fmt: skip
         swapped = sum(tenant.granted(gpu) for gpu in tenant.quota)
-        self._store.container(tenant.id, swapped_at=timezone.now(), swapped=swapped)
+        self._store.container(
+            tenant.id, swapped_at=timezone.now(), swapped=swapped, gave_way=gave_way, gave_way_to=gave_way_to
+        )
+        tenant.gave_way = gave_way
+        self._note("out" if tenant.was_out else "first", swapped, seconds)
+        tenant.was_out = True
         await self._stage(tenant, Swap.OUT)
         self._broker.swapped_out(tenant)
 
+    def _note(self, kind: str, size: int, seconds: float) -> None:
+        self.speeds.note(kind, size, seconds)
+        self.moved()
+
     # ---- back ----
 
-    def want_back(self, tenant: Tenant) -> None:
+    def want_back(self, tenant: Tenant, since: float | None = None) -> None:
         """Puts it into the queue, unless it is frozen; it is brought back when there is room."""
-        if tenant.swap == Swap.OUT and not tenant.paused:
+        if tenant.is_out and not tenant.paused:
             self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
-            self._broker.want_back(tenant)
+            self._broker.want_back(tenant, since)
 
     def _come(self, container: str) -> None:
         tenant = self._broker.tenants.get(container)
-        if tenant is not None and tenant.swap == Swap.OUT:
+        if tenant is not None and tenant.is_out:
             self._begin(tenant, self._bring_back(tenant))
 
     def _begin(self, tenant: Tenant, what: Coroutine[Any, Any, None]) -> None:
@@ -195,9 +242,9 @@ class Swapping:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    def _later(self, tenant: Tenant, what: Callable[[], Awaitable[None]]) -> None:
+    def _later(self, tenant: Tenant, what: Callable[[], Awaitable[None]], after: float = AGAIN) -> None:
         async def later() -> None:
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(after)
             await what()
 
         self._begin(tenant, later())
@@ -207,86 +254,64 @@ class Swapping:
             if not tenant.swap or _out(tenant) or tenant.killed or tenant.finished:
                 return  # it is back already, or was called off while it waited for its turn
             if tenant.paused:  # from outside: a frozen process does not answer, and all others would wait with it
+                self._broker.tell(NotMoved(self._broker.now(), tenant.id))
                 self._later(tenant, partial(self._bring_back, tenant))
                 return
             begun, had = time.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
             try:
                 await self._stage(tenant, Swap.COMING)
                 for session in list(tenant.sessions.values()):
-                    await self._bring(session)
+                    await self._mover.back(session)
             except CardError as error:
-                await self._not_back(tenant, error)
+                # There was less room than the card had said, or it does not answer. It keeps what it was lent
+                # meanwhile: some of its processes may be back already.
+                log.error("container %s was not brought back, and will be later: %s", tenant.name, error)
+                self._broker.tell(NotMoved(self._broker.now(), tenant.id))
+                await self._not_yet(tenant, error, partial(self._bring_back, tenant))
                 return
             if tenant.killed or tenant.finished:
                 return
-            await self._lower_memory(tenant)
-            for gpu, held in had.items():
-                if held:
-                    tenant.told[gpu] = held
-                    self._store.event(
-                        "swapped_in", tenant.id, gpu=gpu, size=held, used_after=held,
-                        detail=f"It took {time.monotonic() - begun:.2f} s.",
-                    )  # fmt: skip
-            if not any(had.values()):
-                self._store.event("swapped_in", tenant.id, detail="Its processes that had GPU memory have ended.")
-            self._store.container(tenant.id, swapped_at=None, swapped=0)
-            await self._stage(tenant, "")
+            await self._is_back(tenant, had, time.monotonic() - begun)
         self._broker.changed(tenant.id)
 
-    async def _not_back(self, tenant: Tenant, error: CardError) -> None:
-        """There was less room than the card had said, or it does not answer: later. What is lost ends it.
+    async def _is_back(self, tenant: Tenant, had: Mapping[str, int], seconds: float) -> None:
+        """`had`: bytes by GPU, as it has them again."""
+        self._hung.pop(tenant.id, None)
+        await self._lower_memory(tenant)
+        why = "It computes again. " if tenant.gave_way == Mode.IDLE else ""
+        for gpu, held in had.items():
+            if held:
+                tenant.told[gpu] = held
+                self._store.event(
+                    "swapped_in", tenant.id, gpu=gpu, size=held, used_after=held,
+                    detail=f"{why}It took {seconds:.2f} s.",
+                )  # fmt: skip
+        if not any(had.values()):
+            self._store.event("swapped_in", tenant.id, detail="Its processes that had GPU memory have ended.")
+        self._store.container(tenant.id, swapped_at=None, swapped=0, gave_way="", gave_way_to="")
+        tenant.gave_way = ""
+        self._note("back", sum(had.values()), seconds)
+        await self._stage(tenant, "")
+        self._broker.tell(CameBack(self._broker.now(), tenant.id))
+        self._broker.tell(Stirred(self._broker.now(), tenant.id))  # however long it was idle before
 
-        It keeps what it was lent meanwhile: some of its processes may be back already.
-        """
+    async def _not_yet(self, tenant: Tenant, error: CardError, again: Callable[[], Awaitable[None]]) -> None:
+        """It is tried again, ever later where the driver does not answer. What is lost ends it."""
         if error.state is State.FAILED:
             await self._lost(tenant, error)
-            return
-        log.error("container %s was not brought back, and will be later: %s", tenant.name, error)
-        self._later(tenant, partial(self._bring_back, tenant))
+        elif error.why is not Why.HUNG:
+            self._later(tenant, again)
+        else:
+            now = time.monotonic()
+            hung = now - self._hung.setdefault(tenant.id, now)
+            if hung > GIVE_UP and not _is_stopped(error.pid):
+                await self._lost(tenant, error)
+            else:
+                self._later(tenant, again, min(max(AGAIN, hung), LONGEST))
 
     async def _lost(self, tenant: Tenant, error: CardError) -> None:
         log.error("container %s has lost its GPU memory: %s", tenant.name, error)
         await self._end(tenant, f"Its GPU memory was lost on the way to or from host memory: {error}"[:500])
-
-    # ---- one process ----
-
-    async def _await_answer(self, session: Session) -> None:
-        """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it."""
-        if session.ended:
-            return
-        try:
-            await self._card.unlock(session.pid, GRACE)
-        except CardError as error:
-            if error.why is Why.HUNG:
-                raise
-
-    async def _bring(self, session: Session) -> None:
-        await self._make(session, State.RUNNING)
-
-    async def _make(self, session: Session, wanted: State) -> None:
-        """Whatever state it is in, step by step it comes to be in this one, unless it ends. Raises CardError.
-
-        What was asked for before and got no answer may be done only now, so each step is asked for again.
-        """
-        for _ in range(ATTEMPTS):
-            state = await self._state(session)
-            if state in (wanted, State.UNKNOWN):
-                return
-            if state is State.FAILED:
-                raise CardError(Why.FAILED, session.pid, f"The driver gave process {session.pid} up.", state)
-            try:
-                if state is State.CHECKPOINTED:
-                    await self._card.restore(session.pid, _patience(session))
-                elif state is State.RUNNING:
-                    await self._card.lock(session.pid, LOCK_SECONDS)
-                elif wanted is State.RUNNING:
-                    await self._card.unlock(session.pid, GRACE)
-                else:
-                    await self._card.checkpoint(session.pid, _patience(session))
-            except CardError as error:
-                if error.why not in (Why.NOT_THERE, Why.WRONG_STATE):
-                    raise
-        raise CardError(Why.BUSY, session.pid, f"Process {session.pid} did not come to rest.")
 
     # ---- over a restart ----
 
@@ -295,28 +320,19 @@ class Swapping:
         commands = await self._store.records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
         for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap and not tenant.killed]:
-            if tenant.swap == Swap.LEAVING:
-                self._begin(tenant, self._undo_in_turn(tenant))  # its command, carried out again, waits for that
+            if tenant.swap == Swap.LEAVING:  # its command, carried out again, waits for that
+                self._begin(tenant, self._undo_in_turn(tenant, list(tenant.sessions.values())))
             elif tenant.swap == Swap.COMING:
                 self._begin(tenant, self._bring_back(tenant))
-            elif not tenant.paused and tenant.id not in by_command:
-                self.want_back(tenant)
+            elif not tenant.paused and tenant.id not in by_command and _wants_back(tenant):
+                self.want_back(tenant, tenant.waited_since)
 
-    async def _undo_in_turn(self, tenant: Tenant) -> None:
+    async def _undo_in_turn(self, tenant: Tenant, sessions: list[Session], stays: float = 0.0) -> None:
         async with self._transfer:
-            await self._undo(tenant, list(tenant.sessions.values()))
+            if tenant.swap == Swap.LEAVING and not tenant.finished:
+                await self._undo(tenant, sessions, stays)
 
     # ---- helpers ----
-
-    async def _state(self, session: Session) -> State:
-        if session.ended:
-            return State.UNKNOWN
-        try:
-            return await self._card.state(session.pid, GRACE)
-        except CardError as error:
-            if error.why is Why.NOT_THERE:
-                return State.UNKNOWN
-            raise
 
     async def _lower_memory(self, tenant: Tenant) -> None:
         try:
@@ -348,11 +364,14 @@ def _out(tenant: Tenant) -> int:
     return sum(tenant.out(gpu) for gpu in tenant.quota)
 
 
-def _patience(session: Session) -> float:
-    return GRACE + sum(lease.granted for lease in session.leases.values()) / SLOWEST
+def _wants_back(tenant: Tenant) -> bool:
+    """Of one that is out and not frozen: it waits to come back, or was resumed, or was not done when it gave way."""
+    return tenant.gave_way != Mode.IDLE or tenant.waited_since is not None
 
 
-def available() -> int:
-    """Bytes of host memory that programs can still get, by the kernel's own estimate."""
-    fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) << 10
+def _is_stopped(pid: int) -> bool:
+    """By a signal, or a debugger: it cannot answer, and may go on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False

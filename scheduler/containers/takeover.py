@@ -76,7 +76,7 @@ class TakeOver:
         tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
-        tenant.swap = row.swap
+        tenant.swap, tenant.gave_way = row.swap, row.gave_way
         tenant.paused = row.paused_at is not None
         tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None

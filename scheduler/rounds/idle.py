@@ -1,4 +1,7 @@
-"""Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and does more if configured."""
+"""Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and does more if configured.
+
+The core is told as well, before they count as idle: who gives way to those who wait is its decision.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.intents import Intents
+from scheduler.core import events
 from scheduler.gpus import Reading
 from scheduler.rounds.samples import busy
 from scheduler.sessions.broker import Broker
@@ -20,6 +24,8 @@ from web.models import Container
 from web.services import warning
 
 log = logging.getLogger(__name__)
+
+TOLD_AFTER = 10.0  # seconds without computing
 
 
 class Idle:
@@ -33,23 +39,42 @@ class Idle:
         self._broker = broker
         self._store = store
         self._since: dict[str, float] = {}
+        self._told: set[str] = set()  # to the core: they compute nothing
 
     async def look(self, readings: Mapping[str, Reading]) -> None:
         tenants = self._broker.tenants
         self._since = {id_: since for id_, since in self._since.items() if id_ in tenants}
+        self._told &= self._since.keys()
         for tenant in list(tenants.values()):
-            if self._is_working(tenant, readings):
+            if tenant.swap:
+                self._since.pop(tenant.id, None)  # stirring.py looks at these
+                self._unmark(tenant)
+            elif self._is_working(tenant, readings):
                 self._since.pop(tenant.id, None)
+                self._tell_working(tenant)
                 self._unmark(tenant)
             elif tenant.paused:
                 self._since.pop(
                     tenant.id, None
                 )  # a paused container cannot compute: its time begins anew when it is resumed
+                self._tell_working(tenant)
             else:
                 since = self._since.setdefault(tenant.id, self._broker.now())
                 seconds = self._broker.now() - since
+                self._tell_idle(tenant, since)
                 if seconds >= 60 * settings.GPUSHARE_IDLE_MINUTES and not tenant.idle:
                     await self._mark(tenant, seconds)
+
+    def _tell_idle(self, tenant: Tenant, since: float) -> None:
+        now, enough = self._broker.now(), min(TOLD_AFTER, self._broker.state.giving_way.idle)
+        if tenant.id not in self._told and now - since >= enough:
+            self._told.add(tenant.id)
+            self._broker.tell(events.Idle(now, tenant.id, since))
+
+    def _tell_working(self, tenant: Tenant) -> None:
+        if tenant.id in self._told:
+            self._told.discard(tenant.id)
+            self._broker.tell(events.Stirred(self._broker.now(), tenant.id))
 
     def _is_working(self, tenant: Tenant, readings: Mapping[str, Reading]) -> bool:
         """Also true where it cannot be known: idle is only who certainly does not compute."""

@@ -20,6 +20,7 @@ from scheduler.core.events import (
     Admitted,
     Effect,
     Event,
+    GiveWay,
     Granted,
     Needed,
     OverheadMeasured,
@@ -65,6 +66,7 @@ class Broker:
         self.changed = changed  # called with the container whose memory or waiting has changed
         self.answered: Callable[[Tenant], None] = lambda tenant: None  # fewer of its calls are open
         self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
+        self.give_way: Callable[[GiveWay], None] = lambda told: None  # one is to be moved out
         self.records = Records(journal, lambda: self.state.policy)
         self._later: deque[Event] = deque()
         self._telling = False
@@ -111,6 +113,8 @@ class Broker:
                     self.records.suspended(tenant, self.sessions[session], effect, waited)
                 case Restore(container):
                     self.restore(container)
+                case GiveWay():
+                    self.give_way(effect)
                 case Admitted() | Refused():
                     pass  # the answer to whoever asked
         if self.state.waiting is not waiting:

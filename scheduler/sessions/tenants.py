@@ -17,6 +17,7 @@ from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease, LeasePage
 from shim.binding import EXHAUSTED
+from web.models import Swap
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +68,8 @@ class Tenant:
     called_off: bool = False  # before its start was told of: whatever the engine still sees of it is nobody's business
     paused: bool = False
     swap: str = ""  # how far its swapping is: Swap
+    gave_way: str = ""  # why it gave way, if it has: Mode
+    was_out: bool = False  # its memory has been in host memory: the first time is slower
     idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None
     suspended_before: float = 0.0  # seconds, ended waits only
@@ -76,6 +79,11 @@ class Tenant:
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     reason: str = ""  # why it is being ended, if it is
     end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_out(self) -> bool:
+        """Its memory is in host memory, and on no card."""
+        return self.swap == Swap.OUT
 
     def leases(self, gpu: str) -> dict[int, Lease]:
         """Session → lease, of those that have one on this GPU."""

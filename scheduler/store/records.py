@@ -8,7 +8,7 @@ from typing import Any
 from django.db import models
 
 from scheduler.store.database import Database, Here
-from web.models import AllocationEvent, Claim, Command, Container
+from web.models import AllocationEvent, Claim, Command, Container, Node
 
 
 class Records:
@@ -34,6 +34,10 @@ class Records:
             if gpu in uuids:
                 told.setdefault(str(container), {})[uuids[gpu]] = used
         return told
+
+    async def moved(self) -> dict[str, list[float]]:
+        """What moving memory to and from this host's has taken so far (`Speeds`)."""
+        return await self._ask(_moved, self._here.node)
 
     async def leftovers(self) -> list[Container]:
         """Ended containers that the engine still has, though they were to be removed when done."""
@@ -63,6 +67,10 @@ def _told(node: int) -> list[tuple[Any, int, int]]:
     claims = Claim.objects.filter(container__node=node, container__in=Container.objects.live().order_by())
     known = claims.order_by().annotate(said=models.Subquery(last)).filter(said__isnull=False)
     return list(known.values_list("container", "gpu", "said"))
+
+
+def _moved(node: int) -> dict[str, list[float]]:
+    return dict(Node.objects.values_list("moved", flat=True).get(pk=node))
 
 
 def _leftovers(node: int) -> list[Container]:

@@ -155,7 +155,7 @@ async def test_killed_while_out(host: Host) -> None:
 
 async def test_without_host_memory_to_spare_it_is_refused_with_the_figures(host: Host) -> None:
     container = await holder(host)
-    host.up.swapping._budget = GIB
+    host.up.swapping.budget = GIB
     answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code) == ("refused", "no_host_memory")
     assert "of the 1 GiB that may be used for this" in answer.message

@@ -13,7 +13,7 @@ import pytest
 
 import shim.sim
 from scheduler.card.helper import CardError, Done, State, Why
-from scheduler.containers import swapping
+from scheduler.containers import moving, swapping
 from scheduler.engines.base import EngineError
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, query
@@ -37,7 +37,7 @@ async def asked(host: Host, kind: str, container: Container, **arguments: object
 
 async def test_two_pauses_at_once_do_not_take_the_same_host_memory(host: Host) -> None:
     one, two = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
-    host.up.swapping._budget = 2 * GIB  # each holds 1 GiB and a context
+    host.up.swapping.budget = 2 * GIB  # each holds 1 GiB and a context
     async with host.up.swapping._transfer:  # both wait for their turn
         commands = [await asked(host, "pause", each, free_memory=True) for each in (one, two)]
     outcomes = [(await host.answer(command)).outcome for command in commands]
@@ -95,8 +95,8 @@ async def test_a_freeze_that_fails_after_the_memory_is_out_brings_it_back(
 
 async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that was stopped from outside takes the lock once it goes on, and nobody waits for it any more."""
-    monkeypatch.setattr(swapping, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr(swapping, "GRACE", 0.2)
+    monkeypatch.setattr(moving, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(moving, "GRACE", 0.2)
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await holder(host)
     (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()

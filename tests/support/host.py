@@ -31,6 +31,14 @@ BUILD = ROOT / ".build"
 MIB = 1 << 20
 GIB = 1 << 30
 T = TypeVar("T")
+RUN = """
+import os, django
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
+django.setup()
+{prelude}
+from django.core.management import call_command
+call_command("runscheduler")
+"""
 
 
 async def query(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -40,9 +48,13 @@ async def query(function: Callable[..., T], *arguments: Any, **options: Any) -> 
 
 
 class SeparateScheduler:
-    """`manage.py runscheduler` as a process of its own, on the test's database: for killing it."""
+    """`manage.py runscheduler` as a process of its own, on the test's database: for killing it.
 
-    def __init__(self, home: Path, **environment: str) -> None:
+    `prelude`: what is run in it before.
+    """
+
+    def __init__(self, home: Path, prelude: str = "", **environment: str) -> None:
+        self._code = RUN.format(prelude=prelude)
         self._environment = {
             **os.environ,
             "GPUSHARE_HOME": str(home),
@@ -60,7 +72,7 @@ class SeparateScheduler:
             return
         begun = timezone.now()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, str(ROOT / "manage.py"), "runscheduler", env=self._environment
+            sys.executable, "-c", self._code, cwd=ROOT, env=self._environment
         )
         async with asyncio.timeout(30):
             while not await query(Node.objects.filter(seen_at__gte=begun).exists):

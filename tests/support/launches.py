@@ -22,6 +22,7 @@ GIVEN: dict[str, Any] = {
     "cpus": 1.5,
     "priority": -3,
     "guaranteed": True,
+    "give_way": False,
     "remove_when_done": True,
     "interactive": True,
     "tty": True,

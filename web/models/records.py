@@ -47,6 +47,10 @@ class Node(models.Model):
     late = models.FloatField(default=0, help_text="Seconds: the longest that its decisions were held up lately.")
     engine_error = models.CharField(max_length=500, blank=True, help_text="Why the engine is away; empty if it is not.")
     outdated = models.JSONField(default=list, help_text="What of the engine is older than it should be: sentences.")
+    cannot_swap = models.CharField(
+        max_length=500, blank=True, help_text="Why VRAM cannot be moved to host memory here; empty if it can."
+    )
+    moved = models.JSONField(default=dict, help_text="{first, out, back: [bytes, seconds]}: transfers so far, lately.")
 
     def __str__(self) -> str:
         return self.name
@@ -105,6 +109,11 @@ class Swap(models.TextChoices):
     COMING = "coming"  # there is room for it again, and it is being brought back
 
 
+class GaveWay(models.TextChoices):
+    IDLE = "idle"  # it computed nothing
+    ROTATE = "rotate"  # it had its time
+
+
 class ContainerQuerySet(models.QuerySet["Container"]):
     def live(self) -> ContainerQuerySet:
         """Those that have not ended."""
@@ -158,6 +167,9 @@ class Container(models.Model):
     max_wait_seconds = models.FloatField(null=True, blank=True)
     ttl_seconds = models.FloatField(null=True, blank=True)
     guaranteed = models.BooleanField(default=False)
+    give_way = models.BooleanField(
+        default=True, help_text="Others may have its VRAM while it computes nothing, or after its time."
+    )
     remove_when_done = models.BooleanField(default=False)
     interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
     tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
@@ -181,6 +193,10 @@ class Container(models.Model):
     swap = models.CharField(max_length=8, blank=True, choices=Swap, help_text="How far its swapping is.")
     swapped_at = models.DateTimeField(null=True, blank=True, help_text="Since when its VRAM is in host memory.")
     swapped = models.BigIntegerField(default=0, help_text="What of its VRAM is in host memory.")
+    gave_way = models.CharField(
+        max_length=6, blank=True, choices=GaveWay, help_text="Why it is swapped out, if no person has done that."
+    )
+    gave_way_to = models.CharField(max_length=63, blank=True, help_text="The name of whom it gave way to.")
     suspended_since = models.DateTimeField(null=True, blank=True)
     suspended_seconds = models.FloatField(default=0.0, help_text="Ended waits only.")
     kill_requested_at = models.DateTimeField(null=True, blank=True)
@@ -312,6 +328,7 @@ class AllocationEvent(models.Model):
         UNPAUSED = "unpaused"
         SWAPPED_OUT = "swapped_out"  # its memory on a card went to the host's
         SWAPPED_IN = "swapped_in"  # and came back
+        NOT_MOVED = "not_moved"  # it was to give way, and could not
         KILLED = "killed"
         QUOTA = "quota"
         WARNED = "warned"  # its time is nearly over

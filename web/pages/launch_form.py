@@ -20,6 +20,7 @@ from web.spec.asked import FIELDS, asked_for
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber
 from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField
 
+YES, NO = "yes", "no"  # a box that is ticked says the one that is not the default
 # What has a place of its own in the template; all else follows there in the order of the list.
 PLACED = ("image", "command", "gpu_memory", "gpus", "name", "env", "on_shortage")
 
@@ -38,7 +39,7 @@ def _shown(name: str, field: Any) -> dict[str, Any]:
         "area": area,
         "code": area or isinstance(field, WordsField),
         "required": field.required,
-        "switch": isinstance(field, StrictBoolean),
+        "switch": (NO if field.default else YES) if isinstance(field, StrictBoolean) else "",
         "more": name not in PLACED,
     }
 
@@ -81,10 +82,10 @@ def command_line(spec: dict[str, Any]) -> str:
 def text_of(name: str, value: Any) -> str:
     """A field's value as people write it; empty for what asks for nothing."""
     match FIELDS[name], value:
-        case _, None | False:
+        case StrictBoolean(default=default), _:
+            return "" if value is default else YES if value else NO
+        case _, None:
             return ""
-        case _, True:
-            return "yes"
         case SizeField(), int():
             return _size(value)
         case WordsField(), _:
@@ -100,7 +101,7 @@ def _read(name: str, text: str) -> Any:
     """What `text_of` has written."""
     match FIELDS[name]:
         case StrictBoolean():
-            return True
+            return text != NO
         case StrictInteger():
             return _number(int, text, name)
         case StrictNumber():
@@ -117,7 +118,7 @@ def _read(name: str, text: str) -> Any:
 def _words(name: str, flag: str, value: Any) -> list[str]:
     """A field on a command line."""
     match FIELDS[name], value:
-        case _, True:
+        case StrictBoolean(), _:
             return [flag]
         case serializers.ChoiceField(), _:
             return [f"--{value}"]

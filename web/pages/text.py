@@ -28,6 +28,7 @@ EVENTS: dict[str, str] = {
     EventKind.UNPAUSED: "unpaused",
     EventKind.SWAPPED_OUT: "swapped out",
     EventKind.SWAPPED_IN: "swapped in",
+    EventKind.NOT_MOVED: "did not give way",
     EventKind.KILLED: "killed",
     EventKind.QUOTA: "quota changed",
     EventKind.WARNED: "time nearly over",

@@ -164,6 +164,9 @@ class LaunchSpec(StrictSerializer):
     guaranteed = StrictBoolean(
         required=False, default=False, label="Guaranteed: reserve the whole quota from the start"
     )
+    give_way = StrictBoolean(
+        required=False, default=True, label="Do not give way: keep its GPU memory even while it computes nothing"
+    )
     remove_when_done = StrictBoolean(required=False, default=False, label="Remove it when it has ended")
     interactive = StrictBoolean(required=False, default=False, label="Keep its input open, for gpushare attach")
     tty = StrictBoolean(required=False, default=False, label="Give it a terminal, for gpushare attach")

@@ -1,0 +1,50 @@
+"""Whether host memory has room for what a container has on its cards: three limits, all of which have to have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from scheduler.core.admission import size
+from scheduler.sessions.tenants import Tenant
+from web.errors import Problem
+
+MEMINFO = Path("/proc/meminfo")
+
+
+def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | None) -> None:
+    """Raises Problem with the figures.
+
+    `budget`: bytes that the images of all `tenants` may take together; `left`: what all containers together may still
+    take of host memory, None if there is no such limit.
+    """
+    needed = sum(tenant.used(gpu) for gpu in tenant.quota)
+    taken = sum(image(other) for other in tenants)
+    if taken + needed > budget:
+        raise _too_little(
+            f"Its {size(needed)} do not fit into host memory: of the {size(budget)} that may be used "
+            f"for this {size(taken)} are taken (GPUSHARE_SWAP_MEMORY)."
+        )
+    if needed > (there := available()):
+        raise _too_little(f"Its {size(needed)} do not fit: the host has {size(there)} left.")
+    if left is not None and needed > left:
+        raise _too_little(
+            f"Its {size(needed)} do not fit: all containers together may take {size(left)} more of host memory "
+            "(GPUSHARE_HOST_MEMORY)."
+        )
+
+
+def image(tenant: Tenant) -> int:
+    """Bytes of host memory that it takes, or may still take while its memory is being moved."""
+    leases = (lease for session in tenant.sessions.values() for lease in session.leases.values())
+    return sum(lease.granted for lease in leases) if tenant.swap else 0
+
+
+def available() -> int:
+    """Bytes of host memory that programs can still get, by the kernel's own estimate."""
+    fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) << 10
+
+
+def _too_little(sentence: str) -> Problem:
+    return Problem("no_host_memory", sentence, 409)

@@ -1,0 +1,132 @@
+"""Sees that one whose memory gave way wants to compute again: its processes do otherwise than while it was idle.
+
+A call of ours (an allocation) says so by itself. Any other CUDA call blocks in the driver, which tells nobody. So once
+a second it is looked at what each of its processes has used of a processor and where each thread waits, and that is
+compared with what was seen while it computed nothing:
+
+- it has used more than `WAKES`, and more than twice as much as in any second of the last minute: somebody runs a
+  cell, a request has come;
+- a thread has waited for `STUCK` looks, without running in between, where it has never been seen waiting: it is in a
+  call that does not return.
+
+Measured: an idle ipykernel that is pinged once a second uses 0.1 ms of a processor a second and never more than 0.5;
+the shortest cell, `1 + 1`, 6 ms. What other processes of the container use (a notebook server's, say) does not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from scheduler.core.events import Stirred
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.looks import aside
+from scheduler.sessions.tenants import Tenant
+
+WAKES = 0.002  # seconds of a processor in a second
+REMEMBERED = 60  # looks, a second apart
+STUCK = 3  # looks in a row
+DRIVERS = "cuda"  # how the driver's own threads are called: they wait elsewhere once the memory is out
+
+Place = tuple[str, ...]  # the system call that a thread is in, what it waits for, and from where it called
+
+
+@dataclass(frozen=True)
+class Look:
+    """At a process. `used`: seconds of a processor, of all its threads so far. `waits`: of each where, and how often it
+    has stopped running."""
+
+    used: float
+    waits: Mapping[int, tuple[Place, int]]
+
+
+@dataclass
+class Habits:
+    """How one process behaves while it computes nothing."""
+
+    last: Look
+    used: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    places: dict[int, set[Place]] = field(default_factory=dict)  # thread → where it waits
+    stuck: Counter[int] = field(default_factory=Counter)  # thread → looks in a row at a place where it never was
+    moves: bool = False
+
+    def skip(self, now: Look) -> None:
+        """While its memory is moved: its own threads do that."""
+        self.last, self.moves = now, True
+
+    def note(self, now: Look) -> bool:
+        """Whether it does otherwise."""
+        if self.moves:  # until a moment ago
+            self.last, self.moves = now, False
+            return False
+        used = max(0.0, now.used - self.last.used)
+        wakes = used > max(WAKES, 2 * max(self.used, default=0.0))
+        self.used.append(used)
+        stays = {thread for thread, wait in now.waits.items() if self.last.waits.get(thread) == wait}
+        self.last = now
+        for thread, (place, _) in now.waits.items():
+            known = self.places.setdefault(thread, {place})
+            new = place not in known and thread in stays
+            self.stuck[thread] = self.stuck[thread] + 1 if new else 0
+        return wakes or max(self.stuck.values(), default=0) >= STUCK
+
+    def learn(self, now: Look) -> None:
+        """While it is idle on its cards: whatever it does, it does without computing."""
+        self.note(now)
+        for thread, (place, _) in now.waits.items():
+            self.places.setdefault(thread, set()).add(place)
+
+
+class Stirring:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._habits: dict[int, Habits] = {}  # session → its habits
+
+    async def look(self) -> None:
+        """To be called once a second."""
+        tenants = [tenant for tenant in self._broker.tenants.values() if self._is_looked_at(tenant)]
+        pids = {each.id: each.pid for tenant in tenants for each in tenant.sessions.values() if not each.ended}
+        looks = await aside(partial(_look, pids)) if pids else {}
+        self._habits = {id_: self._habits.get(id_) or Habits(now) for id_, now in looks.items()}
+        for tenant in tenants:
+            mine = {id_: now for id_, now in looks.items() if id_ in tenant.sessions}
+            if tenant.is_out and not tenant.paused:
+                if [id_ for id_, now in mine.items() if self._habits[id_].note(now)]:
+                    self._broker.tell(Stirred(self._broker.now(), tenant.id))
+            else:
+                for id_, now in mine.items():
+                    (self._habits[id_].skip if tenant.swap else self._habits[id_].learn)(now)
+
+    def _is_looked_at(self, tenant: Tenant) -> bool:
+        """Those that may give way soon are looked at before they do, and kept in mind while they move."""
+        core = self._broker.state.containers.get(tenant.id)
+        if tenant.finished or tenant.paused or core is None:
+            return False
+        return bool(tenant.swap) or core.idle_since is not None
+
+
+def _look(pids: Mapping[int, int]) -> dict[int, Look]:
+    """Session → what is seen of its process."""
+    return {session: _look_at(pid) for session, pid in pids.items()}
+
+
+def _look_at(pid: int) -> Look:
+    used, waits = 0, {}
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            used += int((task / "schedstat").read_text().split()[0])  # in nanoseconds, unlike /proc/PID/stat
+            if not (task / "comm").read_text().startswith(DRIVERS):
+                call, *arguments = (task / "syscall").read_text().split()
+                if len(arguments) == 8:  # else it runs
+                    waits[int(task.name)] = (call, arguments[0], arguments[-1]), _switches(task)
+        except (OSError, IndexError):  # it has ended, or this scheduler may not look where it waits
+            continue
+    return Look(used / 1e9, waits)
+
+
+def _switches(task: Path) -> int:
+    counts = [line for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line]
+    return sum(int(line.split()[1]) for line in counts)
