@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0008_node_outdated"),
+        ("web", "0009_claim_waiting"),
     ]
 
     operations = [
