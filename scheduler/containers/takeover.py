@@ -104,13 +104,14 @@ class TakeOver:
                             self._process(tenant, pid, program, page)
 
     async def _holders(self, pids: list[int]) -> list[tuple[int, str]]:
-        """Process and container; one after the other if the looks at all of them take too long."""
+        """Process and container; each process by itself, side by side, if the look at all of them takes too long."""
         look = partial(lease_pages.holders, pids, settings.GPUSHARE_BUDGETS.maps_bytes)
         try:
             return await asyncio.wait_for(aside(look), LOOK_SECONDS)
         except TimeoutError:
             if len(pids) > 1:
-                return [found for pid in pids for found in await self._holders([pid])]
+                looks = await asyncio.gather(*(self._holders([pid]) for pid in pids))
+                return [found for each in looks for found in each]
             log.warning("process %d cannot be looked at: what it holds, if anything, is not known", pids[0])
             return []
 

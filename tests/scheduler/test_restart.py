@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
+from scheduler.containers import takeover
+from scheduler.sessions import lease_pages
 from scheduler.worker import AlreadyRunning, only_one
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
@@ -211,3 +214,23 @@ async def test_launches_under_a_scheduler_that_is_killed_run_once_each(
 async def test_only_one_scheduler_works_in_a_home(separate: tuple[Host, SeparateScheduler], tmp_path: Path) -> None:
     with pytest.raises(AlreadyRunning), only_one(tmp_path):
         pass
+
+
+async def test_processes_that_keep_it_from_looking_are_looked_at_side_by_side(host, monkeypatch, caplog):
+    """No look ends before three of one process each have begun."""
+    begun, three = [], threading.Event()
+
+    def look(pids, at_most):
+        if len(pids) == 1:
+            begun.extend(pids)
+        if len(begun) >= 3:
+            three.set()
+        three.wait(60)
+        return []
+
+    monkeypatch.setattr(lease_pages, "holders", look)
+    monkeypatch.setattr(takeover, "LOOK_SECONDS", 3.0)
+    await host.stop()
+    await host.start()
+    assert three.is_set()
+    assert "cannot be looked at" not in caplog.text
