@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from appliance.datagrams import Datagrams
-from tests.support.appliance import ROOT, WORKLOAD, Appliance, until
+from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
 
 HOLDS = [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"]
 
@@ -34,7 +34,7 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
 
 def ready(appliance: Appliance) -> bool:
     try:
-        return httpx.get(f"{appliance.url}/readyz", timeout=10).status_code == 200
+        return http.get(f"{appliance.url}/readyz").status_code == 200
     except httpx.TransportError:
         return False
 

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.support.appliance import ROOT, WORKLOAD, until
+from tests.support.appliance import ROOT, WORKLOAD, http, until
 from tests.support.postgres import BIN as POSTGRES
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import BIN as REDIS
@@ -77,15 +77,15 @@ class Production:
 
     def ready(self) -> bool:
         try:
-            return httpx.get(f"http://{self.address}/readyz", timeout=30).status_code == 200
+            return http.get(f"http://{self.address}/readyz").status_code == 200
         except httpx.TransportError:
             return False
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         token = (self.home / "admin-token").read_text().strip()
         headers = {"Authorization": f"Token {token}"}
-        answer = httpx.request(
-            method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers, timeout=30
+        answer = http.request(
+            method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers
         ).raise_for_status()
         return answer.json() if answer.content else None
 

@@ -23,7 +23,7 @@ from django.db import connection
 from django.utils import timezone
 
 from scheduler.worker import Scheduler
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from web.models import AllocationEvent, Claim, Command, Container, Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -138,7 +138,7 @@ class Host:
         if self.scheduler is not None:
             self.scheduler.commands.wake()
 
-    async def answer(self, command: Command, within: float = 15.0) -> Command:
+    async def answer(self, command: Command, within: float = PATIENCE) -> Command:
         async with asyncio.timeout(within):
             while True:
                 command = await query(Command.objects.select_related("container").get, pk=command.pk)
@@ -182,7 +182,7 @@ class Host:
     async def claim(self, container: Container) -> Claim:
         return await query(Claim.objects.select_related("gpu").get, container=container)
 
-    async def until(self, container: Container, state: str, within: float = 15.0) -> Container:
+    async def until(self, container: Container, state: str, within: float = PATIENCE) -> Container:
         """The container once its row says that it is in this state."""
         deadline = time.monotonic() + within
         while True:
