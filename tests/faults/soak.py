@@ -62,6 +62,7 @@ class Look:
     database: int
     seconds: int  # samples that span one
     minutes: int
+    living: int
     containers: int
     events: int
 
@@ -86,7 +87,8 @@ class Watch:
         return Look(
             scheduler=_takes(self.world.pids("scheduler")), web=_takes(self.world.pids("web")), database=_size(),
             seconds=samples.filter(span=1).count(), minutes=samples.filter(span=60).count(),
-            containers=Container.objects.count(), events=AllocationEvent.objects.count(),
+            living=Container.objects.live().count(), containers=Container.objects.count(),
+            events=AllocationEvent.objects.count(),
         )  # fmt: skip
 
     def _waits(self) -> list[float]:
@@ -149,7 +151,12 @@ def _rows(watch: Watch) -> list[tuple[str, list[float], float]]:
     for name in ("scheduler", "web"):
         rows += [
             (f"{name}: memory, MiB", means(lambda look, n=name: getattr(look, n)["memory"] / 2**20), 1.15),
-            (f"{name}: descriptors", means(lambda look, n=name: getattr(look, n)["descriptors"]), 1.3),
+            (f"{name}: descriptors", means(lambda look, n=name: getattr(look, n)["descriptors"]), 0),
+            (
+                f"{name}: descriptors a living container",
+                means(lambda look, n=name: getattr(look, n)["descriptors"] / max(1, look.living)),
+                1.3,
+            ),
             (f"{name}: threads", means(lambda look, n=name: getattr(look, n)["threads"]), 1.3),
         ]
     return [
@@ -157,6 +164,7 @@ def _rows(watch: Watch) -> list[tuple[str, list[float], float]]:
         ("database, MiB", means(lambda look: look.database / 2**20), 0),
         ("samples of a second", means(lambda look: look.seconds), 1.3),
         ("samples of a minute", means(lambda look: look.minutes), 0),
+        ("living containers", means(lambda look: look.living), 0),
         ("containers ever", means(lambda look: look.containers), 0),
         ("events of a container", means(lambda look: look.events / max(1, look.containers)), 0),
         ("to a context, median, ms", waits(0.5), 2.0),

@@ -57,12 +57,12 @@ class Whole(World):
             self.start()
 
     def _watch(self) -> None:
-        seen = None
+        seen, since = None, time.monotonic()  # not by its own clock, which a storm puts wrong
         while not self._ending:
             now = retried(lambda: Node.objects.values_list("seen_at", flat=True).first())
-            if now is not None and seen is not None:
-                self.longest_silence = max(self.longest_silence, (now - seen).total_seconds())
-            seen = now or seen
+            if now != seen:
+                self.longest_silence = max(self.longest_silence, time.monotonic() - since if seen else 0.0)
+                seen, since = now, time.monotonic()
             time.sleep(0.2)
 
     def stop(self) -> None:
