@@ -160,7 +160,7 @@ class Scheduler:
         await self.store.flush()
         await self.store.promises.nothing_held(except_by=list(self.broker.tenants))
         await self.ender.resume(self.containers.all())
-        self.swapping.speeds = Speeds.of(await self.store.records.moved())
+        self.swapping.speeds = Speeds(await self.store.records.moved())
         await self.swapping.start()
         self.store.node(cannot_swap=self.swapping.why_not)
         self._giving_way()
@@ -261,7 +261,7 @@ class Scheduler:
             memory=self.swapping.budget,
         )
         self.broker.tell(GivingWayChanged(self.broker.now(), rule))
-        self.store.node(moved=speeds.told())
+        self.store.node(moved=dict(speeds.moved))
 
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:

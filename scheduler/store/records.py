@@ -35,7 +35,7 @@ class Records:
                 told.setdefault(str(container), {})[uuids[gpu]] = used
         return told
 
-    async def moved(self) -> dict[str, list[float]]:
+    async def moved(self) -> dict[str, tuple[float, float]]:
         """What moving memory to and from this host's has taken so far (`Speeds`)."""
         return await self._ask(_moved, self._here.node)
 
@@ -69,8 +69,8 @@ def _told(node: int) -> list[tuple[Any, int, int]]:
     return list(known.values_list("container", "gpu", "said"))
 
 
-def _moved(node: int) -> dict[str, list[float]]:
-    return dict(Node.objects.values_list("moved", flat=True).get(pk=node))
+def _moved(node: int) -> dict[str, tuple[float, float]]:
+    return {kind: (size, took) for kind, (size, took) in Node.objects.get(pk=node).moved.items()}
 
 
 def _leftovers(node: int) -> list[Container]:

@@ -49,6 +49,7 @@ class Appliance:
 
     def __init__(self, home: Path, gpus: str, log: Path, **environ: str) -> None:
         self.home, self.gpus, self._log, self._environ = home, gpus, log, environ
+        self.program = ["manage.py"]  # what Python is to run: "up" follows
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -63,7 +64,7 @@ class Appliance:
         }
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "up"], cwd=ROOT, env=environment, stdout=log, stderr=log
+                [sys.executable, *self.program, "up"], cwd=ROOT, env=environment, stdout=log, stderr=log
             )
         self.until(lambda: (self.home / "admin-token").exists(), "the admin token", 120)
         token = (self.home / "admin-token").read_text().strip()

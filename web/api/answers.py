@@ -43,7 +43,8 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         model = Container
         fields = [
             "id", "name", "owner", "state", "engine", "engine_id", *COLUMNS, "env", "gpus", "gpu_count",
-            "swapped", "suspended_since", "suspended_seconds", "queue_position", "queue_reason", "idle_since",
+            "swapped", "gave_way", "gave_way_to", "suspended_since", "suspended_seconds", "queue_position",
+            "queue_reason", "idle_since",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
         read_only_fields = fields

@@ -22,6 +22,8 @@ from web.people.roles import may_steer
 from web.spec.asked import asked_for
 from web.times import seconds
 
+UNKNOWN = float(1 << 30)  # bytes a second, before a scheduler has said what it supposes
+
 EVENTS_PER_PAGE = 50
 
 
@@ -35,6 +37,8 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "container": found,
         "state_label": STATES[found.state],
         "claims": claims,
+        "rates": _rates(found),
+        "cannot_swap": found.node.cannot_swap if found.node else "",
         "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
         "stretches": _stretches(found),
         "events": _events(found),
@@ -78,6 +82,17 @@ def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{found.name}.log"'
     return response
+
+
+def _rates(found: Container) -> dict[str, str]:
+    """Bytes a second that its memory moves out and back with, as measured on its host; the first time is slower."""
+    before = found.events.filter(kind=AllocationEvent.Kind.SWAPPED_OUT).exists()
+    moved = found.node.moved if found.node else {}
+    rates = {kind: size / seconds for kind, (size, seconds) in moved.items()}
+    return {
+        "out": f"{rates.get('out' if before else 'first', UNKNOWN):.0f}",
+        "back": f"{rates.get('back', UNKNOWN):.0f}",
+    }
 
 
 def _stretches(found: Container) -> list[dict[str, Any]]:

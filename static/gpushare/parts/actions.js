@@ -7,10 +7,6 @@ const toasts = document.getElementById("toasts");
 const dialog = document.getElementById("ask");
 const DESTROYS = new Set(["kill", "remove"]);
 const STAYS = 8000;
-const GIB = 2 ** 30;
-// What processes of 4 to 8 GiB took on an H100, bytes a second: to say about how long it will be, and no more.
-const OUT_RATE = 1.5 * GIB;
-const BACK_RATE = 4.5 * GIB;
 
 /** Asks in the dialog; resolves to the note given, or null if the answer is no. */
 export function ask({ title, text, yes, danger = false, note = true }) {
@@ -55,11 +51,11 @@ export async function act(action, id, values = {}) {
 }
 
 /** What is asked before an action, by its name; nothing for one that is done at once. */
-function question(action, id, name) {
+function question(action, id, name, rates) {
   if (action === "free") {
     const used = Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.used, 0);
     if (used === 0) return null; // there is nothing to free
-    const [out, back] = [used / OUT_RATE, used / BACK_RATE].map((seconds) => duration(Math.max(1, seconds)));
+    const [out, back] = [used / rates.out, used / rates.back].map((seconds) => duration(Math.max(1, seconds)));
     return {
       title: t("free_title", { name }),
       text: t("free_text", { size: size(used), out, back }),
@@ -78,7 +74,7 @@ async function one(button) {
   for (const [key, value] of Object.entries(button.dataset)) {
     if (key.startsWith("field") && key.length > 5) values[key.slice(5).toLowerCase()] = value;
   }
-  const asked = question(action, id, live.state.containers[id]?.name ?? row.dataset.name ?? "");
+  const asked = question(action, id, live.state.containers[id]?.name ?? row.dataset.name ?? "", button.dataset);
   if (asked) {
     const note = await ask(asked);
     if (note === null) return;

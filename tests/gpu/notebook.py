@@ -1,0 +1,44 @@
+"""A real ipykernel, and a client of it that pings it as a notebook server does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.conftest import Appliance
+from tests.gpu.host_image import PYTHON
+from tests.gpu.swapped import LONG
+
+
+@contextmanager
+def kernel(folder: Path) -> Iterator[tuple[Any, int]]:
+    """A client of an ipykernel that runs beside the appliance; and its pid."""
+    file = folder / "kernel.json"
+    with subprocess.Popen([PYTHON, "-m", "ipykernel_launcher", "-f", str(file)]) as process:
+        try:
+            with client_of(file) as client:
+                yield client, process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
+def client_of(file: Path) -> Iterator[Any]:
+    """Of the kernel with this connection file, as soon as it is there. Pings it each second, as a server does."""
+    from jupyter_client.blocking.client import BlockingKernelClient
+
+    Appliance.until(lambda: file.exists() and file.stat().st_size > 0, "the kernel to begin", LONG)
+    client = BlockingKernelClient(connection_file=str(file))
+    client.load_connection_file()
+    client.start_channels()
+    client.wait_for_ready(LONG)
+    client.hb_channel.unpause()
+    yield client
+    client.stop_channels()
+
+
+def run_cell(client: Any, code: str) -> None:
+    assert client.execute_interactive(code, timeout=LONG)["content"]["status"] == "ok"
