@@ -63,6 +63,17 @@ def test_every_link_within_the_documents_leads_somewhere():
     assert not missing, "\n".join(missing)
 
 
+def test_a_value_that_a_document_sets_in_a_file_has_no_remark_behind_it():
+    """systemd's EnvironmentFile= takes the remark for a part of the value; a shell would not."""
+    remarked = [
+        f"{document}: {line}"
+        for document in DOCUMENTS
+        for line in (ROOT / document).read_text().splitlines()
+        if re.match(r"[A-Z][A-Z_]+=[^$(]*\s#", line)
+    ]
+    assert not remarked, "\n".join(remarked)
+
+
 def test_every_module_that_the_code_speaks_of_exists(tracked):
     missing = [
         f"{source}:{number}: {name}"
