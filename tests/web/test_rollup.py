@@ -83,9 +83,22 @@ def test_nothing_goes_that_was_not_rolled_up(samples, settings):
 def test_a_pause_of_the_appliance_leaves_a_gap_and_no_harm(samples, gpu):
     roll_up(T0 + 3 * HOUR)
     later = T0 + timedelta(days=3)
-    UsageSample.objects.create(at=later, gpu=gpu, container=samples, used=1, peak=1)
+    UsageSample.objects.create(at=later, gpu=gpu, container=samples, used=60, peak=60)
     roll_up(later + 2 * HOUR)
     assert UsageSample.objects.get(span=3600, at=later).used == 1
+
+
+def test_two_minutes_of_an_hour_are_not_told_as_a_whole_hour(samples, gpu):
+    """The first start was two minutes before the hour was over: 0.1 GiB × hours stood as 0.9 on the fairness page."""
+    begin = T0 + timedelta(days=3, minutes=58)
+    UsageSample.objects.bulk_create(
+        UsageSample(at=begin + second * SECOND, gpu=gpu, container=container, used=6000, peak=6000)
+        for second in range(120)
+        for container in (samples, None)
+    )
+    roll_up(begin + HOUR)
+    hours = UsageSample.objects.filter(span=3600, at=begin - 58 * MINUTE)
+    assert [(hour.used, hour.peak) for hour in hours] == [(200, 6000)] * 2
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 A minute is made once all its seconds are over, and an hour once all its minutes are; only then may what it was made
 of go. Running it twice, or after a long pause, changes nothing.
 
-What somebody held is a mean over all the times in that minute or hour at which anybody looked: who held 4 GiB for 15
-seconds held 1 GiB for that minute. So what all held together is never more than the card has, and `used` × `span` is
-what the fairness page adds up.
+What somebody held is a mean over all the times in that minute at which anybody looked: who held 4 GiB for 15 seconds
+held 1 GiB for that minute. Of an hour it is the mean over its sixty minutes, also those in which nobody looked: two
+minutes after the first start were told as a whole hour otherwise. So what all held together is never more than the card
+has, and `used` × `span` is what the fairness page adds up.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], 
             there=Count("pk"),
         )
     )  # fmt: skip
-    looks = _looks(rows)
+    looks = _looks(rows, 1 if fine == Span.SECOND else int(coarse) // int(fine))
     made = [
         UsageSample(
             at=row["bucket"], span=coarse, gpu_id=row["gpu_id"], container_id=row["container_id"],
@@ -77,13 +78,13 @@ def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], 
     return len(made)
 
 
-def _looks(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[datetime, int], int]:
-    """How often each GPU was looked at in each bucket. The card itself has a sample of each look, a container only of
-    those at which it was there."""
+def _looks(rows: Iterable[Mapping[str, Any]], least: int) -> dict[tuple[datetime, int], int]:
+    """How often each GPU was looked at in each bucket, `least` if seldomer. The card itself has a sample of each look, a
+    container only of those at which it was there."""
     looks: dict[tuple[datetime, int], int] = {}
     for row in rows:
         key = row["bucket"], row["gpu_id"]
-        looks[key] = max(looks.get(key, 0), row["there"])
+        looks[key] = max(looks.get(key, least), row["there"])
     return looks
 
 
