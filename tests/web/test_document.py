@@ -17,7 +17,7 @@ def reader(tmp_path):
     """A shell that has read the page's set-up, and keeps the variables that its examples set."""
     if missing := [program for program in ("curl", "jq") if shutil.which(program) is None]:
         pytest.skip(f"needs {' and '.join(missing)}")
-    running = Appliance(tmp_path / "var", gpus="sim:1x5GiB")
+    running = Appliance(tmp_path / "var", gpus="sim:1x5GiB", GPUSHARE_POLICY="")
     ((_, setup),) = blocks(PAGE, "sh")
     known = [setup.replace("http://127.0.0.1:8000", running.url)]
 
