@@ -79,8 +79,10 @@ def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], 
 
 
 def _looks(rows: Iterable[Mapping[str, Any]], least: int) -> dict[tuple[datetime, int], int]:
-    """How often each GPU was looked at in each bucket, `least` if seldomer. The card itself has a sample of each look, a
-    container only of those at which it was there."""
+    """How often each GPU was looked at in each bucket, `least` if seldomer.
+
+    The card itself has a sample of each look, a container only of those at which it was there.
+    """
     looks: dict[tuple[datetime, int], int] = {}
     for row in rows:
         key = row["bucket"], row["gpu_id"]
