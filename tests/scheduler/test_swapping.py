@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import shim.sim
+from scheduler.card.helper import CardError, State, Why
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
 from tests.support.swapped import (
@@ -220,3 +221,59 @@ async def test_a_scheduler_killed_in_the_middle_leaves_nothing_half(host: Host, 
         await host.command("resume", container)
     await ends_well(host, container)
     assert await query(Claim.objects.filter(used__gt=0).count) == 0
+
+
+async def test_where_the_driver_cannot_do_it_the_answer_says_so_and_a_plain_pause_works(host: Host) -> None:
+    container = await holder(host)
+    host.up.swapping.why_not = "CUDA's checkpoint calls cannot be used here: the driver is for CUDA 12.4."
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code, answer.status) == ("refused", "cannot_swap", 409)
+    assert "the driver is for CUDA 12.4" in answer.message
+    assert (await host.get(container)).state == "running"
+    assert (await host.command("pause", container)).outcome == "done"
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
+async def test_one_that_is_being_ended_is_not_moved_any_more(host: Host) -> None:
+    container = await holder(host)
+    command = asyncio.create_task(host.command("kill", container, grace=1))
+    await eventually(lambda: host.up.broker.tenants[str(container.pk)].killed)
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "container_ended")
+    assert (await command).outcome == "done"
+    assert await free_memory(host) == 0
+
+
+async def test_a_suspended_one_can_be_moved_and_waits_on_when_it_is_back(host: Host) -> None:
+    container = await holder(host)
+    waiting = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", gpu_memory=4 * GIB)
+    await host.until(waiting, "suspended")
+    assert (await host.command("pause", waiting, free_memory=True)).outcome == "done"
+    assert (await host.get(waiting)).state == "swapped"
+    await ends_well(host, container)
+    await host.command("resume", waiting)
+    await host.until(waiting, "exited", 60)
+
+
+async def test_an_image_that_is_still_there_counts_in_the_host_memory_that_may_be_used(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its way back it is lent the card already, but the card had no room, and it is tried again later."""
+    one, two = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
+    await host.command("pause", one, free_memory=True)
+    host.up.swapping.budget = 2 * GIB  # each holds 1 GiB and a context
+    refused = asyncio.Event()
+
+    async def no_room(pid: int, within: float) -> None:
+        refused.set()
+        raise CardError(Why.NO_ROOM, pid, "There is no room.", State.CHECKPOINTED)
+
+    with monkeypatch.context() as until:
+        until.setattr(host.up.swapping._card, "restore", no_room)
+        await host.command("resume", one)
+        await refused.wait()
+        answer = await host.command("pause", two, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "no_host_memory")
+    await ends_well(host, one)
+    await ends_well(host, two)
