@@ -239,7 +239,7 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
     1: environment.whole("GPUSHARE_KEEP_SECONDS", 3600),
     60: environment.whole("GPUSHARE_KEEP_MINUTES", 7 * 86400),
 }
-GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 30)  # holding without computing; 0: never
+GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 10)  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
 # Host memory that swapped containers may take together; 0 switches swapping off, unset takes half of what is there.
 GPUSHARE_SWAP_MEMORY = (
