@@ -1,0 +1,45 @@
+"""Whoever is signed in is led to what there is, and does not have to know addresses."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from tests.support.machine import make_container
+from tests.support.people import make_user
+from web.people.roles import Role
+
+pytestmark = pytest.mark.django_db
+
+
+def page_for(role: Role, path: str) -> str:
+    browser = Client()
+    browser.force_login(make_user("ada", role))
+    return browser.get(path).content.decode()
+
+
+@pytest.mark.parametrize(("role", "led"), [(Role.ADMIN, True), (Role.OPERATOR, False), (Role.USER, False)])
+def test_an_admin_is_led_to_where_people_are_managed_and_nobody_else_is(role, led):
+    assert ('href="/admin/"' in page_for(role, "/")) == led
+
+
+def test_the_launch_form_leads_to_all_of_rest(gpu):
+    assert 'href="/api/v1/docs/"' in page_for(Role.USER, "/launch/")
+
+
+def test_launches_to_start_from_are_told_apart_by_their_names(gpu):
+    """The demo's four have commands that are alike for the first forty letters."""
+    owner = make_user("ada")
+    for name in ("demo-a", "demo-b"):
+        make_container(owner, name, gpu, command=["/opt/gpushare/.build/workload", "--check", "16MiB", "--name", name])
+    browser = Client()
+    browser.force_login(owner)
+    offered = browser.get("/launch/").content.decode()
+    assert ">demo-a: " in offered and ">demo-b: " in offered
+
+
+def test_a_name_that_is_not_allowed_is_told_with_what_to_do():
+    """HOST=0.0.0.0 and no more: from another machine it was "Bad Request (400)" and nothing else."""
+    answer = Client().get("/", headers={"Host": "gpu1.lab"})
+    assert answer.status_code == 400
+    assert "GPUSHARE_ALLOWED_HOSTS" in answer.content.decode()
