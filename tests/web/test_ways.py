@@ -35,7 +35,8 @@ def test_launches_to_start_from_are_told_apart_by_their_names(gpu):
     browser = Client()
     browser.force_login(owner)
     offered = browser.get("/launch/").content.decode()
-    assert ">demo-a: " in offered and ">demo-b: " in offered
+    assert ">demo-a: " in offered
+    assert ">demo-b: " in offered
 
 
 def test_a_name_that_is_not_allowed_is_told_with_what_to_do():
