@@ -101,6 +101,7 @@ def test_an_idle_notebook_and_trainings_give_way_and_lose_nothing(lab: Appliance
         begun = time.monotonic()
         run_cell(client, "assert int(held.sum(dtype=torch.int64)) == (1 << 28) * ((1 << 29) - 1)")
         record(f"its next cell was answered after {time.monotonic() - begun:.1f} s, every byte right")
+    lab.until(lambda: bool(events(lab, notebook, "swapped_in")), "its return to be written down")
     record(f"the notebook: {events(lab, notebook, 'swapped_in')[0]}")
     record(f"the training: {events(lab, first, 'swapped_out')[0]}")
     lab.command(notebook, "kill")
