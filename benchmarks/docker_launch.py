@@ -119,6 +119,7 @@ def compare(address: str, rounds: int) -> None:
 
 
 def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")  # the engine reads its budgets there
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     if address := os.environ.get("DOCKER_HOST"):
         compare(address, rounds)
