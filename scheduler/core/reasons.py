@@ -14,7 +14,10 @@ def why(state: State, request: Request, *, tried: bool) -> str:
         return f"It is paused; it asks for {asked}."
     room = safety.free(state, gpu) + safety.held(container, gpu) - container.leased.get(gpu, 0)
     if request.bytes > room:
-        return f"It needs {asked}; {size(max(0, room))} are free."
+        free = size(max(0, room))
+        if request.back:
+            return f"It comes back when {asked} are free; {free} are."
+        return f"It needs {asked}; {free} are free."
     if tried:
         left = size(room - request.bytes)
         return (
@@ -23,5 +26,6 @@ def why(state: State, request: Request, *, tried: bool) -> str:
         )
     if state.policy == "fair" and (lacking := fair.lacking(state, container)):
         whole, free = size(container.quota[lacking]), size(max(0, safety.free(state, lacking)))
-        return f"It starts once its whole quota of {whole} is free; {free} are. It asks for {asked} first."
+        begins = "comes back" if request.back else "starts"
+        return f"It {begins} once its whole quota of {whole} is free; {free} are. It asks for {asked} first."
     return f"It needs {asked} of {size(room)} free; somebody who has waited longer, or was put first, goes first."

@@ -8,19 +8,33 @@ from scheduler.core.reasons import why
 from tests.support.world import Process, World
 
 
-def told(policy: str, *asks: tuple[int, int], paused: bool = False) -> str:
-    """Why the last waits: on a GPU of 10, containers with these quotas each ask for so much, one after the other."""
+def asked_by(policy: str, *asks: tuple[int, int]) -> World:
+    """On a GPU of 10, containers with these quotas each ask for so much, one after the other."""
     world = World(policy)
     world.do(GpuSeen(0, "g", 10))
-    for session, (quota, asked) in enumerate(asks):
+    ask(world, *asks)
+    return world
+
+
+def ask(world: World, *asks: tuple[int, int]) -> None:
+    for session, (quota, asked) in enumerate(asks, len(world.processes)):
         world.do(ContainerAdded(0, str(session), {"g": quota}))
         world.do(SessionOpened(0, session, str(session)))
         world.processes[session] = Process(str(session))
         world.need(session, 1, "g", asked, 0)
+
+
+def told(policy: str, *asks: tuple[int, int], paused: bool = False) -> str:
+    """Why the last waits."""
+    world = asked_by(policy, *asks)
     if paused:
         world.do(ContainerPaused(0, str(len(asks) - 1)))
+    assert world.state.waiting[-1].session == len(asks) - 1
+    return of_the_last(world)
+
+
+def of_the_last(world: World) -> str:
     last = world.state.waiting[-1]
-    assert last.session == len(asks) - 1
     return why(world.state, last, tried=last in policies.order(world.state, "g"))
 
 
@@ -50,3 +64,11 @@ def test_it_is_not_its_turn():
     assert told("fifo", (8, 8), (10, 6), (2, 1)) == (
         "It needs 1 bytes of 2 bytes free; somebody who has waited longer, or was put first, goes first."
     )
+
+
+def test_what_is_in_host_memory_comes_back_when_there_is_room():
+    world = asked_by("fair", (8, 8))
+    world.swap_out("0", 1)
+    ask(world, (8, 8))
+    world.want_back("0", 2)
+    assert of_the_last(world) == "It comes back when 8 bytes are free; 2 bytes are."
