@@ -114,7 +114,7 @@ def test_the_form_says_from_which_launch_it_started(ada, ada_in_browser, gpu):
 
     def chosen(address: str) -> list[str]:
         page = ada_in_browser.get(address).content.decode()
-        return re.findall(r"<option [^>]*selected[^>]*>local (.*?)</option>", page)
+        return re.findall(r"<option [^>]*selected[^>]*>[^<]*: local (.*?)</option>", page)
 
     assert chosen(f"/launch/?from={started.pk}") == ["sleep 2"]
     assert chosen("/launch/") == []
