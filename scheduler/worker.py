@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.worker import Worker  # type: ignore[import-untyped]
@@ -79,6 +79,7 @@ SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
 LOOP_WAITS = 0.0005  # seconds that the database's thread may hold the interpreter while a decision is due
 RESTART = 1.0
+LET_GO = 2.0  # within which what a killed scheduler was just starting has let go of its lock
 RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
 
 
@@ -326,15 +327,27 @@ async def _keep_going(part: Callable[[], Awaitable[None]]) -> None:
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Two schedulers would both hand out the same memory. The kernel drops the lock however the process ends."""
+    """Two schedulers would both hand out the same memory. The kernel drops the lock however the process ends.
+
+    A process that it was starting as it was killed still has it, until its exec. Raises AlreadyRunning.
+    """
     path = home / "scheduler.lock"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
         os.fchmod(lock.fileno(), 0o600)  # whoever may open it could hold it, and no scheduler would start
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning(f"Another scheduler already works in {home}.") from None
+        deadline = time.monotonic() + LET_GO
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                raise AlreadyRunning(f"Another scheduler already works in {home}.")
+            time.sleep(0.01)
         yield
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import threading
@@ -214,6 +215,19 @@ async def test_launches_under_a_scheduler_that_is_killed_run_once_each(
 async def test_only_one_scheduler_works_in_a_home(separate: tuple[Host, SeparateScheduler], tmp_path: Path) -> None:
     with pytest.raises(AlreadyRunning), only_one(tmp_path):
         pass
+
+
+def test_a_lock_that_is_let_go_in_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """A process that a killed scheduler was just starting has its lock until it executes its program."""
+    with only_one(tmp_path):
+        pass
+    file = os.open(tmp_path / "scheduler.lock", os.O_WRONLY)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    timer = threading.Timer(0.2, os.close, (file,))
+    timer.start()
+    with only_one(tmp_path):
+        pass
+    timer.join()
 
 
 async def test_processes_that_keep_it_from_looking_are_looked_at_side_by_side(host, monkeypatch, caplog):

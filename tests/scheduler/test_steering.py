@@ -327,7 +327,8 @@ async def test_time_in_a_pause_is_not_idle_time(host: Host, settings, monkeypatc
     await host.says(container, "holding")
     readings = dict.fromkeys(host.up.gpus.cards, Reading(0))
     now = [0.0]
-    broker: Any = SimpleNamespace(tenants=host.up.broker.tenants, now=lambda: now[0])
+    real = host.up.broker
+    broker: Any = SimpleNamespace(tenants=real.tenants, state=real.state, tell=real.tell, now=lambda: now[0])
     idle = Idle(host.up.intents, broker, host.up.store)
     await idle.look(readings)
     await host.command("pause", container)
