@@ -198,7 +198,7 @@ async def test_a_user_follows_so_many_logs_and_a_place_comes_free(home, settings
     container, key = await sync_to_async(launched)()
     following = [await get(container, key, "?follow=true") for _ in range(2)]
     refused = await get(container, key, "?follow=true")
-    assert (refused.status_code, refused["Retry-After"]) == (429, "6")
+    assert (refused.status_code, refused["Retry-After"]) == (429, "5")
     message = "Too many logs are followed by you (2 at once). End one, or try again later."
     assert refused.json()["error"]["message"] == message
     assert (await get(container, key)).status_code == 200, "looking without following is no matter"

@@ -34,6 +34,9 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
     owner = serializers.CharField(source="owner.username")
     state = serializers.ChoiceField(choices=State.choices)
     gpus = ClaimAnswer(source="claims", many=True)
+    gave_way = serializers.CharField(
+        help_text='Why its VRAM was moved to host memory for others, "idle" or "rotate"; else empty.'
+    )
     command = serializers.SerializerMethodField(help_text="null for who may not steer it.")
     env = serializers.SerializerMethodField(
         help_text="The names only: values may be secrets. null for who may not steer it."
