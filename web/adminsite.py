@@ -8,7 +8,7 @@ and what goes along with a deletion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.apps import AdminConfig
+from django.db import DataError
 from django.db.models import Model
 from django.db.models.signals import m2m_changed, post_delete, post_save, pre_save
+from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
@@ -44,8 +46,9 @@ class Site(AdminSite):
         def watched(request: HttpRequest, *arguments: Any, **words: Any) -> HttpResponseBase:
             with _changing(request.user.get_username()):
                 try:
-                    return inner(request, *arguments, **words)  # type: ignore[no-any-return]
-                except (ValueError, OverflowError) as error:
+                    with atomic() if request.GET else nullcontext():  # what PostgreSQL refuses ends a transaction
+                        return inner(request, *arguments, **words)  # type: ignore[no-any-return]
+                except (ValueError, OverflowError, DataError) as error:
                     # Django takes any number for a year, and finds out in the database's language that there is none.
                     if request.method != "GET" or not request.GET:
                         raise

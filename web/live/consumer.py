@@ -26,6 +26,7 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Says {"type": "snapshot" | "delta" | "tick", "seq", "now", "data"}; hears {"type": "resync"}."""
 
     tasks: tuple[asyncio.Task[None], ...] = ()
+    again: asyncio.Task[None] | None = None  # sends everything again
     place: Place | None = None
     whole_at = 0.0  # when everything was sent again
 
@@ -45,22 +46,29 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def disconnect(self, code: int) -> None:
         if self.place:
             self.place.free()
-        for task in self.tasks:
+        tasks = (*self.tasks, self.again) if self.again else self.tasks
+        for task in tasks:
             task.cancel()
-        for task in self.tasks:
+        for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Whoever missed a number asks for everything again, once a second at most. Anything else is not for us."""
+        """Whoever missed a number asks for everything again, and has it once a second at most. Else nothing is heard."""
         try:
             wanted = json.loads((text_data or "")[:LONGEST]).get("type")
         except (ValueError, AttributeError, RecursionError):
             return
-        if wanted == "resync" and self.place and feed().state is not None:
-            await asyncio.sleep(max(0.0, self.whole_at + WHOLE_AGAIN - time.monotonic()))
-            self.whole_at = time.monotonic()
-            await self.send(text_data=feed().whole())
+        if wanted == "resync" and self.place and (self.again is None or self.again.done()):
+            # Not here: the end of the connection would wait behind all that was asked.
+            self.again = asyncio.create_task(self._send_whole())
+
+    async def _send_whole(self) -> None:
+        await asyncio.sleep(max(0.0, self.whole_at + WHOLE_AGAIN - time.monotonic()))
+        self.whole_at = time.monotonic()
+        if feed().state is not None:
+            with contextlib.suppress(OSError):  # they have hung up
+                await self.send(text_data=feed().whole())
 
     async def _watch(self, sender: asyncio.Task[None]) -> None:
         try:

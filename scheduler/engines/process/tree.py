@@ -98,11 +98,11 @@ def signal_each(processes: list[Stat], number: int) -> None:
                 os.kill(each.pid, number)
 
 
-def freeze(root: int, patience: float = 2.0) -> None:
+def freeze(root: int, patience: float = 10.0) -> None:
     """Stops everything below `root`: looks again until no process that could fork is left running.
 
-    One that is inside a system call that cannot be interrupted is waited for, `patience` seconds at most; it stops as
-    soon as it leaves that call.
+    One that is inside a system call that cannot be interrupted, or has to wait for a processor, is waited for,
+    `patience` seconds at most; it stops as soon as it can.
     """
     deadline = time.monotonic() + patience
     while running := [each for each in descendants(root) if each.state not in "Tt"]:
