@@ -54,7 +54,7 @@ class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await task
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Whoever missed a number asks for everything again, and has it once a second at most. Else nothing is heard."""
+        """Whoever missed a number asks for everything again, has it once a second at most. Nothing else is heard."""
         try:
             wanted = json.loads((text_data or "")[:LONGEST]).get("type")
         except (ValueError, AttributeError, RecursionError):
