@@ -226,14 +226,20 @@ def test_half_requests_from_everywhere_keep_nobody_out_and_fill_no_log(site, str
 
 def test_an_address_in_the_middle_of_answers_does_not_give_way(site, stranger, key):
     """A connection whose body is on its way is not the one to be closed."""
-    many = stranger("127.0.0.16")
-    busy = many.connect(HEAD + b"Content-Length: 40\r\n\r\n")
-    halves = [many.connect(HEAD) for _ in range(EACH + 5)]
-    until(lambda: sum(map(closed, halves)) >= 6)
-    body = json.dumps({"username": "ann", "password": "wrong"}).encode()
-    busy.settimeout(10)
-    busy.sendall(body + b" " * (40 - len(body)) if len(body) <= 40 else body[:40])
-    assert busy.recv(20).startswith(b"HTTP/1.1 4")
+    for last in range(160, 170):
+        many, begun = stranger(f"127.0.0.{last}"), time.monotonic()
+        busy = many.connect(HEAD + b"Content-Length: 40\r\n\r\n")
+        halves = [many.connect(HEAD) for _ in range(EACH + 5)]
+        until(lambda opened=halves: sum(map(closed, opened)) >= 6)
+        body = json.dumps({"username": "ann", "password": "wrong"}).encode()
+        busy.settimeout(10)
+        if time.monotonic() - begun < BUDGETS["BODY_SECONDS"] - 0.5:  # else it may be closed for coming too slowly
+            busy.sendall(body + b" " * (40 - len(body)) if len(body) <= 40 else body[:40])
+            assert busy.recv(20).startswith(b"HTTP/1.1 4")
+            return
+        for each in many.open:
+            each.close()
+    pytest.fail("This machine never was quick enough to show it.")
 
 
 def test_what_is_no_http_is_told_in_sums(site, stranger):
