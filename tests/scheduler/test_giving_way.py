@@ -69,6 +69,7 @@ def run_cell(host: Host, container: Container, number: int = signal.SIGUSR1) -> 
 
 async def gives_way(host: Host, container: Container) -> tuple[Container, Container]:
     """Somebody comes who needs what it has. Both, the first out and the other with its memory."""
+    await eventually(lambda: host.up.stirring._habits)  # how it waits while it is idle is known, as after a minute
     other, _ = await host.start_launch(*WORDS, "--hold", "600", gpu_memory=4 * GIB, name="training")
     await host.says(other, "holding")
     return await host.until(container, "swapped"), other
