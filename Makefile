@@ -13,7 +13,7 @@ WORKERS ?= 2 # processes that share the tests out among them
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check audit faults soak format bench gpu-test setup dev native clean
+.PHONY: demo up test check audit faults soak turns format bench gpu-test setup dev native clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -58,6 +58,10 @@ faults: dev
 
 soak: dev
 	$(PY) -m tests.faults soak
+
+# A thousand random steps while containers take turns at computing; TURNS_SEED picks them. A few are in `make test`.
+turns: dev
+	TURNS_STEPS=1000 $(PY) -m pytest -s tests/scheduler/test_turns_at_random.py
 
 bench: dev
 	$(PY) -m benchmarks

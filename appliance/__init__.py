@@ -1,0 +1,3 @@
+"""The appliance put together, and its command line."""
+
+VERSION = "0.1.0"

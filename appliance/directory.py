@@ -65,6 +65,7 @@ def oidc(environment: Mapping[str, str]) -> dict[str, Any]:
         "OIDC_RP_SIGN_ALGO": given.get("ALGORITHM", "RS256"),
         "OIDC_RP_SCOPES": given.get("SCOPES", "openid email profile"),
         "OIDC_USE_PKCE": True,
+        "OIDC_AUTHENTICATE_CLASS": "web.people.directory.oidc.Begin",
         "OIDC_TIMEOUT": TIMEOUT,
         "GPUSHARE_OIDC_ISSUER": given.get("ISSUER", ""),
         "GPUSHARE_OIDC_NAME_CLAIM": given.get("NAME_CLAIM", "preferred_username"),

@@ -40,15 +40,15 @@ def one_of(name: str, *choices: str) -> str:
     return value
 
 
-def number(name: str, default: float) -> float:
-    """At least 0."""
+def number(name: str, default: float, least: float = 0, most: float = float("inf")) -> float:
     given = text(name, str(default))
     try:
         value = float(given)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a number of at least 0.")
+        value = float("nan")
+    if not least <= value <= most or value == float("inf"):
+        range_ = f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
+        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a number of {range_}.")
     return value
 
 

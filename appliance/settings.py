@@ -239,6 +239,7 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
     1: environment.whole("GPUSHARE_KEEP_SECONDS", 3600),
     60: environment.whole("GPUSHARE_KEEP_MINUTES", 7 * 86400),
 }
+GPUSHARE_ATTENTION_MINUTES = environment.number("GPUSHARE_ATTENTION_MINUTES", 5)  # who waits so long needs somebody
 GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 10)  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
 # Host memory that swapped containers may take together; 0 switches swapping off, unset takes half of what is there.
@@ -247,8 +248,12 @@ GPUSHARE_SWAP_MEMORY = (
 )
 GPUSHARE_GIVE_WAY = environment.one_of("GPUSHARE_GIVE_WAY", "idle", "off", "rotate")  # who, to those who wait
 GPUSHARE_ROTATE_AFTER = environment.number("GPUSHARE_ROTATE_AFTER", 10)  # minutes, of waiting and of holding
+GPUSHARE_COMPUTE = environment.one_of("GPUSHARE_COMPUTE", "turns", "shared")  # how containers share a GPU's computing
+GPUSHARE_TURN_CYCLE = environment.number("GPUSHARE_TURN_CYCLE", 1, least=0.2, most=10)  # seconds
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
+GPUSHARE_METRICS = environment.one_of("GPUSHARE_METRICS", "token", "loopback")  # who may read /metrics
 GPUSHARE_PRICE = environment.number("GPUSHARE_PRICE", 0)  # of one GiB of VRAM for an hour, in your currency
+GPUSHARE_GPU_PRICE = environment.number("GPUSHARE_GPU_PRICE", 0)  # of an hour of one GPU's computing, beside that
 GPUSHARE_DEFAULT_ROLE = environment.one_of(
     "GPUSHARE_DEFAULT_ROLE", "user", "viewer", "operator", "admin"
 )  # of people in no role's group

@@ -17,8 +17,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from typing import Any, TypeVar
 import pynvml
 
 import shim.sim
+from scheduler import threads
 from shim.binding import UUID_SIZE
 from web.sizes import parse_size
 
@@ -38,6 +38,7 @@ RESERVE = 128 * MIB  # of a real card: the driver's own needs and what fragmenta
 CONTEXT_SECONDS = 60.0  # the first context after a boot, without persistence mode, can take long
 USUAL_CONTEXT = 600 * MIB  # where it was never measured; an H200 takes 526 MiB
 DEFAULT_SIMULATION = "sim:1x5GiB"
+SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 6, 1.0  # seconds of a sample of NVML's (nvmlUtilization_t)
 
 
 class NoGpus(Exception):
@@ -77,15 +78,63 @@ class Card:
 class Reading:
     """One card at one time; what NVML cannot tell is None.
 
-    `processes` maps a host pid to its bytes, `busy` to the per cent of time that it computed lately (0 left out).
+    `processes` maps a host pid to its bytes, `busy` to the per cent of the time since the last look that it computed
+    (0 left out).
     """
 
     used: int
     processes: Mapping[int, int] = field(default_factory=dict)
-    busy: Mapping[int, int] | None = None
+    busy: Mapping[int, float] | None = None
     utilisation: int | None = None
     temperature: int | None = None
     power: float | None = None
+
+    def computed(self, pids: Iterable[int]) -> float | None:
+        """Per cent of the time since the last look that these computed; None where NVML does not tell them apart.
+
+        Of processes that it shows as busier together than a card can be, each is told less in proportion.
+        """
+        if self.busy is None:
+            return None
+        return 100.0 * sum(self.busy.get(pid, 0.0) for pid in pids) / max(100.0, sum(self.busy.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A sample of NVML: this part of the card's time (0 to 1) a process computed, up to `at` (seconds of the epoch)."""
+
+    pid: int
+    at: float
+    part: float
+
+
+class Busyness:
+    """How busy processes keep one card, from NVML's samples: each of a sixth of a second to a second, by the card.
+
+    A period in which a process did not compute has no sample of it, so what passed since its last one is no measure.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._looked = now - LONGEST_PERIOD
+        self._period = LONGEST_PERIOD  # the shortest time between two samples of one process
+        self._last: dict[int, int] = {}  # process → its last sample, in microseconds since the epoch
+        self.newest = int(self._looked * 1e6)  # sample that was taken in: those that come late are still to be
+
+    def take(self, samples: Iterable[tuple[int, int, int]], now: float) -> dict[int, float]:
+        """`samples`: process, microseconds since the epoch, per cent. Per cent of the time since the last look."""
+        new = sorted((at, pid, part) for pid, at, part in samples if at > self._last.get(pid, self.newest))
+        spans = []
+        for at, pid, part in new:
+            apart = (at - self._last[pid]) / 1e6 if pid in self._last else LONGEST_PERIOD
+            self._period = max(SHORTEST_PERIOD, min(self._period, apart))
+            spans.append((pid, apart, part))
+            self._last[pid], self.newest = at, at
+        passed, self._looked = max(now - self._looked, 1e-3), now
+        self._last = {pid: at for pid, at in self._last.items() if self.newest - at < 1e6 * LONGEST_PERIOD}
+        busy: dict[int, float] = {}
+        for pid, apart, part in spans:
+            busy[pid] = busy.get(pid, 0.0) + part * min(apart, self._period) / passed
+        return busy
 
 
 def parse(spec: str) -> Choice:
@@ -137,9 +186,10 @@ class Gpus:
         self.driver = ""
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
-        self._busy_since: dict[str, int] = {}  # microseconds since the epoch, NVML's own clock
+        self._busyness: dict[str, Busyness] = {}
+        self._work_since: dict[str, int] = {}  # microseconds since the epoch, NVML's own clock
         self.environment: dict[str, str] = {}  # what a program needs to reach these cards
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
+        self._thread = threads.pool(1, "nvml")
 
     @classmethod
     async def open(cls, spec: str, home: Path, build: Path) -> Gpus:
@@ -175,6 +225,10 @@ class Gpus:
     async def processes(self, uuid: str) -> Mapping[int, int]:
         """Who uses this card, now. Raises NVMLError."""
         return await self._ask(self._processes, uuid)
+
+    async def work(self, uuids: Iterable[str]) -> dict[str, list[Work]]:
+        """NVML's samples of each card since the last call, in the order of time. None of a card that tells nothing."""
+        return await self._ask(lambda: {uuid: self._work(uuid) for uuid in uuids})
 
     async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
@@ -217,17 +271,27 @@ class Gpus:
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
         return {process.pid: process.usedGpuMemory or 0 for process in running}
 
-    def _busy(self, uuid: str) -> dict[int, int] | None:
-        """Samples since the last look; NVML keeps a few seconds of them."""
-        since, self._busy_since[uuid] = self._busy_since.get(uuid, 0), int(time.time() * 1e6)
+    def _busy(self, uuid: str) -> dict[int, float] | None:
+        now = time.time()
+        known = self._busyness.setdefault(uuid, Busyness(now))
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], known.newest)
+        except pynvml.NVMLError as error:
+            if not isinstance(error, pynvml.NVMLError_NotFound):
+                return None
+            samples = []  # nobody computed
+        return known.take([(sample.pid, sample.timeStamp, sample.smUtil) for sample in samples], now)
+
+    def _work(self, uuid: str) -> list[Work]:
+        """From the last sample on, not the last look: samples come late."""
+        since = self._work_since.get(uuid, int(time.time() * 1e6) - 1_000_000)
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], since)
-        except pynvml.NVMLError as error:
-            return {} if isinstance(error, pynvml.NVMLError_NotFound) else None  # not found: nobody computed
-        most: dict[int, int] = {}
-        for sample in samples:
-            most[sample.pid] = max(sample.smUtil, most.get(sample.pid, 0))
-        return most
+        except pynvml.NVMLError:
+            return []
+        new = sorted((s for s in samples if s.timeStamp > since), key=lambda sample: sample.timeStamp)
+        self._work_since[uuid] = new[-1].timeStamp if new else since
+        return [Work(sample.pid, sample.timeStamp / 1e6, sample.smUtil / 100) for sample in new]
 
     async def _measure_context(self, uuid: str) -> int | None:
         """Bytes that a context takes on this card; None, and the log says why, if that cannot be told now."""

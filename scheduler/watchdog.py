@@ -30,6 +30,7 @@ class Watchdog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.worst = 0.0
         self.times_late = 0
+        self.measured: Callable[[float], None] = lambda late: None  # called with each beat's lateness, in seconds
         self._clock = clock
         self._beat = clock()
         self._worked = 0.0
@@ -59,6 +60,7 @@ class Watchdog:
     def _come_back(self) -> None:
         late, worked = self._clock() - self._beat - BEAT, time.thread_time() - self._worked
         self.worst = max(self.worst, late)
+        self.measured(max(0.0, late))
         if late >= LATE:
             self.times_late += 1
             if self.times_late & (self.times_late - 1) == 0:  # more and more rarely

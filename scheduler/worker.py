@@ -29,8 +29,11 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
+from scheduler import notify
+from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardHelper
 from scheduler.card.speeds import Speeds
+from scheduler.card.turns import TurnPlayer
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.ending import Ender
@@ -46,6 +49,7 @@ from scheduler.containers.takeover import TakeOver
 from scheduler.core import policies
 from scheduler.core.events import GivingWayChanged, GpuSeen, Ticked
 from scheduler.core.state import GivingWay, Mode, State
+from scheduler.core.turns import Rules
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
 from scheduler.engines.host_memory import HostMemory
@@ -54,11 +58,14 @@ from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
 from scheduler.rounds.anchoring import Anchoring
 from scheduler.rounds.bypass import Bypass
+from scheduler.rounds.computing import Computing
 from scheduler.rounds.contexts import Contexts
 from scheduler.rounds.housekeeping import Housekeeping
 from scheduler.rounds.idle import Idle
 from scheduler.rounds.measure import Measure
 from scheduler.rounds.samples import History
+from scheduler.rounds.shares import Shares
+from scheduler.rounds.sharing import Sharing
 from scheduler.rounds.showing import Showing
 from scheduler.rounds.stirring import Stirring
 from scheduler.rounds.time_limits import TimeLimits
@@ -139,6 +146,8 @@ class Scheduler:
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
         self.store = Store(settings.GPUSHARE_NODE)
+        self.figures = self.store.figures
+        self.watchdog.measured = self.figures.lateness.note
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
         self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
@@ -154,6 +163,7 @@ class Scheduler:
         stack.push_async_callback(self.consoles.close)
         stack.push_async_callback(self.ender.close)
         stack.push_async_callback(self.swapping.close)
+        stack.push_async_callback(self.turns.close)
         stack.push_async_callback(self.commands.close)
         await self.measure.once()  # foreign memory is to be known before the first decision
         self.report.publish()
@@ -165,6 +175,7 @@ class Scheduler:
         await self.swapping.start()
         self.store.node(cannot_swap=self.swapping.why_not)
         self._giving_way()
+        await self.sharing.start()
         await self.swapping.go_on()
         await stack.enter_async_context(self._background())
 
@@ -191,12 +202,13 @@ class Scheduler:
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
                 self.store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))
-                return engine
+                return self.figures.watch(engine)
 
     def _put_together(self) -> None:
         state = State(policy=settings.GPUSHARE_POLICY)
         self.report = Showing(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
+        self.broker.took = self.figures.decisions.note
         self.roster = Roster(self.broker)
         self.grants = Grants(self.home / "grants")
         self.sessions = Sessions(self.broker, self.roster, self.grants, lambda session: self.reaper.add(session))
@@ -216,29 +228,43 @@ class Scheduler:
             self.containers, self.engine, self.consoles, self.broker, self.server, self.gpus, self.intents,
             self.store, self.home,
         )  # fmt: skip
-        self.ender = Ender(self.engine, self.broker, self.intents, self.store.records)
+        env = {**os.environ, **self.gpus.environment}
+        self.turns = TurnPlayer(
+            CardHelper(env), Guardian(settings.GPUSHARE_BUILD / "guardian", self.home / "guardian.lock", env),
+            Rules(cycle=settings.GPUSHARE_TURN_CYCLE),
+        )  # fmt: skip
+        self.ender = Ender(self.engine, self.broker, self.intents, self.turns, self.store.records)
         budget = settings.GPUSHARE_SWAP_MEMORY
         self.swapping = Swapping(
-            CardHelper({**os.environ, **self.gpus.environment}), self.engine, self.broker, self.store,
+            CardHelper(env), self.engine, self.broker, self.store, self.turns,
             lambda tenant, reason: self.ender.end(tenant, reason=reason),
             available() // 2 if budget is None else budget,
         )  # fmt: skip
         self.swapping.moved = self._giving_way
-        self.steering = Steering(self.containers, self.engine, self.broker, self.roster, self.swapping, self.store)
+        self.steering = Steering(
+            self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
+        )
         self.commands = Commands(
             self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
         )
         self.housekeeping = Housekeeping(self.store)
         self.anchoring = Anchoring(self.store)
         self.time_limits = TimeLimits(self.ender, self.containers, self.store)
-        self.history = History(self.broker, self.store)
-        self.idle = Idle(self.intents, self.broker, self.store)
-        self.stirring = Stirring(self.broker)
+        self.shares = Shares(self.broker, self.store)
+        self.history = History(self.broker, self.store, self.shares)
+        self.idle = Idle(self.intents, self.broker, self.store, self.turns.is_stopped)
+        self.stirring = Stirring(self.broker, self.home / "habits")
         self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(
             self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self.bypass.look,
             self._measured,
         )  # fmt: skip
+        self.computing = Computing(self.gpus, self.broker, self.turns)
+        self.computing.escaped = self.bypass.computes_stopped
+        self.sharing = Sharing(self.gpus, self.turns, self.computing, self.broker, self.store)
+        self.shares.standing = self.sharing.standing
+        self.commands.set_mode = self.sharing.set_mode
+        self.steering.share_changed = self.computing.changed
         self.contexts = Contexts(self.gpus, self.store)
         self.leftovers = Leftovers(self.containers, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
@@ -268,9 +294,9 @@ class Scheduler:
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
             self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.time_limits.run,
-            self.leftovers.run, self.contexts.run,
-            self.report.run, self._tick, self._live, self._follow_engine, self._listen_to_hints, self._stop_expecting,
-            self.housekeeping.run, self.watchdog.run, self.anchoring.run,
+            self.leftovers.run, self.contexts.run, self.computing.run,
+            self.report.run, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
+            self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:
@@ -288,11 +314,22 @@ class Scheduler:
                 self.sessions.tick()
             self.broker.records.rejections.tick(self.broker.now())
 
+    async def _prove(self) -> None:
+        """systemd's watchdog hears of decisions really made: a loop that turns but cannot decide is started again."""
+        while period := notify.watchdog():
+            self.broker.tell(Ticked(self.broker.now()))
+            notify.tell("WATCHDOG=1")
+            await asyncio.sleep(period / 4)
+        await asyncio.Event().wait()
+
     async def _live(self) -> None:
         """A sign of life, and everything that changes without a message: use inside leases above all."""
         while True:
             late = round(self.watchdog.take_worst(), 3)
-            self.store.node(seen_at=timezone.now(), engine_error=self.engine.away[:500], late=late)
+            self.store.node(
+                seen_at=timezone.now(), engine_error=self.engine.away[:500], late=late,
+                figures=self.figures.told(**self.store.progress()),
+            )  # fmt: skip
             self.report.publish()
             self.memory.look()
             await asyncio.sleep(SIGN_OF_LIFE)

@@ -53,7 +53,7 @@ class NodeAdmin(ShownOnly, ModelAdmin):
 
 @admin.register(Gpu)
 class GpuAdmin(ShownOnly, ModelAdmin):
-    list_display = ["index", "name", "uuid", "present", "capacity", "real", "foreign"]
+    list_display = ["index", "name", "uuid", "present", "capacity", "real", "foreign", "compute"]
 
 
 @admin.register(Container)
@@ -111,7 +111,10 @@ class Texts(forms.JSONField):
 @admin.register(Allowance)
 class AllowanceAdmin(ModelAdmin):
     formfield_overrides = {models.JSONField: {"form_class": Texts}}
-    list_display = ["__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest"]
+    list_display = [
+        "__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest", "compute_weight",
+        "compute_limit",
+    ]  # fmt: skip
 
 
 @receiver(post_save, sender=LogEntry)

@@ -13,6 +13,7 @@ urlpatterns = [
     path("login/", LoginView.as_view(form_class=SignInForm, redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),
+    path("gpus/<str:uuid>/compute/", overview.compute, name="compute"),
     path("queue/", queue.queue, name="queue_page"),
     path("queue/reorder/", queue.reorder, name="queue_reorder"),
     path("queue/policy/", queue.policy, name="queue_policy"),

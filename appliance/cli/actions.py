@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ from appliance.cli.output import lines, note, show, write
 from appliance.cli.screen import Screen
 from appliance.cli.text import size
 
+USUAL_WEIGHT = 100  # in computing: nothing to tell of
+MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 ON_THIS_HOST = "http://127.0.0.1:8000"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -32,16 +35,22 @@ def login(
     url: Annotated[str | None, typer.Argument(metavar="URL", help="Address: https://gpu.lab.example")] = None,
     user: Annotated[str | None, typer.Option("-u", "--user", help="Sign in with a user name and a password.")] = None,
     token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read the token from standard input.")] = False,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="With --user: read the password from standard input.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Try a token, or get one for a user and a password, and keep it for every later command."""
     address = accounts.tidy(
         url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST, err=True)
     )
+    if password_stdin and (token_stdin or not user):
+        raise Problem("--password-stdin needs --user NAME, and not --token-stdin", code="usage")
     if token_stdin:
         token = sys.stdin.readline().strip()
     elif user:
-        token = connect(accounts.Login(address, "")).sign_in(user, _ask_secretly("Password"))
+        password = sys.stdin.readline().rstrip("\n") if password_stdin else _ask_secretly("Password")
+        token = connect(accounts.Login(address, "")).sign_in(user, password)
     else:
         token = _ask_secretly("Token").strip()
     account = accounts.Login(address, token)
@@ -59,7 +68,7 @@ def _ask_secretly(what: str) -> str:
             return getpass.getpass(f"{what}: ")
     except EOFError:
         pass
-    raise Problem(f"no {what.lower()} was given", code="usage", hint="without a terminal, use --token-stdin")
+    raise Problem(f"no {what.lower()} was given", code="usage", hint=f"without a terminal, use --{what.lower()}-stdin")
 
 
 def logout(as_json: options.Json = False) -> None:
@@ -108,7 +117,7 @@ def pause(
 
 def resume(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
     """Let paused containers go on."""
-    _for_each(containers, lambda client, it: client.act(it, "resume", note=why), as_json)
+    _for_each(containers, lambda client, it: client.act(it, "resume", note=why), as_json, _resumed)
 
 
 def kill(
@@ -143,13 +152,22 @@ def change(
         typer.Option("--gpu-memory", "--nvidia-memory", metavar="SIZE", help="New quota on each of its GPUs."),
     ] = None,
     priority: Annotated[int | None, typer.Option(help="New priority.")] = None,
+    compute_weight: Annotated[
+        int | None, typer.Option(metavar="1-1000", help="New part of a GPU's time where several compute.")
+    ] = None,
+    compute_limit: Annotated[
+        str | None, typer.Option(metavar="PERCENT|none", help="New limit of a GPU's time; none: without one.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change the quota or the priority of containers that live."""
-    fields = {"gpu_memory": gpu_memory, "priority": priority}
-    given = {field: value for field, value in fields.items() if value is not None}
+    """Change the quota, the priority, or the weight and limit in computing of containers that live."""
+    fields = {"gpu_memory": gpu_memory, "priority": priority, "compute_weight": compute_weight}
+    given: Json = {field: value for field, value in fields.items() if value is not None}
+    if compute_limit is not None:
+        given["compute_limit"] = options.percent(compute_limit)
     if not given:
-        raise Problem("nothing to set", code="usage", hint="give --gpu-memory SIZE, --priority N or both")
+        hint = "give --gpu-memory SIZE, --priority N, --compute-weight N or --compute-limit PERCENT"
+        raise Problem("nothing to set", code="usage", hint=hint)
     _for_each(containers, lambda client, it: client.change(it, **given), as_json, _settings)
 
 
@@ -159,7 +177,14 @@ def _state(container: Json) -> str:
 
 def _settings(container: Json) -> str:
     quotas = ", ".join(size(gpu["quota"]) for gpu in container["gpus"])
-    return f"quota {quotas}, priority {container['priority']}"
+    weight, limit = container["compute_weight"], container["compute_limit"]
+    share = (f", weight {weight}" if weight != USUAL_WEIGHT else "") + (f", limit {limit} %" if limit else "")
+    return f"quota {quotas}, priority {container['priority']}{share}"
+
+
+def _resumed(it: Json) -> str:
+    """Of one that is not back yet what the scheduler says: its state is what it was."""
+    return f"swapped. {it.get('message', '')}" if it["state"] == "swapped" else _state(it)
 
 
 def _for_each(
@@ -180,3 +205,12 @@ def _for_each(
         show(container, as_json, lambda it: f"{it['name']}: {tell(it)}")
     if failed:
         raise typer.Exit(1)
+
+
+def doctor(as_json: options.Json = False) -> None:
+    """Look at all that this host needs: what is wrong, what it means, what to do. On the appliance's own host."""
+    if not MANAGE.exists():
+        hint = "run this on the appliance's own host, from its folder"
+        raise Problem("only the command line is installed here", code="usage", hint=hint)
+    # Asks nobody over REST: the appliance may be down.
+    os.execv(sys.executable, [sys.executable, str(MANAGE), "doctor", *(["--json"] if as_json else [])])

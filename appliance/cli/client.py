@@ -85,6 +85,14 @@ class Client:
     def change(self, container: Json, **fields: Any) -> Json:
         return self._settled(self._ask("PATCH", f"containers/{container['id']}/", json=fields))
 
+    def set_compute(self, gpu: str, mode: str) -> Json:
+        """How containers share a GPU; the command that says what became of it."""
+        return self._settled(self._ask("PATCH", f"gpus/{quote(gpu, safe='')}/", json={"compute": mode}))
+
+    def set_policy(self, name: str) -> Json:
+        """Admins: who is served first from now on."""
+        return self._settled(self._ask("PUT", "policy/", json={"policy": name}))
+
     def remove(self, container: Json) -> Json:
         return self._settled(self._ask("DELETE", f"containers/{container['id']}/"))
 
@@ -97,9 +105,9 @@ class Client:
                 return
             page = self._ask("GET", f"{path}?{urlsplit(page['next']).query}")
 
-    def containers(self, *, every: bool = False) -> Iterator[Json]:
-        """Those that live, or all that were not removed; the newest first."""
-        return self.each("containers/", page_size=PAGE, **({} if every else {"live": "true"}))
+    def containers(self, *, every: bool = False, **only: str) -> Iterator[Json]:
+        """Those that live, or all that were not removed, by REST's filters `only`; the newest first."""
+        return self.each("containers/", page_size=PAGE, **({} if every else {"live": "true"}), **only)
 
     def container(self, word: str) -> Json:
         """By name, by id, or by the beginning of an id that only one has."""
@@ -156,7 +164,10 @@ class Client:
         return datetime.now(UTC) + self.skew
 
     def _settled(self, answer: Json, pending: Pending = lambda command: None) -> Json:
-        """The container a command led to: at once, or, where the appliance did not wait for it (202), in the end."""
+        """The container a command led to: at once, or, where the appliance did not wait for it (202), in the end.
+
+        The command itself if it is about no container.
+        """
         if "command" not in answer or "url" not in answer:
             return answer
         until, pause = time.monotonic() + SETTLE, 0.1
@@ -165,7 +176,7 @@ class Client:
             if command["outcome"] == "refused":
                 raise from_answer(command["status"], {"error": command})
             if command["done"]:
-                return self.fetch(command["container"])
+                return self.fetch(command["container"]) if command["container"] else dict(command)
             pending(command)
             time.sleep(pause)
             pause = min(pause * 2, 1.0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from appliance.cli import options
-from appliance.cli.attach import Attachment
-from appliance.cli.client import Client, Pending
+from appliance.cli.attach import LOOK, PATIENCE, Attachment, exit_code
+from appliance.cli.client import Client, Json, Pending
 from appliance.cli.console import Console
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
@@ -72,6 +73,12 @@ def run(
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
     priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
+    compute_weight: Annotated[
+        int | None, typer.Option(metavar="1-1000", help="Its part of a GPU's time where several compute; usual: 100.")
+    ] = None,
+    compute_limit: Annotated[
+        str | None, typer.Option(metavar="PERCENT|none", help="Most of a GPU's time, even if nobody else computes.")
+    ] = None,
     on_shortage: Annotated[
         bool | None, _option("on_shortage", help="When memory is short: wait for it, or get an out-of-memory error.")
     ] = None,
@@ -134,6 +141,7 @@ def _body(given: Words, client: Client) -> Words:
     body |= {
         "env": _environment(given["env"] or []),
         "gpus": given["gpus"] and _gpus(given["gpus"], client),
+        "compute_limit": given["compute_limit"] and options.percent(given["compute_limit"]),
         "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
         "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
         "ttl_seconds": _duration("ttl_seconds", given["ttl_seconds"]),
@@ -175,3 +183,30 @@ def _gpus(text: str, client: Client) -> int | list[str]:
         return [gpu["uuid"] for gpu in known]
     by_index = {str(gpu["index"]): gpu["uuid"] for gpu in known}
     return [by_index.get(word, word) for word in text.removeprefix("device=").split(",") if word]
+
+
+def wait(containers: options.Containers, as_json: options.Json = False) -> None:
+    """Wait until containers have ended; print the exit code of each, and exit with the last one's."""
+    client = connect()
+    code = 0
+    for identity in [client.container(word)["id"] for word in containers]:
+        ended = _end_of(client, identity)
+        code = exit_code(ended)
+        show(ended, as_json, lambda ended: str(exit_code(ended)))
+    raise typer.Exit(code)
+
+
+def _end_of(client: Client, identity: str) -> Json:
+    """An appliance that is away for less than a minute is waited for: programs go on meanwhile."""
+    heard = time.monotonic()
+    while True:
+        try:
+            container = client.fetch(identity)
+        except Problem as problem:
+            if not problem.away or time.monotonic() - heard > PATIENCE:
+                raise
+        else:
+            heard = time.monotonic()
+            if container["finished_at"] is not None:
+                return container
+        time.sleep(LOOK)

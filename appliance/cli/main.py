@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Annotated
 
 import typer
 
+from appliance import VERSION
 from appliance.cli import actions, launch, output, reports, views
 from appliance.cli.errors import REFUSED, Problem
 
@@ -27,21 +29,41 @@ app.command("run", context_settings=VERBATIM)(launch.run)
 for command in (
     actions.login,
     actions.logout,
+    views.whoami,
     views.ps,
     actions.logs,
     launch.attach,
+    launch.wait,
     actions.pause,
     actions.resume,
     actions.kill,
     actions.rm,
     actions.change,
     views.queue,
+    views.policy,
+    views.forecast,
     views.gpus,
     views.top,
     reports.report,
+    actions.doctor,
 ):
     app.command({"change": "set"}.get(command.__name__))(command)
 app.command("peak", context_settings=VERBATIM)(reports.peak)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gpushare {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """What is said before any command."""
 
 
 def main() -> None:
@@ -75,5 +97,6 @@ def _usage(error: typer.TyperException, words: list[str]) -> int:
     """A word that is no option or command: one line, and where to read more."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpushare"
-    _report(Problem(error.format_message(), code="usage", hint=f"see {path} --help"), words)
+    message = error.format_message().replace("Value error, ", "")  # pydantic's words for any of ours
+    _report(Problem(message, code="usage", hint=f"see {path} --help"), words)
     return REFUSED if words[:1] in (["run"], ["attach"]) else error.exit_code

@@ -30,6 +30,15 @@ def names(incomplete: str) -> list[tuple[str, str]]:
         return []
 
 
+def percent(text: str) -> int | None:
+    """What --compute-limit says."""
+    if text == "none":
+        return None
+    if not text.removesuffix("%").isdecimal():
+        raise Problem(f"--compute-limit: {text} is no percentage", code="usage", hint="give 1 to 100, or none")
+    return int(text.removesuffix("%"))
+
+
 def _remember(wanted: bool) -> bool:
     """An error that comes later is then JSON too."""
     output.errors_as_json = output.errors_as_json or wanted

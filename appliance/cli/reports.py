@@ -32,7 +32,7 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="As CSV, with figures in full.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Who held how much GPU memory for how long, waited, and was refused."""
+    """Who held how much GPU memory for how long, computed, waited, and was refused."""
     client = connect()
     asked = {"from": _time("--from", start, client), "group_by": group_by.value}
     if end is not None:
@@ -56,7 +56,16 @@ def _time(option: str, text: str, client: Client) -> str:
 
 def report_table(found: Json) -> str:
     first, last = (moment(found[edge]).astimezone().strftime("%Y-%m-%d %H:%M") for edge in ("from", "to"))
-    heads = (found["group_by"].upper(), ">CONTAINERS", ">GIB·HOURS", ">PEAK", ">SUSPENDED", ">REJECTS", ">COST")
+    heads = (
+        found["group_by"].upper(),
+        ">CONTAINERS",
+        ">GIB·HOURS",
+        ">GPU·HOURS",
+        ">PEAK",
+        ">SUSPENDED",
+        ">REJECTS",
+        ">COST",
+    )
     rows = [_report_row(row) for row in (*found["rows"], found["total"])]
     return f"{first} to {last}\n{table(heads, rows)}"
 
@@ -66,6 +75,7 @@ def _report_row(row: Json) -> tuple[str, ...]:
         row["group"],
         str(row["containers"]),
         f"{row['vram_gib_hours']:.2f}",
+        "-" if row["gpu_hours"] is None else f"{row['gpu_hours']:.2f}",
         size(row["peak"]),
         span(row["suspended_seconds"]),
         str(row["rejects"]),

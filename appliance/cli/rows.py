@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from appliance.cli.client import Json
-from appliance.cli.text import age, clock, ordinal, size
+from appliance.cli.text import age, clock, moment, ordinal, size
 
 CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", ">GPUS", ">USED", ">QUOTA", ">PEAK", "AGE")
 
@@ -32,11 +32,25 @@ def state_words(container: Json, now: datetime) -> str:
     if state == "suspended":
         place = f", {ordinal(container['queue_position'])}" if container["queue_position"] else ""
         return f"suspended {age(container['suspended_since'], now)}{place}"
+    if state == "running" and any(gpu["held_back_lately"] for gpu in container["gpus"]):
+        return f"running, {_share(container, now):.0f} % in turns"
     if state == "running" and container["idle_since"]:
         return f"running, idle {age(container['idle_since'], now)}"
+    if state == "swapped" and container["gave_way"]:
+        return f"swapped, gave way to {container['gave_way_to']}"
     if container["exit_code"] is not None and state != "exited":
         return f"{state} ({container['exit_code']})"
     return str(state)
+
+
+def _share(container: Json, now: datetime) -> float:
+    """Percent that it computed of the last minute, or of its life if that is shorter.
+
+    The mean over those of its GPUs that tell, as on its page.
+    """
+    known: list[float] = [gpu["had_lately"] for gpu in container["gpus"] if gpu["had_lately"] is not None]
+    lived: float = (now - moment(container["started_at"])).total_seconds()
+    return 100 / min(60.0, max(1.0, lived)) * sum(known) / max(1, len(known))
 
 
 QUEUE_HEADS = (">#", "NAME", "OWNER", ">NEEDS", "SINCE", "WHY")
@@ -48,10 +62,10 @@ def queue_row(entry: Json, now: datetime) -> tuple[str, ...]:
     return (str(entry["position"] or "-"), entry["name"], entry["owner"], size(entry["bytes"]), when, entry["reason"])
 
 
-GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">FREE", ">REAL", ">FOREIGN", ">LOAD")
+GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">FREE", ">REAL", ">FOREIGN", ">LOAD", "COMPUTE")
 
 
 def gpu_row(card: Json) -> tuple[str, ...]:
     load = "-" if card["utilisation"] is None else f"{card['utilisation']} %"
     figures = (size(card[figure]) for figure in ("capacity", "charged", "free", "real", "foreign"))
-    return (str(card["index"]), card["name"], card["uuid"], *figures, load)
+    return (str(card["index"]), card["name"], card["uuid"], *figures, load, card["compute"])

@@ -1,33 +1,65 @@
-"""The commands that only look: containers, queue, GPUs."""
+"""The commands that look: containers, queue, GPUs, the policy, oneself; and whether more would fit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
 from appliance.cli import options
-from appliance.cli.client import Json
+from appliance.cli.client import Client, Json
+from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
 from appliance.cli.rows import CONTAINER_HEADS, GPU_HEADS, QUEUE_HEADS, container_row, gpu_row, queue_row
-from appliance.cli.text import table
+from appliance.cli.text import size, table
+
+FILTERS = ("state", "owner", "name", "image", "gpu")
+
+
+class Compute(StrEnum):
+    TURNS = "turns"
+    SHARED = "shared"
 
 
 def ps(
     every: Annotated[bool, typer.Option("-a", "--all", help="Ended ones too.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids only.")] = False,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--filter", metavar="NAME=VALUE", help="Only these: by state, owner, name, image or gpu."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """List the containers that live."""
     client = connect()
-    found = client.containers(every=every)
+    only = _filters(filters or [])
+    if "gpu" in only:
+        only["gpu"] = _cards(client, [only["gpu"]])[0]["uuid"]
+    try:  # a state says itself whether it is an end
+        found = list(client.containers(every=every or "state" in only, **only))
+    except Problem as problem:
+        problem.field = problem.field and "filter"  # REST's name for it is no option
+        raise
     if quiet:
         for container in found:
             print(container["id"])
         return
-    show(list(found), as_json, lambda them: _container_table(them, client.now()))
+    show(found, as_json, lambda them: _container_table(them, client.now()))
+
+
+def _filters(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name not in FILTERS or name in found:
+            hint = f"write --filter NAME=VALUE, each of {', '.join(FILTERS)} once at most"
+            raise Problem(f"--filter {word} cannot be used", code="usage", hint=hint)
+        found[name] = value
+    return found
 
 
 def _container_table(containers: list[Json], now: datetime) -> str:
@@ -45,10 +77,94 @@ def _queue_table(waiting: list[Json], now: datetime) -> str:
     return table(QUEUE_HEADS, rows) if rows else "Nobody waits for GPU memory."
 
 
-def gpus(as_json: options.Json = False) -> None:
+def gpus(
+    chosen: Annotated[
+        list[str] | None, typer.Argument(metavar="[GPU]...", help="Numbers or UUIDs; all if left out.")
+    ] = None,
+    compute: Annotated[
+        Compute | None, typer.Option(help="Admins: have containers compute on them in turns, or as the driver shares.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
     """The cards: what they have, what is promised, what is in use."""
-    cards = list(connect().each("gpus/"))
+    client = connect()
+    cards = _cards(client, chosen)
+    if compute is not None:
+        for card in cards:
+            done = {"gpu": card["index"], **client.set_compute(card["uuid"], compute.value)}
+            show(done, as_json, lambda done: "GPU {gpu}: {message}".format(**done))
+        return
     show(cards, as_json, lambda cards: table(GPU_HEADS, [gpu_row(card) for card in cards]))
+
+
+def _cards(client: Client, chosen: list[str] | None) -> list[Json]:
+    """Those of these numbers or UUIDs, or all. Raises Problem if there is none of that name."""
+    cards = [card for card in client.each("gpus/") if not chosen or {str(card["index"]), card["uuid"]} & {*chosen}]
+    known = {name for card in cards for name in (str(card["index"]), card["uuid"])}
+    if missing := [name for name in chosen or () if name not in known]:
+        raise Problem(f"no GPU {missing[0]}", code="not_found", hint="gpushare gpus lists them", status=404)
+    return cards
+
+
+def whoami(as_json: options.Json = False) -> None:
+    """Who you are on which appliance, and how much of your allowance is in use."""
+    client = connect()
+    show({"url": client.url, **client.get("me/")}, as_json, _me)
+
+
+def _me(me: Json) -> str:
+    used, most = me["usage"], me["limits"]
+    rows = [
+        ("GPU memory", size(used["gpu_memory"]), _most(most["gpu_memory"], size)),
+        ("containers", str(used["containers"]), _most(most["containers"], str)),
+        ("GiB·hours of seven days", f"{used['gib_hours']:.2f}", _most(most["gib_hours"], "{:.2f}".format)),
+    ]
+    return f"{me['username']} ({me['role']}) on {me['url']}\n" + table(("", ">IN USE", ">AT MOST"), rows)
+
+
+def _most(limit: Any, words: Callable[[Any], str]) -> str:
+    return "-" if limit is None else words(limit)
+
+
+def policy(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[POLICY]", help="Admins: have this one decide from now on.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Who is served first when GPU memory comes back: the policy in force, and those that there are."""
+    client = connect()
+    if name is not None:
+        show(client.set_policy(name), as_json, lambda done: str(done["message"]))
+        return
+    show(client.get("policy/"), as_json, _policies)
+
+
+def _policies(answer: Json) -> str:
+    here = answer["policy"]
+    rows = [("*" if each["name"] == here else "", each["name"], each["explanation"]) for each in answer["policies"]]
+    return table(("", "POLICY", "WHO GOES FIRST"), rows)
+
+
+def forecast(
+    gpu_memory: Annotated[
+        str, typer.Option("--gpu-memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB.")
+    ],
+    gpus: Annotated[int, typer.Option(min=1, help="On how many GPUs.")] = 1,
+    priority: Annotated[int, typer.Option(help="With which priority.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Would a launch of this size fit now; if not, behind whom and until when? Nothing is launched."""
+    client = connect()
+    answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority)
+    show(answer, as_json, lambda answer: _by_number(client, str(answer["message"])))
+
+
+def _by_number(client: Client, text: str) -> str:
+    """The scheduler names GPUs by UUID; people read their numbers."""
+    for card in client.each("gpus/"):
+        text = text.replace(card["uuid"], str(card["index"]))
+    return text
 
 
 def top(

@@ -10,7 +10,7 @@ import docker
 from django.conf import settings
 
 IMAGE = "gpushare/demo:latest"
-WORKLOAD = "/workload"
+WORKLOAD = "/bin/workload"  # where any image finds its programs
 
 # What the workload, the shim and NVIDIA's driver libraries ask of a C library.
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")

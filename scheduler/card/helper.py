@@ -2,7 +2,10 @@
 
 A call into the driver cannot be broken off, and one on a frozen or broken process never returns. So each is made by a
 worker, a process of its own (worker.py), which does one at a time: when the deadline passes the worker is ended and the
-next call gets another. Workers are kept for the next call, because a driver takes 0.1 s to begin.
+next call gets another. Workers are kept for the next call, because a driver takes 0.1 s to begin, and because each
+lets go on whom it has stopped for a turn when this process is gone. A process that is stopped (by a signal, a debugger)
+answers nothing, and anybody can stop their own: it is not waited for until the deadline, since others wait meanwhile.
+But a restore is, because breaking it off loses the memory.
 
     running --lock--> locked --checkpoint--> checkpointed --restore--> locked --unlock--> running
 
@@ -22,7 +25,8 @@ from pathlib import Path
 
 WORKER = Path(__file__).with_name("worker.py")
 BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a boot can take long
-KEPT = 4  # idle workers
+LEAVING = 2.0  # seconds at the end in which last calls may come to theirs
+LOOK = 0.25  # seconds between two looks at a process that does not answer
 log = logging.getLogger(__name__)
 
 
@@ -76,21 +80,27 @@ class Done:
 
 
 class CardHelper:
-    """Makes the calls. `env` is added to the workers' environment. At most `at_once` calls at a time; others wait."""
+    """Makes the calls. `env` is added to the workers' environment. At most `at_once` at a time, besides unlocks."""
 
     def __init__(self, env: Mapping[str, str] | None = None, at_once: int = 16) -> None:
         self._env = env
         self._idle: list[asyncio.subprocess.Process] = []
         self._busy: set[asyncio.subprocess.Process] = set()
-        self._turns = asyncio.Semaphore(at_once)
+        self._left: set[asyncio.subprocess.Process] = set()  # each within its last call
+        self._places = asyncio.Semaphore(at_once)
 
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
         try:
-            await self._end(await self._begin())
+            self._idle.append(await self._begin())  # the first call need not wait for one
         except CardError as error:
             return str(error)
         return ""
+
+    async def prepare(self, workers: int) -> None:
+        """So many calls at once need not wait for a worker to begin. Raises CardError."""
+        while len(self._idle) + len(self._busy) < workers:
+            self._idle.append(await self._begin())
 
     async def state(self, pid: int, within: float) -> State:
         """Raises CardError, as all of these do. `within` is the deadline in seconds."""
@@ -102,6 +112,10 @@ class CardHelper:
         A lock that takes too long is taken back by the driver itself; one that even so does not return has hung.
         """
         return await self._call("lock", pid, within + 1.0, int(within * 1000))
+
+    async def stop(self, pid: int, within: float) -> Done:
+        """The same for a turn: when this process has ended, however that came, it is unlocked."""
+        return await self._call("stop", pid, within + 1.0, int(within * 1000))
 
     async def checkpoint(self, pid: int, within: float) -> Done:
         """What a locked process has on its cards goes to the host's memory, which counts as the process's own."""
@@ -121,23 +135,36 @@ class CardHelper:
             await self._end(worker)
         for worker in self._busy:
             self._leave(worker)
+        ends = [asyncio.create_task(worker.wait()) for worker in self._left]
+        if ends:
+            _, hung = await asyncio.wait(ends, timeout=LEAVING)
+            for end in hung:
+                end.cancel()
 
     async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
-        async with self._turns:
+        # Whoever is stopped never waits to be let go for others that are slow to be stopped.
+        async with contextlib.nullcontext() if order == "unlock" else self._places:
+            self._idle = [worker for worker in self._idle if worker.returncode is None]
             worker = self._idle.pop() if self._idle else await self._begin()
             self._busy.add(worker)
+            exchange = asyncio.create_task(self._exchange(worker, order, pid, *more))
             try:
                 async with asyncio.timeout(within):
-                    answer = await self._exchange(worker, order, pid, *more)
-            except TimeoutError:
+                    await _first(exchange, pid, order)
+                answer = exchange.result()
+            except TimeoutError as error:
                 await self._end(worker)
-                raise CardError(Why.HUNG, pid, f"Process {pid} did not answer a {order} within {within:g} s.") from None
+                why = str(error) or f"did not answer a {order} within {within:g} s"
+                raise CardError(Why.HUNG, pid, f"Process {pid} {why}.") from None
             except asyncio.CancelledError:
                 self._leave(worker)  # who asked has gone; what was asked for goes on
                 raise
             finally:
+                exchange.cancel()
                 self._busy.discard(worker)
-            if not answer or not self._keep(worker):
+            if answer and worker.returncode is None:
+                self._idle.append(worker)
+            else:
                 await self._end(worker)
         return self._judge(order, pid, answer)
 
@@ -180,18 +207,30 @@ class CardHelper:
             raise CardError(Why.NO_CALLS, 0, f"CUDA's checkpoint calls cannot be used here: {' '.join(rest)}.")
         return worker
 
-    def _keep(self, worker: asyncio.subprocess.Process) -> bool:
-        if len(self._idle) >= KEPT or worker.returncode is not None:
-            return False
-        self._idle.append(worker)
-        return True
-
     def _leave(self, worker: asyncio.subprocess.Process) -> None:
         """Nothing more comes: it ends when its call has."""
         assert worker.stdin is not None
         worker.stdin.close()
+        self._left = {each for each in self._left if each.returncode is None} | {worker}
 
     async def _end(self, worker: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             worker.kill()
         await worker.wait()
+
+
+async def _first(exchange: asyncio.Task[list[str]], pid: int, order: str) -> None:
+    """Until there is an answer. Raises TimeoutError where none will come, as the process is stopped."""
+    looks = 0
+    while not (await asyncio.wait([exchange], timeout=LOOK))[0]:
+        looks = looks + 1 if order != "restore" and is_stopped(pid) else 0
+        if looks > 1:
+            raise TimeoutError(f"is stopped, by a signal or a debugger, and cannot answer a {order}")
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal, or a debugger: it cannot answer, and may go on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False

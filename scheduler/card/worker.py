@@ -1,6 +1,7 @@
 """Makes one checkpoint call of the CUDA driver after another, as its standard input says.
 
-A line in: "lock PID MILLISECONDS", "checkpoint PID", "restore PID", "unlock PID" or "state PID".
+A line in: "lock PID MILLISECONDS", "stop PID MILLISECONDS" (a lock for a turn), "checkpoint PID", "restore PID",
+"unlock PID" or "state PID".
 A line out: the CUresult (0: done), the process's state (CUprocessState; −1: unknown) and the seconds that it took.
 The first line out, before any is read: "ready VERSION", or "cannot WHY".
 
@@ -8,10 +9,13 @@ Run by helper.py, which ends it when a call hangs: the driver has no way to brea
 to its end whatever becomes of the scheduler: no signal but SIGKILL ends this process, and the end of its input only
 when it is idle. (Where a worker was killed within a restore, an H200's driver answered nothing more about that one.)
 
+At the end of its input it lets go on whom it has stopped for a turn: the guardian does so as well, but may be gone.
+
 Standard library only: it is started with `python -I -S`. It makes no context, so it takes nothing of a card.
 """
 
 import ctypes
+import os
 import signal
 import sys
 import time
@@ -25,6 +29,7 @@ class LockArgs(ctypes.Structure):
 
 CALLS = {
     "lock": "cuCheckpointProcessLock",
+    "stop": "cuCheckpointProcessLock",
     "checkpoint": "cuCheckpointProcessCheckpoint",
     "restore": "cuCheckpointProcessRestore",
     "unlock": "cuCheckpointProcessUnlock",
@@ -44,36 +49,50 @@ def begin() -> ctypes.CDLL:
         )
     if code := cuda.cuInit(0):
         raise RuntimeError(f"cuInit failed with CUDA error {code}")
-    print("ready", version.value, flush=True)
+    say("ready", version.value)
     return cuda
+
+
+def say(*words: object) -> bool:
+    """Whether somebody is there to hear it."""
+    try:
+        os.write(1, f"{' '.join(map(str, words))}\n".encode())
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def do(cuda: ctypes.CDLL, order: str, pid: int, milliseconds: int = 0) -> tuple[int, int]:
     state = ctypes.c_int(-1)
     code = 0
     if order != "state":
-        args = ctypes.byref(LockArgs(milliseconds)) if order == "lock" else None
+        args = ctypes.byref(LockArgs(milliseconds)) if order in ("lock", "stop") else None
         code = getattr(cuda, CALLS[order])(pid, args)
     asked = cuda.cuCheckpointProcessGetState(pid, ctypes.byref(state))
     return code or (asked if order == "state" else 0), state.value
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
     try:
         cuda = begin()
     except (OSError, RuntimeError, AttributeError) as error:
-        print("cannot", error, flush=True)
+        say("cannot", error)
         return
+    stopped: set[int] = set()
     for line in sys.stdin:
-        order, *numbers = line.split()
-        begun = time.monotonic()
-        code, state = do(cuda, order, *map(int, numbers))
-        try:
-            print(code, state, f"{time.monotonic() - begun:.6f}", flush=True)
-        except BrokenPipeError:  # nobody is there any more
-            return
+        order, number, *milliseconds = line.split()
+        pid, begun = int(number), time.monotonic()
+        code, state = do(cuda, order, pid, *map(int, milliseconds))
+        if order == "stop" and code == 0:
+            stopped.add(pid)
+        elif order != "state":
+            stopped.discard(pid)
+        if not say(code, state, f"{time.monotonic() - begun:.6f}"):
+            break
+    for pid in stopped:
+        do(cuda, "unlock", pid)
 
 
 main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from django.db import DatabaseError
@@ -53,6 +54,8 @@ class Commands:
         self._removal = removal
         self._broker = broker
         self._store = store
+        # Switches a GPU between turns and sharing, and says so in a sentence. Raises Problem.
+        self.set_mode: Callable[[str, str], Awaitable[str]]
         self._wake = asyncio.Event()
         self._taken: dict[Any, asyncio.Task[None]] = {}
         self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
@@ -160,6 +163,8 @@ class Commands:
             case CommandKind.REORDER:
                 self._decided(self._broker.reorder(tuple(arguments["containers"])))
                 return "The queue is reordered."
+            case CommandKind.COMPUTE:
+                return await self._compute(arguments["gpu"], arguments["compute"])
             case CommandKind.FORECAST:
                 result, message = foresee(self._broker, arguments)
                 self._store.command(command.pk, result=result)
@@ -181,6 +186,12 @@ class Commands:
             case CommandKind.KILL if self._find(row) is None and was_begun(command, row):
                 return "It has ended."
         return await self._steer(row, self._living(row), command)
+
+    async def _compute(self, gpu: str, mode: str) -> str:
+        """How containers share a GPU, from now on and after the next start. Raises Problem."""
+        said = await self.set_mode(gpu, mode)
+        self._store.gpu(gpu, compute_asked=mode)
+        return said
 
     async def _launch(self, row: Container, command: Command) -> str:
         id_, loop = str(row.pk), asyncio.get_running_loop()

@@ -116,7 +116,8 @@ class Console:
         """Until the container has written its last."""
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._came.wait(), FIRST)
+                async with asyncio.timeout(FIRST):
+                    await self._came.wait()
             while not self._ended:
                 output, data = await self.attached.read()
                 if data:

@@ -9,10 +9,12 @@ stays.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from django.db import DatabaseError
 
+from scheduler.card.turns import TurnPlayer
 from scheduler.containers.intents import Intents
 from scheduler.core.events import ContainerKilled
 from scheduler.engines.base import Engine, EngineError
@@ -31,8 +33,9 @@ EXPECTED = (Problem, EngineError, DatabaseError)  # each with a sentence; anythi
 
 
 class Ender:
-    def __init__(self, engine: Engine, broker: Broker, intents: Intents, records: Records) -> None:
+    def __init__(self, engine: Engine, broker: Broker, intents: Intents, turns: TurnPlayer, records: Records) -> None:
         self._engine = engine
+        self._turns = turns
         self._broker = broker
         self._intents = intents
         self._records = records
@@ -72,7 +75,9 @@ class Ender:
     async def _attempt(self, tenant: Tenant, grace: float) -> None:
         await self._intents.durable()
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))  # its waiting calls are rejected from now on
-        await self._engine.kill(tenant.engine_id, grace=grace)
+        # In its grace it may want to compute. Where there is none, one that does not answer is not waited for.
+        async with self._turns.away(tenant.id, "ending") if grace else contextlib.nullcontext():
+            await self._engine.kill(tenant.engine_id, grace=grace)
         try:
             async with asyncio.timeout(SEEN_WITHIN):
                 await tenant.end.wait()

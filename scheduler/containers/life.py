@@ -27,6 +27,7 @@ from web.models import Container, Shortage, Swap
 log = logging.getLogger(__name__)
 
 STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
+HERE = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": ""}  # nothing of it is in host memory
 
 
 class Containers:
@@ -143,10 +144,8 @@ class Containers:
             exit_code=sighting.exit_code,
             paused_at=None,
             swap="",
-            swapped_at=None,
-            swapped=0,
-            gave_way="",
-            gave_way_to="",
+            **HERE,
+            no_turns="",
             reason=reason[:500],
             **({"removed_at": now} if sighting.condition is Condition.GONE else {}),
         )
@@ -176,7 +175,16 @@ class Containers:
 
 def as_tenant(row: Container, quota: Mapping[str, int]) -> Tenant:
     """`quota`: bytes by GPU."""
-    return Tenant(str(row.pk), row.name, dict(quota), ttl=row.ttl_seconds, remove_when_done=row.remove_when_done)
+    return Tenant(
+        str(row.pk),
+        row.name,
+        dict(quota),
+        ttl=row.ttl_seconds,
+        remove_when_done=row.remove_when_done,
+        priority=row.priority,
+        compute_weight=row.compute_weight,
+        compute_limit=row.compute_limit,
+    )
 
 
 def as_problem(refused: Refused, field: str = "") -> Problem:

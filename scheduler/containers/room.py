@@ -34,6 +34,24 @@ def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | 
         )
 
 
+def require_share(tenant: Tenant, mine: Iterable[Tenant], others: Iterable[Tenant], budget: int) -> None:
+    """What a person has moved there takes no more than the others still can. Raises Problem with the figures.
+
+    `mine`: the tenants of its owner; `others`: everybody else's. Who is alone may have all of it, and one container may
+    always go, however large. Those that give way do so for somebody else, and are not asked.
+    """
+    others = list(others)
+    if not others:
+        return
+    needed = sum(tenant.used(gpu) for gpu in tenant.quota)
+    has, theirs = sum(map(image, mine)), sum(map(image, others))
+    if has and has + needed > (left := max(0, budget - theirs - has - needed)):
+        raise _too_little(
+            f"Its {size(needed)} would leave {size(left)} of the host memory for this to all others, and its owner has "
+            f"{size(has)} of it already (GPUSHARE_SWAP_MEMORY). Resume or end one of those first."
+        )
+
+
 def image(tenant: Tenant) -> int:
     """Bytes of host memory that it takes, or may still take while its memory is being moved."""
     leases = (lease for session in tenant.sessions.values() for lease in session.leases.values())

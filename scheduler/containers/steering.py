@@ -1,12 +1,14 @@
-"""What can be changed about a container that lives: pauses, its quota, its priority."""
+"""What can be changed about a container that lives: pauses, its quota, its priority, its part of the turns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from scheduler.card.turns import TurnPlayer
 from scheduler.containers.life import Containers, as_problem
 from scheduler.containers.swapping import Swapping
-from scheduler.core.events import PriorityChanged
+from scheduler.core.events import ContainerPaused, ContainerResumed, PriorityChanged
 from scheduler.engines.base import Condition, Engine, EngineError, Sighting
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.roster import Roster
@@ -14,6 +16,8 @@ from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
 from web.models import Container
+
+SHARE = ("priority", "compute_weight", "compute_limit")  # what decides on its turns
 
 
 class Steering:
@@ -26,6 +30,7 @@ class Steering:
         broker: Broker,
         roster: Roster,
         swapping: Swapping,
+        turns: TurnPlayer,
         store: Store,
     ) -> None:
         self._containers = containers
@@ -33,11 +38,14 @@ class Steering:
         self._broker = broker
         self._roster = roster
         self._swapping = swapping
+        self._turns = turns
         self._store = store
+        self.share_changed: Callable[[Tenant], None] = lambda tenant: None  # its part in the turns is another
 
     async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "") -> str:
         """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that."""
         was_paused, freed = tenant.paused, ""
+        await self._swapping.settle(tenant)
         try:
             if free_memory or tenant.swap:
                 if was_paused and not tenant.swap:
@@ -48,35 +56,51 @@ class Steering:
                 await self._freeze(tenant)
             raise
         try:
+            # Told before it is done: whoever is being frozen can be asked to give way no more.
+            self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
             await self._freeze(tenant)
         except EngineError:
+            if not tenant.paused:
+                self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._swapping.want_back(tenant)
             raise
         return f"It is paused.{freed}"
 
     async def _freeze(self, tenant: Tenant) -> None:
-        await self._engine.pause(tenant.engine_id)
-        self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
+        async with self._turns.away(tenant.id, "freezing"):  # a frozen process cannot be let go
+            await self._engine.pause(tenant.engine_id)
+            self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
+            self.share_changed(tenant)
 
     async def _thaw(self, tenant: Tenant) -> None:
         await self._engine.resume(tenant.engine_id)
         self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
+        self.share_changed(tenant)
 
     async def resume(self, tenant: Tenant) -> str:
         """Lets it go on: at once, or when there is room for what was swapped out."""
         if tenant.paused or not tenant.swap:  # what gave way is not frozen
             await self._thaw(tenant)
+        await self._swapping.settle(tenant)
         self._swapping.want_back(tenant)
         return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
 
-    async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, int]) -> None:
-        """Another quota (`gpu_memory`, bytes on each GPU) or `priority`; what is refused leaves both as they were."""
+    async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, Any]) -> None:
+        """Another quota (`gpu_memory`, bytes on each GPU), `priority`, `compute_weight` or `compute_limit` (percent).
+
+        What is refused leaves them as they were.
+        """
         if (size := settings.get("gpu_memory")) is not None:
             await self._change_quota(row, tenant, size)
-        if (priority := settings.get("priority")) is not None:
-            if refused := self._broker.ask(PriorityChanged(self._broker.now(), tenant.id, priority)):
-                raise as_problem(refused, field="priority")
-            self._store.container(tenant.id, priority=priority)
+        if (priority := settings.get("priority")) is not None and (
+            refused := self._broker.ask(PriorityChanged(self._broker.now(), tenant.id, priority))
+        ):
+            raise as_problem(refused, field="priority")
+        if share := {name: settings[name] for name in SHARE if name in settings}:
+            for name, value in share.items():
+                setattr(tenant, name, value)
+            self._store.container(tenant.id, **share)
+            self.share_changed(tenant)
 
     async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
         before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)

@@ -21,18 +21,28 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from django.db import DatabaseError
 from django.utils import timezone
 
-from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
+from scheduler.card.turns import TurnPlayer
 from scheduler.containers import room
+from scheduler.containers.life import HERE
 from scheduler.containers.moving import Mover
 from scheduler.core.admission import size
-from scheduler.core.events import CameBack, ContainerPaused, ContainerResumed, GiveWay, NotMoved, Returned, Stirred
+from scheduler.core.events import (
+    STAYS,
+    CameBack,
+    ContainerPaused,
+    ContainerResumed,
+    GiveWay,
+    NotMoved,
+    Returned,
+    Stirred,
+)
 from scheduler.core.state import Mode
 from scheduler.engines.base import Engine, EngineError
 from scheduler.sessions.broker import Broker
@@ -44,9 +54,9 @@ from web.models import Command, Swap
 log = logging.getLogger(__name__)
 
 AGAIN = 5.0  # seconds until what could not be brought back is tried again
+FULL_AGAIN = 1.0  # until the database is asked again that did not take a step
 LONGEST = 120.0  # between two tries where the driver does not answer, so that others get their turn
 GIVE_UP = 600.0  # seconds in which the driver has not answered once about a process that runs: its memory is lost
-STAYS = 600.0  # seconds in which one that could not give way is not asked to again
 
 
 class Swapping:
@@ -61,6 +71,7 @@ class Swapping:
         engine: Engine,
         broker: Broker,
         store: Store,
+        turns: TurnPlayer,
         end: Callable[[Tenant, str], Awaitable[None]],
         budget: int,
     ) -> None:
@@ -69,6 +80,7 @@ class Swapping:
         self._engine = engine
         self._broker = broker
         self._store = store
+        self._turns = turns
         self._end = end
         self.budget = budget
         self.speeds = Speeds({})
@@ -96,9 +108,7 @@ class Swapping:
 
     async def out(self, tenant: Tenant, why: str) -> str:
         """Returns a sentence on what came free. Raises Problem, and nothing has changed."""
-        if tenant.swap == Swap.LEAVING:
-            async with self._transfer:
-                pass  # it gives way, or what an earlier scheduler had begun is undone
+        await self.settle(tenant)
         if tenant.is_out:
             return self._stays_out(tenant)
         if tenant.swap:
@@ -109,6 +119,7 @@ class Swapping:
             if tenant.is_out:  # it gave way while this one waited for its turn
                 return self._stays_out(tenant)
             self._require_room(tenant)  # now: another may have taken it meanwhile
+            self._require_share(tenant)
             # From here on none of its processes gets more, so nobody but these holds anything when they are out.
             self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
             begun = time.monotonic()
@@ -116,8 +127,15 @@ class Swapping:
             await self._is_out(tenant, why, time.monotonic() - begun)
         return f"{size(_out(tenant))} of GPU memory came free in {time.monotonic() - begun:.1f} s."
 
+    async def settle(self, tenant: Tenant) -> None:
+        """Where it gives way, or what an earlier scheduler had begun is undone: returns when that has an end."""
+        if tenant.swap == Swap.LEAVING:
+            async with self._transfer:
+                pass
+
     def _stays_out(self, tenant: Tenant) -> str:
         self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
+        tenant.gave_way = ""
         self._store.container(tenant.id, gave_way="", gave_way_to="")
         return "Its GPU memory is in host memory already."
 
@@ -127,15 +145,15 @@ class Swapping:
 
     async def _go(self, tenant: Tenant, whom: str, why: Mode) -> None:
         async with self._transfer:
-            if tenant.swap or tenant.finished:
+            if tenant.swap or tenant.finished or tenant.killed:
                 return  # a person was faster, and what became of that is told
             try:
-                if tenant.paused:
+                if self._broker.state.containers[tenant.id].paused:  # or about to be
                     raise Problem("paused", "It was paused meanwhile.", 409)
                 self._require_room(tenant)
-            except Problem as problem:
+            except (Problem, OSError) as problem:
                 self._stays(tenant, whom, problem)
-                self._broker.tell(NotMoved(self._broker.now(), tenant.id, STAYS))
+                self._broker.tell(NotMoved(self._broker.now(), tenant.id))
                 return
             begun = time.monotonic()
             try:
@@ -146,10 +164,16 @@ class Swapping:
             except Problem as problem:  # what was done is undone, or will be, and the core is told then
                 self._stays(tenant, whom, problem)
 
-    def _stays(self, tenant: Tenant, whom: str, problem: Problem) -> None:
-        if not tenant.finished:
-            log.warning("container %s did not give way: %s", tenant.name, problem.message)
-            self._store.event("not_moved", tenant.id, detail=f'It was to give way to "{whom}". {problem.message}')
+    def _stays(self, tenant: Tenant, whom: str, why: Exception) -> None:
+        if not (tenant.finished or tenant.killed):
+            log.warning("container %s did not give way: %s", tenant.name, why)
+            self._store.event("not_moved", tenant.id, detail=f'It was to give way to "{whom}". {why}')
+
+    def _require_share(self, tenant: Tenant) -> None:
+        owners = {each.id: each.owner for each in self._broker.state.containers.values()}
+        tenants = self._broker.tenants.values()
+        mine = [each for each in tenants if owners.get(each.id) == owners.get(tenant.id)]
+        room.require_share(tenant, mine, [each for each in tenants if each not in mine], self.budget)
 
     def _require_room(self, tenant: Tenant) -> None:
         if self.why_not:
@@ -160,6 +184,7 @@ class Swapping:
         self._take_back_headroom(tenant)
         sessions = _holders(tenant)
         await self._stage(tenant, Swap.LEAVING)
+        await self._turns.settled(tenant.id)
         try:
             await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
             for session in sessions:
@@ -167,6 +192,8 @@ class Swapping:
             self._take_back_headroom(tenant)
             for session in sessions:
                 await self._mover.out(session)
+            if tenant.killed:  # while it has time to end, what it has to save may be on its cards
+                raise EngineError(f'"{tenant.name}" is being ended.')
         except (CardError, EngineError) as error:
             cannot = isinstance(error, CardError) and error.why is Why.CANNOT
             await self._undo(tenant, sessions, inf if cannot else STAYS)
@@ -253,9 +280,11 @@ class Swapping:
         async with self._transfer:
             if not tenant.swap or _out(tenant) or tenant.killed or tenant.finished:
                 return  # it is back already, or was called off while it waited for its turn
-            if tenant.paused:  # from outside: a frozen process does not answer, and all others would wait with it
+            if tenant.paused and tenant.is_out:  # from outside; it is asked for again when it goes on
+                self._broker.swapped_out(tenant)
+                return
+            if self._is_frozen(tenant, partial(self._bring_back, tenant)):
                 self._broker.tell(NotMoved(self._broker.now(), tenant.id))
-                self._later(tenant, partial(self._bring_back, tenant))
                 return
             begun, had = time.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
             try:
@@ -288,7 +317,7 @@ class Swapping:
                 )  # fmt: skip
         if not any(had.values()):
             self._store.event("swapped_in", tenant.id, detail="Its processes that had GPU memory have ended.")
-        self._store.container(tenant.id, swapped_at=None, swapped=0, gave_way="", gave_way_to="")
+        self._store.container(tenant.id, **HERE)
         tenant.gave_way = ""
         self._note("back", sum(had.values()), seconds)
         await self._stage(tenant, "")
@@ -299,12 +328,12 @@ class Swapping:
         """It is tried again, ever later where the driver does not answer. What is lost ends it."""
         if error.state is State.FAILED:
             await self._lost(tenant, error)
-        elif error.why is not Why.HUNG:
+        elif error.why is not Why.HUNG or not error.pid:  # no worker could be started: nobody has been asked
             self._later(tenant, again)
         else:
             now = time.monotonic()
             hung = now - self._hung.setdefault(tenant.id, now)
-            if hung > GIVE_UP and not _is_stopped(error.pid):
+            if hung > GIVE_UP and not is_stopped(error.pid):
                 await self._lost(tenant, error)
             else:
                 self._later(tenant, again, min(max(AGAIN, hung), LONGEST))
@@ -329,20 +358,35 @@ class Swapping:
 
     async def _undo_in_turn(self, tenant: Tenant, sessions: list[Session], stays: float = 0.0) -> None:
         async with self._transfer:
-            if tenant.swap == Swap.LEAVING and not tenant.finished:
+            again = partial(self._undo_in_turn, tenant, sessions, stays)
+            if tenant.swap == Swap.LEAVING and not tenant.finished and not self._is_frozen(tenant, again):
                 await self._undo(tenant, sessions, stays)
 
     # ---- helpers ----
+
+    def _is_frozen(self, tenant: Tenant, again: Callable[[], Awaitable[None]]) -> bool:
+        """From outside. Such a process does not answer, and all others would wait with it: it is tried again later."""
+        if tenant.paused:
+            self._hung.pop(tenant.id, None)
+            self._later(tenant, again)
+        return tenant.paused
 
     async def _lower_memory(self, tenant: Tenant) -> None:
         try:
             await self._engine.add_memory(tenant.engine_id, 0)
         except EngineError as error:
-            log.warning("container %s keeps its raised limit of host memory: %s", tenant.name, error)
+            log.warning("container %s keeps its raised limit of host memory for now: %s", tenant.name, error)
+            self._later(tenant, partial(self._lower_memory_later, tenant))
+
+    async def _lower_memory_later(self, tenant: Tenant) -> None:
+        async with self._transfer:
+            if not tenant.swap and not tenant.finished:
+                await self._lower_memory(tenant)
 
     async def _stage(self, tenant: Tenant, stage: str) -> None:
         """Returns once it is in the database."""
         tenant.swap = stage
+        self._turns.bar(tenant.id, "moving", on=bool(stage))
         if tenant.finished:
             return
         self._store.container(tenant.id, swap=stage)
@@ -351,7 +395,7 @@ class Swapping:
                 await self._store.durable()
             except DatabaseError as error:
                 log.error("container %s: its swapping waits for the database: %s", tenant.name, error)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(FULL_AGAIN)
             else:
                 return
 
@@ -367,11 +411,3 @@ def _out(tenant: Tenant) -> int:
 def _wants_back(tenant: Tenant) -> bool:
     """Of one that is out and not frozen: it waits to come back, or was resumed, or was not done when it gave way."""
     return tenant.gave_way != Mode.IDLE or tenant.waited_since is not None
-
-
-def _is_stopped(pid: int) -> bool:
-    """By a signal, or a debugger: it cannot answer, and may go on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False

@@ -82,11 +82,14 @@ class TakeOver:
         tenant.killed = row.kill_requested_at is not None
         tenant.reason = row.reason
         tenant.peak = {claim.gpu.uuid: claim.peak for claim in claims}
+        tenant.computed = {claim.gpu.uuid: (claim.had, claim.due, claim.held_back) for claim in claims}
         tenant.told = told  # so that what came back while there was no scheduler is told, too
         tenant.suspended_before = row.suspended_seconds
         if row.suspended_since is not None:
             tenant.waited_since = tenant.suspended_since = self._store.monotonic(row.suspended_since)
             tenant.wait_told = True
+        if row.no_turns:
+            self._store.container(tenant.id, no_turns="")  # a new scheduler tries it anew
         if refused := self._containers.admit(row, tenant, running=True):
             log.error("container %s gets no more memory, but can be killed: %s", row.name, refused.explanation)
             self._containers.keep_stray(tenant)
@@ -99,15 +102,17 @@ class TakeOver:
                 # What it runs is asked before the page: that is gone if it runs something else by then.
                 if (tenant := self._broker.tenants.get(container)) and (program := program_of(pid)):
                     with contextlib.suppress(TimeoutError):
-                        found = aside(partial(lease_pages.find, pid, container))
-                        if (page := await asyncio.wait_for(found, LOOK_SECONDS)) is not None:
+                        async with asyncio.timeout(LOOK_SECONDS):
+                            page = await aside(partial(lease_pages.find, pid, container))
+                        if page is not None:
                             self._process(tenant, pid, program, page)
 
     async def _holders(self, pids: list[int]) -> list[tuple[int, str]]:
         """Process and container; each process by itself, side by side, if the look at all of them takes too long."""
         look = partial(lease_pages.holders, pids, settings.GPUSHARE_BUDGETS.maps_bytes)
         try:
-            return await asyncio.wait_for(aside(look), LOOK_SECONDS)
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await aside(look)
         except TimeoutError:
             if len(pids) > 1:
                 looks = await asyncio.gather(*(self._holders([pid]) for pid in pids))

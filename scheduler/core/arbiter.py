@@ -203,9 +203,7 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
         step.state = changes.put_out(step.state, known.id)
         step.timely = True
         if known.leaving and known.idle_since is None and not known.paused and not known.killed:
-            # It was not done. If it waited for more, it goes on waiting in its old place, now for all of it.
-            since = min((r.since for r in step.state.waiting if r.container == known.id), default=step.state.now)
-            step.want_back(step.state.containers[known.id], since)
+            step.want_back(step.state.containers[known.id], step.state.now)  # it was not done
 
 
 def _wanted_back(step: Step, event: WantedBack) -> None:
@@ -218,6 +216,7 @@ def _wanted_back(step: Step, event: WantedBack) -> None:
 def _came_back(step: Step, event: CameBack) -> None:
     if known := step.state.containers.get(event.container):
         _put(step, replace(known, coming=False, held_since=step.state.now))
+        step.judge_again(known.id)
         step.timely = True
 
 
@@ -302,6 +301,9 @@ def _session_ended(step: Step, event: SessionEnded) -> None:
         step.touched.update(step.state.containers[known.container].quota)
         step.came.add(known.container)
         step.state = changes.drop_session(step.state, known)
+        rest = step.state.containers[known.container]
+        if known.out and not (rest.out or rest.returning or rest.paused or rest.killed):
+            step.want_back(rest, step.state.now)  # nothing of it is out any more
 
 
 def _needed(step: Step, event: Needed) -> None:

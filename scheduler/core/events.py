@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from scheduler.core.state import GivingWay, Mode
 
+STAYS = 600.0  # seconds in which one that could not give way is not asked to again
+
 # ---- events: what happened -------------------------------------------------------------------------------------
 
 
@@ -121,7 +123,7 @@ class NotMoved:
 
     now: float
     container: str
-    seconds: float = 600.0
+    seconds: float = STAYS
 
 
 @dataclass(frozen=True, slots=True)

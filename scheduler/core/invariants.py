@@ -99,7 +99,7 @@ def _stuck(state: State) -> Iterator[str]:
     """No deadlock: where nobody who holds memory runs, nobody who waits could be given any, now or ever."""
     gpus = safety.linked(state, state.gpus)
     waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
-    moving = any(container.leaving for container in state.containers.values())
+    moving = any(container.leaving or container.coming for container in state.containers.values())
     if not waiting or moving or any(request.awaiting for request in state.waiting):
         return
     sure = safety.completable(state, gpus)

@@ -40,8 +40,8 @@ class Policy:
 def order(state: State, gpu: str) -> list[Request]:
     """The calls to try on this GPU now. Those placed by an admin come first, whatever the policy.
 
-    One that is swapped out gets all that it had before it gets anything else, and one that is leaving gets nothing: so
-    it holds nothing that is not known to be on a card or to be out.
+    One that is swapped out has to be back with all that it had before it gets anything else; one that is leaving gets
+    nothing. So it holds nothing that is not known to be on a card or to be out.
     """
     able = [r for r in state.waiting if r.gpu == gpu and may_be_served(state.containers[r.container], r)]
     placed = [r for r in able if r.placed]
@@ -52,7 +52,12 @@ def order(state: State, gpu: str) -> list[Request]:
 
 
 def may_be_served(container: Container, request: Request) -> bool:
-    return not (container.paused or container.leaving) and (request.back or not container.out)
+    return not (container.paused or container.leaving) and (request.back or not is_away(container))
+
+
+def is_away(container: Container) -> bool:
+    """Whether any of its memory may not be on its cards."""
+    return bool(container.out or container.returning or container.coming)
 
 
 # ---- the paper's four --------------------------------------------------------------------------------------------

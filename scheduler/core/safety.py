@@ -85,6 +85,8 @@ def completable(state: State, gpus: Collection[str], *, resumed: bool = False, u
             container = state.containers[name]
             if resumed or not container.paused:
                 quota, leased = container.quota[gpu], container.leased.get(gpu, 0)
+                if container.out:  # with what its contexts were found to take since, that can be more than its quota
+                    quota = max(quota, leased + container.out.get(gpu, 0))
                 # `held` and the claim, spelled out: this is where a decision spends its time
                 if leased >= quota:
                     queue.append((NOTHING, name, leased))

@@ -153,8 +153,7 @@ class Step:
         waited = self._end_wait(request)
         if request.back:
             self.came.add(request.container)
-            self.touched.update(self.state.containers[request.container].quota)  # its other calls waited for this
-            self.judge_again(request.container)
+            self.touched.update(self.state.containers[request.container].quota)
         self.effects.append(
             Granted(
                 session=request.session,
@@ -222,7 +221,7 @@ class Step:
     def _fails(self, request: Request) -> bool:
         """Whether it is rejected rather than kept waiting. It is not to blame where its container has to give way."""
         container = self.state.containers[request.container]
-        return container.fail_fast and not (request.back or container.out or container.leaving)
+        return container.fail_fast and not (request.back or container.leaving or policies.is_away(container))
 
     def judge_again(self, name: str) -> None:
         """Its memory is where its program expects it: calls that were spared while it gave way are granted or fail."""
@@ -255,7 +254,8 @@ class Step:
     # ---- swapping ----
 
     def want_back(self, container: Container, since: float) -> None:
-        """Puts a call into the queue for each part that is out."""
+        """Puts a call into the queue for each part that is out, in the place of whatever of it waits already."""
+        since = min([since, *(r.since for r in self.state.waiting if r.container == container.id)])
         self.state = changes.put_container(self.state, replace(container, returning=True))
         self.came.add(container.id)
         for key in container.sessions:

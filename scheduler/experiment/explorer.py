@@ -30,6 +30,7 @@ from scheduler.core.events import (
     Effect,
     Event,
     GiveWay,
+    Granted,
     Idle,
     Needed,
     NotMoved,
@@ -153,8 +154,10 @@ def _starved(host: Host, state: State) -> list[str]:
     firsts = [
         r for r in state.waiting if all(fair.head(state, gpu) is r for gpu in state.containers[r.container].quota)
     ]
-    told = any(isinstance(effect, GiveWay) for effect in handle(state, Ticked(state.now))[1])
-    return [f"nobody gives way to {request}" for request in firsts if not told]
+    effects = handle(state, Ticked(state.now))[1]
+    told = any(isinstance(effect, GiveWay) for effect in effects)
+    served = {effect.session for effect in effects if isinstance(effect, Granted)}
+    return [f"nobody gives way to {request}" for request in firsts if not told and request.session not in served]
 
 
 # ---- what can happen --------------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ class Bypass:
                 self._ender.want(tenant, reason="A process of it took GPU memory past its quota's shim.")
         return any(times < TIMES for times in self._seen.values())
 
+    def computes_stopped(self, container: str) -> None:
+        """It computes although all of it is stopped, as others have their turn."""
+        if settings.GPUSHARE_BYPASS_ACTION == "kill" and (tenant := self._broker.tenants.get(container)):
+            self._ender.want(tenant, reason="It went on computing while others had their turn.")
+
     def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
             text = f"Process {pid} holds {format_size(size)} past the shim."

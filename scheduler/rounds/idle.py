@@ -6,7 +6,7 @@ The core is told as well, before they count as idle: who gives way to those who 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from django.conf import settings
@@ -16,7 +16,6 @@ from django.utils import timezone
 from scheduler.containers.intents import Intents
 from scheduler.core import events
 from scheduler.gpus import Reading
-from scheduler.rounds.samples import busy
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
@@ -31,11 +30,14 @@ TOLD_AFTER = 10.0  # seconds without computing
 class Idle:
     """`GPUSHARE_IDLE_MINUTES` without computing make a holder idle.
 
+    `held_back` tells whether a container is locked until its turn.
+
     `GPUSHARE_IDLE_ACTION` is `mark`, `notify` (its owner sees a warning on every page for a day) or `pause`.
     """
 
-    def __init__(self, intents: Intents, broker: Broker, store: Store) -> None:
+    def __init__(self, intents: Intents, broker: Broker, store: Store, held_back: Callable[[str], bool]) -> None:
         self._intents = intents
+        self._held_back = held_back
         self._broker = broker
         self._store = store
         self._since: dict[str, float] = {}
@@ -80,8 +82,10 @@ class Idle:
         """Also true where it cannot be known: idle is only who certainly does not compute."""
         if tenant.finished or tenant.suspended_since is not None or not settings.GPUSHARE_IDLE_MINUTES:
             return True
+        if self._held_back(tenant.id):
+            return True
         held = [gpu for gpu in tenant.quota if tenant.used(gpu)]
-        loads = [busy(tenant, gpu, readings[gpu]) for gpu in held if gpu in readings]
+        loads = [readings[gpu].computed(tenant.pids) for gpu in held if gpu in readings]
         return not loads or any(load is None or load > 0 for load in loads)
 
     async def _mark(self, tenant: Tenant, seconds: float) -> None:

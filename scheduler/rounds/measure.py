@@ -212,7 +212,8 @@ class Measure:
     def _see_tenants(self) -> None:
         uncapped: dict[str, dict[int, int]] = {}
         for tenant in list(self._broker.tenants.values()):
-            if held := self._see_tenant(tenant):
+            tenant.past_shim = held = self._see_tenant(tenant)
+            if held:
                 uncapped[tenant.id] = held
         self._again = self._past(uncapped)
 

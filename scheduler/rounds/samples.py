@@ -11,26 +11,29 @@ from datetime import datetime
 from django.utils import timezone
 
 from scheduler.gpus import Reading
+from scheduler.rounds.shares import Part, Shares
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 
 
 class History:
-    def __init__(self, broker: Broker, store: Store) -> None:
+    def __init__(self, broker: Broker, store: Store, shares: Shares) -> None:
         self._broker = broker
         self._store = store
+        self._shares = shares
         self._waited: dict[str, float] = {}
 
     def write(self, readings: Mapping[str, Reading]) -> None:
         at = timezone.now().replace(microsecond=0)
         granted = dict.fromkeys(readings, 0)
+        parts = self._shares.look(readings)
         for tenant in self._broker.tenants.values():
             waited = self._waited_since_last(tenant)
             for gpu in tenant.quota:
                 if gpu in readings:
                     granted[gpu] += tenant.granted(gpu)
-                    self._sample(tenant, gpu, readings[gpu], at, waited)
+                    self._sample(tenant, gpu, readings[gpu], at, waited, parts[tenant.id, gpu])
                     self._broker.records.use(tenant, gpu)
         for gpu, reading in readings.items():
             self._store.sample(
@@ -39,11 +42,11 @@ class History:
             )  # fmt: skip
         self._waited = {id_: waited for id_, waited in self._waited.items() if id_ in self._broker.tenants}
 
-    def _sample(self, tenant: Tenant, gpu: str, reading: Reading, at: datetime, waited: float) -> None:
+    def _sample(self, tenant: Tenant, gpu: str, reading: Reading, at: datetime, waited: float, part: Part) -> None:
         used = tenant.note_peak(gpu)
         self._store.sample(
             tenant.id, gpu, at, used=used, peak=used, granted=tenant.granted(gpu),
-            utilisation=busy(tenant, gpu, reading), suspended=waited,
+            utilisation=reading.computed(tenant.pids), suspended=waited, **part._asdict(),
         )  # fmt: skip
 
     def _waited_since_last(self, tenant: Tenant) -> float:
@@ -54,10 +57,3 @@ class History:
         last = self._waited.get(tenant.id, total)
         self._waited[tenant.id] = total
         return max(0.0, total - last)
-
-
-def busy(tenant: Tenant, gpu: str, reading: Reading) -> float | None:
-    """Per cent of the GPU's time that the container computed; None where NVML does not tell processes apart."""
-    if reading.busy is None:
-        return None
-    return float(min(100, sum(reading.busy.get(session.pid, 0) for session in tenant.sessions.values())))

@@ -11,14 +11,20 @@ compared with what was seen while it computed nothing:
 
 Measured: an idle ipykernel that is pinged once a second uses 0.1 ms of a processor a second and never more than 0.5;
 the shortest cell, `1 + 1`, 6 ms. What other processes of the container use (a notebook server's, say) does not count.
+
+Where the threads of one waited while it was idle is kept in a file while it is out, for the next scheduler: to that one
+a call that has blocked already would look like all that it has ever seen. Of whom nothing is known may want to compute.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from scheduler.core.events import Stirred
@@ -26,12 +32,16 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.looks import aside
 from scheduler.sessions.tenants import Tenant
 
+log = logging.getLogger(__name__)
+
 WAKES = 0.002  # seconds of a processor in a second
 REMEMBERED = 60  # looks, a second apart
+MOST = 512  # threads of a container that are looked at, the oldest first: how many it has is its own choice
 STUCK = 3  # looks in a row
 DRIVERS = "cuda"  # how the driver's own threads are called: they wait elsewhere once the memory is out
 
 Place = tuple[str, ...]  # the system call that a thread is in, what it waits for, and from where it called
+Places = dict[int, set[Place]]  # thread → where it waits
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Habits:
 
     last: Look
     used: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    places: dict[int, set[Place]] = field(default_factory=dict)  # thread → where it waits
+    places: Places = field(default_factory=dict)
     stuck: Counter[int] = field(default_factory=Counter)  # thread → looks in a row at a place where it never was
     moves: bool = False
 
@@ -81,16 +91,30 @@ class Habits:
 
 
 class Stirring:
-    def __init__(self, broker: Broker) -> None:
+    """`folder`: where the habits of those that are out are kept."""
+
+    def __init__(self, broker: Broker, folder: Path) -> None:
         self._broker = broker
+        self._folder = folder
         self._habits: dict[int, Habits] = {}  # session → its habits
+        self._kept: set[str] = set()  # containers that are out, whose habits are in the folder
 
     async def look(self) -> None:
         """To be called once a second."""
         tenants = [tenant for tenant in self._broker.tenants.values() if self._is_looked_at(tenant)]
-        pids = {each.id: each.pid for tenant in tenants for each in tenant.sessions.values() if not each.ended}
+        pids: dict[int, tuple[int, int]] = {}
+        for tenant in tenants:
+            living = [each for each in tenant.sessions.values() if not each.ended][:MOST]
+            pids |= {each.id: (each.pid, MOST // len(living)) for each in living}
         looks = await aside(partial(_look, pids)) if pids else {}
-        self._habits = {id_: self._habits.get(id_) or Habits(now) for id_, now in looks.items()}
+        self._habits = {id_: habits for id_, habits in self._habits.items() if id_ in looks}
+        for tenant in tenants:
+            if tenant.swap and tenant.id not in self._kept:
+                await self._keep(tenant, looks)
+        for gone in self._kept - {tenant.id for tenant in self._broker.tenants.values() if tenant.swap}:
+            await aside(partial(self._file(gone).unlink, missing_ok=True))
+            self._kept.discard(gone)
+        self._habits |= {id_: Habits(now) for id_, now in looks.items() if id_ not in self._habits}
         for tenant in tenants:
             mine = {id_: now for id_, now in looks.items() if id_ in tenant.sessions}
             if tenant.is_out and not tenant.paused:
@@ -100,6 +124,26 @@ class Stirring:
                 for id_, now in mine.items():
                     (self._habits[id_].skip if tenant.swap else self._habits[id_].learn)(now)
 
+    async def _keep(self, tenant: Tenant, looks: Mapping[int, Look]) -> None:
+        """Its habits, or takes over those that an earlier scheduler has kept."""
+        self._kept.add(tenant.id)
+        pids = {id_: session.pid for id_, session in tenant.sessions.items() if id_ in looks}
+        known = {pids[id_]: self._habits[id_].places for id_ in pids if id_ in self._habits}
+        try:
+            if known:
+                await aside(partial(_write, self._file(tenant.id), known))
+                return
+            known = await aside(partial(_read, self._file(tenant.id)))
+        except (OSError, ValueError) as error:
+            if tenant.gave_way:  # who was paused by a person comes back by one
+                log.warning("how container %s behaves while it is idle is not known: %s", tenant.name, error)
+        self._habits |= {id_: Habits(looks[id_], places=known[pid]) for id_, pid in pids.items() if pid in known}
+        if not known and tenant.is_out and not tenant.paused and tenant.gave_way:
+            self._broker.tell(Stirred(self._broker.now(), tenant.id))
+
+    def _file(self, container: str) -> Path:
+        return self._folder / f"{container}.json"
+
     def _is_looked_at(self, tenant: Tenant) -> bool:
         """Those that may give way soon are looked at before they do, and kept in mind while they move."""
         core = self._broker.state.containers.get(tenant.id)
@@ -108,14 +152,31 @@ class Stirring:
         return bool(tenant.swap) or core.idle_since is not None
 
 
-def _look(pids: Mapping[int, int]) -> dict[int, Look]:
-    """Session → what is seen of its process."""
-    return {session: _look_at(pid) for session, pid in pids.items()}
+def _write(file: Path, known: Mapping[int, Places]) -> None:
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    places = {pid: {thread: sorted(at) for thread, at in threads.items()} for pid, threads in known.items()}
+    whole = file.with_suffix(".new")
+    whole.write_text(json.dumps(places))
+    whole.replace(file)
 
 
-def _look_at(pid: int) -> Look:
+def _read(file: Path) -> dict[int, Places]:
+    """Process → where its threads waited. Raises OSError or ValueError."""
+    found = json.loads(file.read_text()).items()
+    return {
+        int(pid): {int(thread): {tuple(place) for place in at} for thread, at in threads.items()}
+        for pid, threads in found
+    }
+
+
+def _look(pids: Mapping[int, tuple[int, int]]) -> dict[int, Look]:
+    """Session → what is seen of its process. `pids`: session → its process, and how many threads are looked at."""
+    return {session: _look_at(pid, most) for session, (pid, most) in pids.items()}
+
+
+def _look_at(pid: int, most: int) -> Look:
     used, waits = 0, {}
-    for task in Path(f"/proc/{pid}/task").glob("*"):
+    for task in islice(Path(f"/proc/{pid}/task").glob("*"), most):
         try:
             used += int((task / "schedstat").read_text().split()[0])  # in nanoseconds, unlike /proc/PID/stat
             if not (task / "comm").read_text().startswith(DRIVERS):

@@ -67,6 +67,7 @@ class Broker:
         self.answered: Callable[[Tenant], None] = lambda tenant: None  # fewer of its calls are open
         self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
         self.give_way: Callable[[GiveWay], None] = lambda told: None  # one is to be moved out
+        self.took: Callable[[float], None] = lambda seconds: None  # called with what each decision took
         self.records = Records(journal, lambda: self.state.policy)
         self._later: deque[Event] = deque()
         self._telling = False
@@ -79,6 +80,7 @@ class Broker:
         if self._telling:
             raise RuntimeError("an event within an event: only Returned may answer TakeBack")
         effects: list[Effect] = []
+        begun = time.perf_counter()
         self._telling = True
         try:
             self._decide(event, effects)
@@ -86,6 +88,7 @@ class Broker:
                 self._decide(self._later.popleft(), effects)
         finally:
             self._telling = False
+        self.took(time.perf_counter() - begun)
         return effects
 
     def ask(self, event: Event) -> Refused | None:

@@ -1,6 +1,6 @@
 """One connected process: what it says, a message at a time, and what it is told.
 
-Nothing is received from a connection but when it is its container's turn (turns.py), and nothing that it passes is
+Nothing is received from a connection but when it is its container's turn (rota.py), and nothing that it passes is
 looked at or closed here (closer.py). One connection's bad manners close that connection and nothing else.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scheduler.sessions.closer import Closer
-from scheduler.sessions.turns import Turns
+from scheduler.sessions.rota import Rota
 from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
 from shim.binding import EXHAUSTED
 
@@ -48,7 +48,7 @@ class House(Protocol):
     """What all connections share (server.py)."""
 
     handler: Handler
-    turns: Turns
+    rota: Rota
     closer: Closer
 
     def refuses_descriptors(self, container: str) -> bool: ...
@@ -61,7 +61,7 @@ class House(Protocol):
 class Connection:
     """`hold()` keeps its messages unread until `go_on()`.
 
-    Where it is: its container's turns have it (`_queued`), or it is held, or the loop tells when there is something to
+    Where it is: the rota has it (`_queued`), or it is held, or the loop tells when there is something to
     read (`_listening`).
     """
 
@@ -94,13 +94,13 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
-        if not self._house.turns.at_once(self.container) or self._hear():
+        if not self._house.rota.at_once(self.container) or self._hear():
             self._be_deaf()
             self._queue()
 
     def _queue(self) -> None:
         self._queued = True
-        self._house.turns.add(self.container, self._take_turn)
+        self._house.rota.add(self.container, self._take_turn)
 
     def _take_turn(self) -> bool:
         self._queued = self.open and not self._held and self._hear()

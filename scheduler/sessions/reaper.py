@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -41,10 +42,9 @@ class Reaper:
             await self._look()
 
     async def _sleep(self, pause: float) -> None:
-        try:
-            await asyncio.wait_for(self._more.wait(), pause)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._more.wait()
 
     async def _look(self) -> None:
         # Only those who died before the look: a later death may not show in it yet.

@@ -2,7 +2,7 @@
 
 Who is speaking is known from outside the payload: the container by the socket that was connected to, the process by
 the kernel (SO_PEERCRED, and a pidfd, which a recycled pid cannot deceive). Everything here is non-blocking, with small
-fixed buffers, and what one container may take of the turns, connections and descriptors has a budget: who connects
+fixed buffers, and what one container may take of the rota, connections and descriptors has a budget: who connects
 beyond it waits in its own container's backlog.
 
 `Server` knows no memory: what a message means is the `Handler`'s business (processes.py).
@@ -29,7 +29,7 @@ from django.conf import settings
 from scheduler.pace import Pace
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.connection import Connection, Handler, Peer
-from scheduler.sessions.turns import Turns
+from scheduler.sessions.rota import Rota
 from shim.binding import EXHAUSTED
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Server:
         self._resting: set[str] = set()  # containers from which nobody is let in just now
         self._arrivals: dict[str, Pace] = {}  # container → its connections a second
         self._budgets = settings.GPUSHARE_BUDGETS
-        self.turns = Turns(self._budgets.frames_a_second)
+        self.rota = Rota(self._budgets.frames_a_second)
         self.closer = Closer()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -143,7 +143,7 @@ class Server:
         self._inodes.pop(container, None)
         self._arrivals.pop(container, None)
         self._refusing.discard(container)
-        self.turns.forget(container)
+        self.rota.forget(container)
         shutil.rmtree(self.socket_dir(container), ignore_errors=True)
 
     def clear(self, living: Collection[str]) -> None:
@@ -192,11 +192,11 @@ class Server:
     # ---- who connects ----
 
     def _acceptable(self, container: str) -> None:
-        if self.turns.at_once(container):
+        if self.rota.at_once(container):
             self._accept(container)
         else:
             asyncio.get_running_loop().remove_reader(self._listeners[container])
-            self.turns.add(container, lambda: self._accept_in_turn(container))
+            self.rota.add(container, lambda: self._accept_in_turn(container))
 
     def _accept_in_turn(self, container: str) -> bool:
         more = self._accept(container)

@@ -58,9 +58,13 @@ class Tenant:
     name: str
     quota: dict[str, int]
     sessions: dict[int, Session] = field(default_factory=dict)
+    past_shim: Mapping[int, int] = field(default_factory=dict)  # of its processes that got past it: pid → bytes
     open_calls: int = 0  # NEEDs of its processes that are not answered yet
     ttl: float | None = None  # seconds from its start
     remove_when_done: bool = False
+    priority: int = 0
+    compute_weight: int = 100
+    compute_limit: int | None = None  # percent of each of its cards
     engine_id: str = ""
     started_at: datetime | None = None
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
@@ -76,6 +80,8 @@ class Tenant:
     waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
     wait_told: bool = False  # by the last scheduler's events it waits; ours have not said yet what became of that
     peak: dict[str, int] = field(default_factory=dict)
+    # GPU → seconds of computing over its life that it had, that were due to it, that it was held back; None: not known.
+    computed: dict[str, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     reason: str = ""  # why it is being ended, if it is
     end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,6 +90,11 @@ class Tenant:
     def is_out(self) -> bool:
         """Its memory is in host memory, and on no card."""
         return self.swap == Swap.OUT
+
+    @property
+    def pids(self) -> set[int]:
+        """Host pids of all its processes that may compute."""
+        return {session.pid for session in self.sessions.values() if not session.ended} | self.past_shim.keys()
 
     def leases(self, gpu: str) -> dict[int, Lease]:
         """Session → lease, of those that have one on this GPU."""

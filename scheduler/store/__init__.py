@@ -15,6 +15,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from scheduler.figures import Figures
 from scheduler.gpus import Card
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Database, Here
@@ -35,6 +36,7 @@ class Store(WriteBehind):
         self._name = node
         self._clock = clock
         self._here = Here()
+        self.figures = Figures()
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
 
@@ -84,6 +86,7 @@ class Store(WriteBehind):
         at: datetime | None = None,
     ) -> None:  # fmt: skip
         """`at`: when it happened, if that is not now."""
+        self.figures.event(kind, waited)
         self.happened(
             AllocationEvent(
                 at=at or timezone.now(),

@@ -45,6 +45,7 @@ class WriteBehind:
         self._written: _Rows = {}
         self._events: list[AllocationEvent] = []
         self._samples: list[UsageSample] = []
+        self._events_written = 0
         self._dirty = asyncio.Event()
         self._awaited = asyncio.Event()
         self._flushing = asyncio.Lock()
@@ -110,7 +111,8 @@ class WriteBehind:
             try:
                 await self.flush()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._awaited.wait(), PAUSE)
+                    async with asyncio.timeout(PAUSE):
+                        await self._awaited.wait()
             except Error as error:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
@@ -127,6 +129,11 @@ class WriteBehind:
     def waiting(self) -> bool:
         """Whether anything told has not been written yet."""
         return self._flushing.locked() or bool(self._rows or self._events or self._samples)
+
+    def progress(self) -> dict[str, int]:
+        """Events that were written so far, and what is told and not written yet."""
+        behind = {"rows": len(self._rows), "events": len(self._events), "samples": len(self._samples)}
+        return {"events_written": self._events_written, **{f"{kind}_behind": count for kind, count in behind.items()}}
 
     async def _flush(self) -> None:
         async with self._flushing:
@@ -164,7 +171,9 @@ class WriteBehind:
                     self._put_back(*rest)
                 raise
             else:
-                self._note_written(batches.pop(0)[0])
+                written, events_written, _ = batches.pop(0)
+                self._events_written += len(events_written)
+                self._note_written(written)
 
     def _put_back(self, rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
         for row, fields in rows.items():

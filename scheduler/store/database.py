@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from django.db import connection, connections
+
+from scheduler import threads
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class Here:
 
 class Database:
     def __init__(self) -> None:
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self.thread = threads.pool(1, "database")
 
     async def ask(self, query: Callable[..., T], *arguments: object) -> T:
         """Runs a query in the database's thread, which keeps its connection for the next."""

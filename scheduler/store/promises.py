@@ -13,7 +13,10 @@ from web.models import Claim, Container
 from web.people.allowances import require_promise
 
 # Of a claim whose container has ended.
-NOTHING: dict[str, Any] = {"used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": []}
+NOTHING: dict[str, Any] = {
+    "used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": [],
+    "had_lately": None, "due_lately": None, "held_back_lately": None,
+}  # fmt: skip
 
 
 class Promises:
@@ -60,5 +63,5 @@ def _promised(container: Container) -> dict[int, int]:
 
 
 def _nothing_held(node: int, except_by: Sequence[str]) -> None:
-    stale = Claim.objects.filter(container__node=node).exclude(used=0, granted=0, overhead=0, unexplained=0, waiting=0)
+    stale = Claim.objects.filter(container__node=node).exclude(**NOTHING)
     stale.exclude(container__pk__in=except_by).update(**NOTHING)

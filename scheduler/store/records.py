@@ -8,7 +8,7 @@ from typing import Any
 from django.db import models
 
 from scheduler.store.database import Database, Here
-from web.models import AllocationEvent, Claim, Command, Container, Node
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 
 
 class Records:
@@ -38,6 +38,10 @@ class Records:
     async def moved(self) -> dict[str, tuple[float, float]]:
         """What moving memory to and from this host's has taken so far (`Speeds`)."""
         return await self._ask(_moved, self._here.node)
+
+    async def compute_asked(self) -> dict[str, str]:
+        """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
+        return await self._ask(_compute_asked, self._here.node)
 
     async def leftovers(self) -> list[Container]:
         """Ended containers that the engine still has, though they were to be removed when done."""
@@ -71,6 +75,10 @@ def _told(node: int) -> list[tuple[Any, int, int]]:
 
 def _moved(node: int) -> dict[str, tuple[float, float]]:
     return {kind: (size, took) for kind, (size, took) in Node.objects.get(pk=node).moved.items()}
+
+
+def _compute_asked(node: int) -> dict[str, str]:
+    return dict(Gpu.objects.filter(node=node).exclude(compute_asked="").values_list("uuid", "compute_asked"))
 
 
 def _leftovers(node: int) -> list[Container]:

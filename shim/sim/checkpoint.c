@@ -3,7 +3,7 @@
  * As on a real card, the process itself does what it is told, in a thread that the driver keeps: one that is frozen
  * does not answer, and its asker waits with it; and what was begun is brought to its end even if the asker dies. An
  * order is one word that the asker swaps in, once the one before has been answered. Locked means: no thread is in the
- * driver, and none enters it.
+ * driver, none enters it, and the card has done all that it was given.
  *
  * Refused, as there: managed memory and memory shared by IPC (CUDA_ERROR_NOT_SUPPORTED; the process stays locked). */
 #include "driver.h"
@@ -19,16 +19,11 @@ enum step { LOCK = 1, CHECKPOINT = 2, RESTORE = 3, UNLOCK = 4 };
 /* An order: what to do, how long a lock may wait for running calls, and a number, so that none is like the last. */
 #define STEP(order) ((order) & 7)
 #define PATIENCE_MS(order) ((order) >> 3 & 0x1fffff)
+#define NUMBER(order) ((order) >> 24)
 #define LONGEST_MS 0x1fffffu
 #define ORDER(number, step, patience_ms) ((number) << 24 | (patience_ms) << 3 | (step))
 
 #define LIVES_EVERY_MS 50 /* how often an asker looks whether the one it asks still lives */
-
-static uint64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* ---- the driver's thread ---- */
 
@@ -37,18 +32,25 @@ static void enter_state(struct card_checkpoint *mine, enum state state) {
     gate_wake(&mine->state);
 }
 
-static CUresult lock(struct card_checkpoint *mine, unsigned patience_ms) {
-    uint64_t begun = now_ms();
-    enter_state(mine, LOCKED);
+/* False: not by then (0: however long it takes). */
+static bool nobody_inside(struct card_checkpoint *mine, uint64_t deadline_us) {
     for (uint32_t inside; (inside = atomic_load(&mine->inside)) > 0;) {
-        uint64_t waited = now_ms() - begun;
-        if (patience_ms > 0 && waited >= patience_ms) {
-            enter_state(mine, RUNNING);
-            return CUDA_ERROR_NOT_READY;
-        }
-        gate_wait(&mine->inside, inside, patience_ms > 0 ? patience_ms - (unsigned)waited : 0);
+        uint64_t now = card_now_us();
+        if (deadline_us > 0 && now >= deadline_us) return false;
+        gate_wait(&mine->inside, inside, deadline_us > 0 ? (unsigned)((deadline_us - now + 999) / 1000) : 0);
     }
-    return CUDA_SUCCESS;
+    return true;
+}
+
+static CUresult lock(struct card_checkpoint *mine, unsigned patience_ms) {
+    uint64_t deadline_us = patience_ms > 0 ? card_now_us() + 1000ull * patience_ms : 0;
+    enter_state(mine, LOCKED);
+    bool in_time = nobody_inside(mine, deadline_us);
+    /* From here on nothing new is given, and what was given comes to its end. */
+    for (unsigned gpu = 0; in_time && gpu < card->gpus; gpu++)
+        in_time = card_wait(gpu, card_given(gpu), 1000 * deadline_us);
+    if (!in_time) enter_state(mine, RUNNING);
+    return in_time ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static void take_time(uint64_t units, uint64_t bytes_per_second) {
@@ -129,7 +131,7 @@ static void *serve(void *nothing) {
             gate_wait(&mine->order, order, 0);
             continue;
         }
-        atomic_store(&mine->result, carry_out(process, order));
+        atomic_store(&mine->results[NUMBER(order)], (int16_t)carry_out(process, order));
         atomic_store(&mine->answered, order);
         gate_wake(&mine->answered);
     }
@@ -166,7 +168,9 @@ static CUresult ask(int pid, enum step step, unsigned patience_ms) {
     uint32_t mine = 0;
     while (atomic_load(&process->state) == life) {
         uint32_t answered = atomic_load(&theirs->answered), last = atomic_load(&theirs->order);
-        if (mine != 0 && answered == mine) return atomic_load(&theirs->result);
+        /* Another may have been answered since. */
+        if (mine != 0 && (uint8_t)(NUMBER(answered) - NUMBER(mine)) < 128)
+            return atomic_load(&theirs->results[NUMBER(mine)]);
         if (mine == 0 && answered == last) {
             uint32_t order = ORDER((last >> 24) + 1, (uint32_t)step, patience_ms);
             if (!atomic_compare_exchange_strong(&theirs->order, &last, order)) continue;

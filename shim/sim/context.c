@@ -32,6 +32,7 @@ static CUresult start(struct context *context, CUdevice device, unsigned flags) 
 
 static void stop(struct context *context) {
     unsigned gpu = sim_gpu(context->device);
+    card_settle(gpu);
     context->alive = false;
     heap_drop(gpu, context);
     units_give(gpu, &context->overhead);
@@ -309,8 +310,10 @@ EXPORT CUresult cuCtxSynchronize(void) {
     ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
-    if (result == CUDA_SUCCESS) pool_settle();
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    card_settle(sim_gpu(context->device));
+    pool_settle();
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
@@ -319,6 +322,7 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
     if (ready != CUDA_SUCCESS) return ready;
     if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    card_settle(sim_gpu(context->device));
     pool_settle();
     return context->broken;
 }

@@ -3,6 +3,7 @@
 #define SIM_DRIVER_H
 
 #include "card/card.h"
+#include "card/computing.h"
 #include "card/processes.h"
 #include "card/units.h"
 #include "gate.h"
@@ -222,9 +223,12 @@ enum node_type {
     NODE_FREE = 11
 };
 
-/* Kernels have at most two words of parameters here: a captured launch keeps them by value. */
+/* The kernels that the card knows, by their names. */
+enum kernel { KERNEL_UNKNOWN, KERNEL_COMPLEMENT, KERNEL_COMPUTE };
+
+/* They have two words of parameters: a captured launch keeps them by value. */
 struct launch {
-    CUfunction function;
+    enum kernel kernel;
     uint64_t threads;
     uint64_t words[2];
 };
@@ -264,17 +268,20 @@ struct stream {
     int priority;
     struct context *context;
     CUgraph capturing;
+    uint64_t end; /* the clock's reading when all that it was given is done: card_compute */
 };
 
 CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, int priority);
 /* The stream that a handle names: a default stream is one per process. */
 struct stream *stream_of(CUstream handle);
+/* When what it was given will be done. The default streams wait for all others, so theirs is the process's end. */
+uint64_t stream_end(CUstream handle);
 
 /* ---- work.c ---- */
 
 /* Does the work now, or, on a stream that captures, notes it down in the stream's graph. */
 CUresult work_submit(CUstream stream, const struct work *work);
-CUresult work_run(const struct work *work);
+CUresult work_run(CUstream stream, const struct work *work);
 
 /* ---- host.c, old.c ---- */
 

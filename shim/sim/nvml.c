@@ -1,4 +1,5 @@
 /* The simulated libnvidia-ml.so.1: what nvidia-ml-py, nvidia-smi-like tools and the scheduler ask of a card. */
+#include "card/computing.h"
 #include "card/processes.h"
 
 #include <pthread.h>
@@ -210,13 +211,15 @@ struct utilization {
     unsigned gpu, memory;
 };
 
-/* The simulated card works in no time at all: it is never busy, and stays cool. */
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct utilization *utilization) {
     CHECK(valid(device) && utilization != NULL);
-    *utilization = (struct utilization){0, 0};
+    unsigned gpu = index_of(device);
+    card_look(false);
+    *utilization = (struct utilization){card_busy(gpu, card_last_period(card_clock(gpu)), 0, NULL), 0};
     return NVML_SUCCESS;
 }
 
+/* It stays cool, whatever it does. */
 EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
     CHECK(valid(device) && sensor == 0 && celsius != NULL);
     *celsius = 30;
@@ -295,6 +298,47 @@ EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device
     return NVML_SUCCESS;
 }
 
+struct process_utilization {
+    unsigned pid;
+    uint64_t at; /* microseconds since the epoch */
+    unsigned sm, memory, encoder, decoder;
+};
+
+/* From CLOCK_MONOTONIC to the time of day, in microseconds: the same at each call until somebody sets the clock, so
+ * that who asks for what is new gets nothing twice. */
+static uint64_t time_of_day_us(uint64_t monotonic_ns) {
+    static _Atomic int64_t kept;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t ahead = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000 - (int64_t)card_now_us();
+    if (llabs(ahead - atomic_load(&kept)) > 1000) atomic_store(&kept, ahead);
+    return monotonic_ns / 1000 + (uint64_t)atomic_load(&kept);
+}
+
+/* A sample of each period since then for each process that computed in it. */
+EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct process_utilization *samples,
+                                                    unsigned *count, unsigned long long since_us) {
+    CHECK(valid(device) && count != NULL);
+    card_look(false);
+    unsigned gpu = index_of(device), entries = atomic_load(&card->entries), found = 0, each[CARD_PROCESSES];
+    uint64_t last = card_last_period(card_clock(gpu));
+    for (uint64_t period = last > CARD_SAMPLES ? last - CARD_SAMPLES + 2 : 1; period <= last; period++) {
+        uint64_t at = time_of_day_us(card_period_end_ns(period));
+        if (at <= since_us || card_busy(gpu, period, entries, each) == 0) continue;
+        for (unsigned entry = 0; entry < entries; entry++) {
+            pid_t pid = each[entry] > 0 && card_lives(entry) ? card_pid(entry) : 0;
+            if (pid <= 0) continue;
+            if (samples != NULL && found < *count)
+                samples[found] = (struct process_utilization){(unsigned)pid, at, each[entry], 0, 0, 0};
+            found++;
+        }
+    }
+    unsigned room = samples != NULL ? *count : 0;
+    /* Who asks how many there are finds room for those of the period that ends in between. */
+    *count = samples != NULL ? found : found + entries;
+    return found == 0 ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
 /* ---- not NVML's: how shim.sim makes a card ---- */
 
 EXPORT int sim_card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_delay_us) {
@@ -310,5 +354,18 @@ EXPORT void sim_card_speed(uint64_t out, uint64_t in) {
 /* What the next checkpointing step (1 lock, 2 checkpoint, 3 restore, 4 unlock) of any process comes to: 1 it fails,
  * 2 it hangs, 3 the process dies, 4 the asker dies once it has asked. */
 EXPORT void sim_card_fault(unsigned step, unsigned how) { atomic_store(&card_open()->fault, step | how << 8); }
+
+/* What each living process's kernels have had of a GPU, in ns on one of their own; CLOCK_MONOTONIC in `at`. */
+EXPORT unsigned sim_card_had(unsigned gpu, unsigned room, int *pids, uint64_t *had, uint64_t *at) {
+    card_look(true);
+    unsigned entries = atomic_load(&card->entries), found = 0;
+    union card_moment now = card_clock(gpu);
+    *at = now.ns;
+    for (unsigned entry = 0; entry < entries && found < room; entry++) {
+        if (!card_lives(entry) || (pids[found] = card_pid(entry)) <= 0) continue;
+        had[found++] = card_had_ns(gpu, entry, now);
+    }
+    return found;
+}
 
 EXPORT int sim_card_is_whole(const char *path) { return card_is_whole(path); }

@@ -14,6 +14,10 @@ static const char USAGE[] =
     "  --bytes SIZE    how much to take, like 512MiB or 2g (default: all that is free)\n"
     "  --chunks N      in how many allocations (default 4)\n"
     "  --hold SECONDS  keep it so long between copying in and computing (default 0)\n"
+    "  --compute SECONDS  keep the GPU busy so long meanwhile, and tell each second how many units were done\n"
+    "  --kernel MS     a unit is a kernel of so long, on a card of its own (default 1)\n"
+    "  --ahead N       so many of them are given to the GPU ahead of time (default 20)\n"
+    "  --every MS      compute so long at the beginning of each second, as in a notebook (default: all the time)\n"
     "  --check SIZE    use only so much of each chunk and just hold the rest (default: all of it)\n"
     "  --gpu N         on the N-th GPU (default 0)\n"
     "  --go-on         when memory runs out, go on with the chunks there are\n"
@@ -55,14 +59,23 @@ static double seconds(const char *option, const char *text) {
     return value;
 }
 
+/* In seconds, more than none. */
+static double milliseconds(const char *option, const char *text) {
+    double value = seconds(option, text) / 1e3;
+    if (value < 1e-6) refuse(option, text);
+    return value;
+}
+
 struct options options_read(int count, char **words) {
     static const struct option OPTIONS[] = {
-        {"bytes", required_argument, NULL, 'b'}, {"chunks", required_argument, NULL, 'n'},
-        {"hold", required_argument, NULL, 's'},  {"check", required_argument, NULL, 'c'},
-        {"gpu", required_argument, NULL, 'g'},   {"go-on", no_argument, NULL, 'o'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+        {"bytes", required_argument, NULL, 'b'},   {"chunks", required_argument, NULL, 'n'},
+        {"hold", required_argument, NULL, 's'},    {"check", required_argument, NULL, 'c'},
+        {"gpu", required_argument, NULL, 'g'},     {"go-on", no_argument, NULL, 'o'},
+        {"compute", required_argument, NULL, 'C'}, {"kernel", required_argument, NULL, 'k'},
+        {"ahead", required_argument, NULL, 'a'},   {"every", required_argument, NULL, 'e'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
     };
-    struct options options = {.chunks = 4, .check = UINT64_MAX};
+    struct options options = {.chunks = 4, .check = UINT64_MAX, .kernel = 1e-3, .ahead = 20};
     int option;
     while ((option = getopt_long(count, words, "", OPTIONS, NULL)) != -1) {
         switch (option) {
@@ -80,6 +93,19 @@ struct options options_read(int count, char **words) {
                 break;
             case 'g':
                 options.gpu = (int)number("gpu", optarg, 0, 1023);
+                break;
+            case 'C':
+                options.compute = seconds("compute", optarg);
+                break;
+            case 'k':
+                options.kernel = milliseconds("kernel", optarg);
+                break;
+            case 'a':
+                options.ahead = (unsigned)number("ahead", optarg, 1, 65535);
+                break;
+            case 'e':
+                options.every = milliseconds("every", optarg);
+                if (options.every > 1) refuse("every", optarg);
                 break;
             case 'o':
                 options.go_on = true;

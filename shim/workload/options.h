@@ -10,8 +10,11 @@ struct options {
     uint64_t check; /* at most so many bytes of each chunk are computed on and checked */
     unsigned chunks;
     int gpu;
-    double hold; /* seconds */
-    bool go_on;  /* when memory runs out, with what there is */
+    double hold, compute; /* seconds */
+    double kernel;        /* seconds of a unit of computing */
+    double every;         /* seconds of computing in each second; 0: all of it */
+    unsigned ahead;       /* units that the GPU has been given ahead of time */
+    bool go_on;           /* when memory runs out, with what there is */
 };
 
 /* Ends the program with a message if the words make no sense. */

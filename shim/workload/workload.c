@@ -1,124 +1,22 @@
 /* The demo's program: takes GPU memory up to its limit, has the GPU turn over every bit of it, and checks each byte.
  *
- * It finds the driver by dlopen("libcuda.so.1") and brings its one kernel as PTX text, so that the same file runs on a
+ * It finds the driver by dlopen("libcuda.so.1") and brings its kernels as PTX text, so that the same file runs on a
  * real card and on the simulated one, in any image that has a C library.
  *
  * Exit status: 0 every byte was right, 1 something failed, 2 out of memory, 64 wrong usage. */
+#include "compute.h"
+#include "driver.h"
 #include "options.h"
 
-#include <dlfcn.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-enum { EXIT_WRONG = 1, EXIT_MEMORY = 2 };
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2 };
-
-typedef int CUresult;
-typedef unsigned long long CUdeviceptr;
-
-/* The calls of the driver that this program makes; each becomes a pointer of the same name. */
-#define DRIVER(call)                                                                                                   \
-    call(cuInit, (unsigned flags)) call(cuDeviceGet, (int *device, int ordinal))                                       \
-        call(cuDeviceGetName, (char *name, int length, int device))                                                    \
-            call(cuDevicePrimaryCtxRetain, (void **context, int device))                                               \
-                call(cuDevicePrimaryCtxRelease_v2, (int device)) call(cuCtxSetCurrent, (void *context))                \
-                    call(cuCtxSynchronize, (void)) call(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total))          \
-                        call(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes)) call(cuMemFree_v2,                  \
-                                                                                        (CUdeviceptr address))         \
-                            call(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                    \
-                                call(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                      \
-                                    call(cuModuleLoadData, (void **module, const void *image))                         \
-                                        call(cuModuleGetFunction, (void **function, void *module, const char *name))   \
-                                            call(cuLaunchKernel,                                                       \
-                                                 (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,   \
-                                                  unsigned block_x, unsigned block_y, unsigned block_z,                \
-                                                  unsigned shared_bytes, void *stream, void **params, void **extra))   \
-                                                call(cuGetErrorName, (CUresult error, const char **name))
-
-#define DECLARE(name, arguments) static CUresult(*name) arguments;
-DRIVER(DECLARE)
-
-static const char KERNEL[] = ".version 6.0\n"
-                             ".target sm_50\n"
-                             ".address_size 64\n"
-                             ".visible .entry complement(.param .u64 data, .param .u64 words)\n"
-                             "{\n"
-                             "    .reg .pred %p<2>;\n"
-                             "    .reg .b32 %r<4>;\n"
-                             "    .reg .b64 %rd<9>;\n"
-                             "    ld.param.u64 %rd1, [data];\n"
-                             "    ld.param.u64 %rd2, [words];\n"
-                             "    mov.u32 %r1, %ctaid.x;\n"
-                             "    mov.u32 %r2, %ntid.x;\n"
-                             "    mov.u32 %r3, %tid.x;\n"
-                             "    cvt.u64.u32 %rd7, %r3;\n"
-                             "    mul.wide.u32 %rd8, %r1, %r2;\n"
-                             "    add.s64 %rd3, %rd8, %rd7;\n"
-                             "    setp.ge.u64 %p1, %rd3, %rd2;\n"
-                             "    @%p1 bra DONE;\n"
-                             "    cvta.to.global.u64 %rd4, %rd1;\n"
-                             "    shl.b64 %rd5, %rd3, 3;\n"
-                             "    add.s64 %rd4, %rd4, %rd5;\n"
-                             "    ld.global.u64 %rd6, [%rd4];\n"
-                             "    not.b64 %rd6, %rd6;\n"
-                             "    st.global.u64 [%rd4], %rd6;\n"
-                             "DONE:\n"
-                             "    ret;\n"
-                             "}\n";
 
 #define BLOCK 256u
 #define STAGE (8u << 20) /* how much is copied at once, so that the host needs little memory beside the card's */
 
-/* ---- telling ---- */
-
-static double now(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
-static double begun;
-
-__attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    printf("%9.4f  ", now() - begun);
-    vprintf(format, values);
-    putchar('\n');
-    fflush(stdout); /* a watcher reads these lines as they come */
-    va_end(values);
-}
-
 static double mib(uint64_t bytes) { return (double)bytes / (1 << 20); }
-
-/* Ends the program unless the call succeeded. */
-static void must(CUresult result, const char *what) {
-    if (result == CUDA_SUCCESS) return;
-    const char *name = NULL;
-    if (cuGetErrorName != NULL) cuGetErrorName(result, &name);
-    say("%s: %s", what, name != NULL ? name : "failed");
-    exit(result == CUDA_ERROR_OUT_OF_MEMORY ? EXIT_MEMORY : EXIT_WRONG);
-}
-
-static void load_driver(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (driver == NULL) {
-        say("no CUDA driver here: %s", dlerror());
-        exit(EXIT_WRONG);
-    }
-#define FIND(call, arguments)                                                                                          \
-    *(void **)&call = dlsym(driver, #call);                                                                            \
-    if (call == NULL) {                                                                                                \
-        say("this CUDA driver is too old: it has no " #call);                                                          \
-        exit(EXIT_WRONG);                                                                                              \
-    }
-    DRIVER(FIND)
-}
 
 /* ---- the work ---- */
 
@@ -194,10 +92,11 @@ static uint64_t count_wrong(const struct chunk *chunk, unsigned number, uint64_t
     return wrong;
 }
 
-static void *load_kernel(void) {
-    void *module, *kernel;
-    must(cuModuleLoadData(&module, KERNEL), "load the kernel");
-    must(cuModuleGetFunction(&kernel, module, "complement"), "find the kernel");
+static void *load_kernel(const char *name) {
+    static void *module;
+    void *kernel;
+    if (module == NULL) must(cuModuleLoadData(&module, KERNELS), "load the kernels");
+    must(cuModuleGetFunction(&kernel, module, name), "find the kernel");
     return kernel;
 }
 
@@ -220,7 +119,7 @@ static bool work(const struct options *options) {
         say("the host has no memory for %u chunks", options->chunks);
         exit(EXIT_WRONG);
     }
-    void *kernel = load_kernel();
+    void *turning = load_kernel("complement"), *computing = load_kernel("compute");
     unsigned count = take(chunks, options, how_much(options));
     for (unsigned i = 0; i < count; i++) {
         chunks[i].bytes = least(chunks[i].bytes, options->check); /* the rest is only held */
@@ -233,7 +132,8 @@ static bool work(const struct options *options) {
         say("holding for %g s", options->hold);
         nanosleep(&hold, NULL);
     }
-    for (unsigned i = 0; i < count; i++) complement(&chunks[i], kernel);
+    if (options->compute > 0) compute(options, computing);
+    for (unsigned i = 0; i < count; i++) complement(&chunks[i], turning);
     say("computed the complement");
     for (unsigned i = 0; i < count; i++) wrong += count_wrong(&chunks[i], i, stage);
     if (wrong > 0)
@@ -248,7 +148,7 @@ static bool work(const struct options *options) {
 
 int main(int count, char **words) {
     struct options options = options_read(count, words);
-    begun = now();
+    say_from_here();
     load_driver();
     open_card(options.gpu);
     bool right = work(&options);

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.datagrams import UNTAKEN, Datagrams, Ear
+from appliance.datagrams import AT_ONCE, UNTAKEN, Datagrams, Ear
 from tests.support.eventually import eventually
 from web.live import feed as feeds
 
@@ -25,6 +25,9 @@ async def say():
         await layer.group_send("live", {"type": "live.changed"})
 asyncio.run(say())
 """
+
+
+LONGEST_QUEUE = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())  # 10 by itself; systemd makes it 512
 
 
 @pytest.fixture
@@ -87,11 +90,14 @@ async def test_two_web_processes_both_hear(layer, tmp_path):
 
 
 async def test_a_flood_is_one_hint_and_holds_nobody_up(layer):
-    """The sender never waits although nobody reads; then there is one message, and the newest kept are few."""
+    """The sender never waits although nobody reads; then there are few messages, and the newest kept are few."""
     await layer.send("scheduler", {"type": "wake"})  # makes our socket, which is not read while this process waits
     say(layer, 3_000)
     assert (await soon(layer, "scheduler"))["type"] == "wake"
-    assert await nothing(layer, "scheduler")
+    heard = 1
+    while not await nothing(layer, "scheduler"):  # one for each time that the loop comes to read what the kernel kept
+        heard += 1
+    assert heard <= 1 + LONGEST_QUEUE // AT_ONCE
     for n in range(3 * UNTAKEN):
         await layer.send(f"outcome.{n}", {"type": "command.done"})
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from tests.support import rows
 from tests.support.site import person
 from web import audit
-from web.models import AllocationEvent, Container, Gpu, UsageSample
+from web.models import AllocationEvent, Claim, Container, Gpu, UsageSample
 
 GIB = rows.GIB
 EventKind = AllocationEvent.Kind
@@ -32,6 +32,18 @@ def a_busy_card() -> tuple[Gpu, dict[str, Container]]:
     }  # fmt: skip
     for number, container in enumerate(made.values()):
         Container.objects.filter(pk=container.pk).update(created_at=rows.ago(4000 - 600 * number))
+    return card, made
+
+
+def a_card_in_turns() -> tuple[Gpu, dict[str, Container]]:
+    """The busy card, in turns: train-7 has three quarters of it, and the notebook a quarter."""
+    card, made = a_busy_card()
+    Gpu.objects.update(compute="turns", compute_why="The driver can stop programs.")
+    life = {"had": 905.0, "due": 890.0, "held_back": 301.0}
+    rested = {"had_lately": 0.0, "due_lately": 0.0, "held_back_lately": 0.0}
+    Claim.objects.filter(container=made["c"]).update(had=212.0, due=214.5, held_back=97.0, **rested)
+    Claim.objects.filter(container=made["a"]).update(had_lately=45.0, due_lately=44.4, held_back_lately=15.0, **life)
+    Claim.objects.filter(container=made["b"]).update(had_lately=15.0, due_lately=15.6, held_back_lately=44.7)
     return card, made
 
 

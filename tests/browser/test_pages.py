@@ -110,7 +110,7 @@ def _look_at(page, shot, name):
 
 def test_the_pictures_of_the_readme(site, open_as, shot):
     """GPUSHARE_SCREENSHOTS=docs/screenshots makes them anew."""
-    card, made = scenes.a_busy_card()
+    card, made = scenes.a_card_in_turns()
     scenes.an_hour_of(card)
     scenes.a_life(made["c"], card)
     _write_log(site, made["c"])

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.card import helper as card_helper
 from scheduler.card.helper import CardError, CardHelper, State, Why
-from tests.support.card import CONTEXT, MIB, Card, card  # noqa: F401
+from tests.support.card import CONTEXT, MIB, Card
 from tests.support.eventually import eventually
 from tests.support.program import Program
 
@@ -21,7 +21,7 @@ LONG = 30.0
 
 
 @pytest.fixture
-def quick(card: Card) -> Card:  # noqa: F811
+def quick(card: Card) -> Card:
     card.order("sim_card_speed", 0, 0)
     return card
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import stat
 import termios
@@ -79,6 +80,15 @@ def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, sh
     assert (second.wait(20), second.stdout.read(), second.stderr.read()) == (0, "", "")
 
 
+def test_resume_says_of_one_without_room_that_it_comes_back(appliance, shell):
+    appliance.launch(WORKLOAD, "--bytes", "200MiB", "--hold", "600", name="out", gpu_memory="400MiB")
+    until(lambda: appliance.named("out")["gpus"][0]["used"] > 200 << 20)
+    assert shell("pause", "--free", "out").stdout == "out: swapped\n"
+    appliance.launch("sleep", "600", name="holder", gpu_memory="900MiB", guaranteed=True)
+    told = "out: swapped. It goes on as soon as its memory is back on its card.\n"
+    assert shell("resume", "out").stdout == told
+
+
 def test_pause_resume_and_kill_say_what_became_of_each(appliance, shell):
     for name in ("a", "b"):
         appliance.launch("sleep", "60", name=name)
@@ -122,6 +132,25 @@ def test_set_changes_quota_and_priority(appliance, shell):
     assert "--gpu-memory: " in shell("set", "tuned", "--gpu-memory", "64GiB").stderr
 
 
+def test_set_changes_weight_and_limit_in_computing(appliance, shell):
+    shell("run", "-d", "--name", "share", "--compute-weight", "300", "--compute-limit", "30%", "local", "sleep", "60")
+    made = appliance.named("share")
+    assert (made["compute_weight"], made["compute_limit"]) == (300, 30)
+    done = shell("set", "share", "--compute-weight", "50", "--compute-limit", "40%")
+    assert done.stdout == "share: quota 1 GiB, priority 0, weight 50, limit 40 %\n"
+    assert shell("set", "share", "--compute-limit", "none").stdout == "share: quota 1 GiB, priority 0, weight 50\n"
+    assert "--compute-limit: half is no percentage" in shell("set", "share", "--compute-limit", "half").stderr
+    assert "--compute-weight: " in shell("set", "share", "--compute-weight", "0").stderr
+
+
+def test_gpus_says_how_containers_share_one(appliance, shell):
+    done = shell("gpus", "0", "--compute", "shared")
+    assert done.returncode == 0
+    assert re.fullmatch(r"GPU 0: Containers compute on it at once.*\.\n", done.stdout)
+    assert [card["compute"] for card in json.loads(shell("gpus", "--json").stdout)] == ["shared"]
+    assert shell("gpus", "7", "--compute", "shared").stderr == "gpushare: no GPU 7: gpushare gpus lists them\n"
+
+
 def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     assert shell("queue").stdout == "Nobody waits for GPU memory.\n"
     appliance.launch("sleep", "60", name="holder", gpu_memory="900MiB", guaranteed=True)
@@ -132,7 +161,18 @@ def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     assert row.split()[:3] == ["1", "waiter", "admin"]
     assert json.loads(shell("queue", "--json").stdout)[0]["name"] == "waiter"
     cards = shell("gpus").stdout.splitlines()
-    assert cards[0].split() == ["#", "NAME", "UUID", "CAPACITY", "CHARGED", "FREE", "REAL", "FOREIGN", "LOAD"]
+    assert cards[0].split() == [
+        "#",
+        "NAME",
+        "UUID",
+        "CAPACITY",
+        "CHARGED",
+        "FREE",
+        "REAL",
+        "FOREIGN",
+        "LOAD",
+        "COMPUTE",
+    ]
 
     def one_figure():
         """900 of 1024 MiB are reserved, though nothing of it is used; a context of the waiter takes 66 of the rest."""
@@ -235,7 +275,7 @@ def test_report_and_peak_tell_what_was_held(appliance, shell):
     assert shell("peak", "never-run").stdout == "No run of this has held GPU memory and ended by itself yet.\n"
     span, heads, *rows = shell("report", "--from", "1h").stdout.splitlines()
     assert " to " in span
-    assert heads.split() == ["USER", "CONTAINERS", "GIB·HOURS", "PEAK", "SUSPENDED", "REJECTS", "COST"]
+    assert heads.split() == ["USER", "CONTAINERS", "GIB·HOURS", "GPU·HOURS", "PEAK", "SUSPENDED", "REJECTS", "COST"]
     assert [row.split()[0] for row in rows] == ["admin", "total"]
     told = json.loads(shell("report", "--from", "1h", "--group-by", "image", "--json").stdout)
     assert [row["group"] for row in told["rows"]] == ["local"]

@@ -27,7 +27,12 @@ def nowhere():
         (["run", "--no-such", "local"], 125, "see gpushare run --help"),
         (["run"], 125, "see gpushare run --help"),
         (["run", "--cpus", "many", "local"], 125, "see gpushare run --help"),
-        (["set", "train"], 1, "nothing to set: give --gpu-memory SIZE, --priority N or both"),
+        (["gpus", "--compute", "x"], 2, "Invalid value for '--compute': 'x' is not one of 'turns', 'shared': see "),
+        (
+            ["set", "train"],
+            1,
+            "nothing to set: give --gpu-memory SIZE, --priority N, --compute-weight N or --compute-limit PERCENT",
+        ),
         (["pause"], 2, "see gpushare pause --help"),
         (["no-such-command"], 2, "see gpushare --help"),
     ],

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from appliance.cli.rows import state_words
 from appliance.cli.text import clock, day_or_time, ordinal, seconds, size, span, table
 
 NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
@@ -86,6 +87,13 @@ def test_a_clock_time_carries_its_date_only_on_another_day():
     assert clock("2026-11-01T12:00:00Z", NOW).startswith("2026-11-01 ")
 
 
+def test_a_gpu_that_tells_nothing_takes_no_part_in_what_a_container_computed_as_on_its_page():
+    told = {"held_back_lately": 12.0, "had_lately": 30.0}
+    gpus = [told, {"held_back_lately": None, "had_lately": None}]
+    container = {"state": "running", "gpus": gpus, "started_at": "2026-11-01T00:00:00Z"}
+    assert state_words(container, NOW) == "running, 50 % in turns"
+
+
 def test_a_table_aligns_figures_right_and_lets_no_control_character_through():
     made = table(("NAME", ">USED"), [("a", "1 GiB"), ("evil\x1b[2J\nname", "512 MiB")])
     assert made.split("\n") == [
@@ -93,3 +101,12 @@ def test_a_table_aligns_figures_right_and_lets_no_control_character_through():
         "a                1 GiB",
         "evil�[2J�name  512 MiB",
     ]  # fmt: skip
+
+
+def test_a_state_says_what_one_would_ask_next():
+    it = {"state": "running", "gpus": [{"had_lately": 15.0, "held_back_lately": 30.0}], "exit_code": None}
+    for lived, told in (("21:00:00", 25), ("21:29:00", 25), ("21:29:40", 75)):
+        assert state_words(it | {"started_at": f"2026-11-20T{lived}Z"}, NOW) == f"running, {told} % in turns"
+    gone = it | {"state": "swapped", "gave_way": "idle", "gave_way_to": "late"}
+    assert state_words(gone, NOW) == "swapped, gave way to late"
+    assert state_words(gone | {"gave_way": ""}, NOW) == "swapped"

@@ -11,6 +11,7 @@ from scheduler.core.events import (
     ContainerAdded,
     ContainerEnded,
     ContainerPaused,
+    ContainerResumed,
     GiveWay,
     GivingWayChanged,
     GpuSeen,
@@ -23,11 +24,13 @@ from scheduler.core.events import (
     Rejected,
     Restore,
     Returned,
+    SessionEnded,
     SessionOpened,
     Stirred,
     SwappedOut,
     TakeBack,
     Ticked,
+    WantedBack,
 )
 from scheduler.core.invariants import violations
 from scheduler.core.state import GivingWay, Mode, State
@@ -123,6 +126,7 @@ def test_a_call_stirs_it_too():
     card.do(Needed(110, 1, 2, "g", 1))
     assert card.state.containers["1"].returning
     effects = card.do(ContainerEnded(120, "2"))
+    effects += card.do(CameBack(121, "1"))
     assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [6, 1]
     assert Restore("1") in effects
 
@@ -241,7 +245,7 @@ def test_a_call_is_not_refused_for_shortage_while_its_container_gives_way():
     card.tick(100)
     effects = card.do(Needed(101, 1, 2, "g", 1)) + card.do(SwappedOut(102, "1"))
     assert not any(isinstance(effect, Rejected) for effect in effects)
-    effects = card.do(ContainerEnded(103, "2"))
+    effects = card.do(ContainerEnded(103, "2")) + card.do(CameBack(104, "1"))
     assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [4, 1]
 
 
@@ -257,8 +261,8 @@ def test_a_call_that_was_spared_is_refused_once_its_container_has_given_way_and_
     if moved:
         card.is_out(1, 102)
         card.start(4, 3, 103)
-        effects = card.do(ContainerEnded(104, "2"))
-        assert Restore("1") in effects
+        assert Restore("1") in card.do(ContainerEnded(104, "2"))
+        effects = card.do(CameBack(105, "1"))
     else:
         effects = card.do(NotMoved(102, "1"))
     (rejected,) = [effect for effect in effects if isinstance(effect, Rejected)]
@@ -315,6 +319,49 @@ def test_who_waited_for_more_as_it_went_keeps_its_place():
     card.is_out(1, 1051)
     (back,) = [request for request in card.state.waiting if request.back]
     assert back.since == 100
+
+
+def test_who_was_paused_as_it_went_keeps_its_place_too():
+    card = Card(ROTATE)
+    card.start(1, 4, quota=9)
+    card.start(3, 2)
+    card.start(2, 8, 50)
+    card.do(Needed(100, 1, 2, "g", 5))
+    card.do(ContainerPaused(110, "1"))
+    card.is_out(1, 120)
+    card.do(ContainerResumed(130, "1"))
+    card.do(WantedBack(130, "1"))
+    assert {request.since for request in card.state.waiting if request.container == "1"} == {100}
+
+
+def test_until_it_is_back_none_of_its_processes_gets_more():
+    """What another of them got meanwhile would count as out if its return is called off."""
+    card = Card()
+    card.start(1, 4, quota=9)
+    card.idle(1)
+    card.start(2, 8)
+    card.tick(100)
+    card.is_out(1, 101)
+    card.do(Stirred(102, "1"))
+    assert Restore("1") in card.do(ContainerEnded(103, "2"))
+    card.do(SessionOpened(104, 5, "1"))
+    assert not any(isinstance(effect, Granted) for effect in card.do(Needed(104, 5, 1, "g", 3)))
+    (granted,) = [effect for effect in card.do(CameBack(105, "1")) if isinstance(effect, Granted)]
+    assert (granted.session, granted.bytes) == (5, 3)
+
+
+def test_where_the_process_that_was_out_has_ended_nothing_is_out_any_more():
+    """A kernel that is started anew, say."""
+    card = Card()
+    card.start(1, 4, quota=9)
+    card.idle(1)
+    card.start(2, 8)
+    card.tick(100)
+    card.is_out(1, 101)
+    card.do(SessionOpened(102, 5, "1"))
+    assert card.do(SessionEnded(103, 1)) == [Restore("1")]
+    card.do(Needed(104, 5, 1, "g", 2))
+    assert any(isinstance(effect, Granted) for effect in card.do(CameBack(105, "1")))
 
 
 def test_nobody_goes_for_one_of_lower_priority():

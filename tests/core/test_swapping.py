@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core.events import (
+    CameBack,
     ContainerAdded,
     ContainerEnded,
     ContainerKilled,
     ContainerPaused,
     ContainerResumed,
+    GpuSeen,
     Granted,
     Needed,
     OverheadMeasured,
@@ -28,7 +30,7 @@ from scheduler.core.events import (
     WantedBack,
 )
 from scheduler.core.invariants import violations
-from scheduler.core.safety import free
+from scheduler.core.safety import completable, free
 from scheduler.experiment.explorer import Host, explore
 from tests.core.test_a_calls_life import Card
 
@@ -148,9 +150,9 @@ def test_its_own_calls_count_what_is_out():
     assert [effect.reason for effect in effects if isinstance(effect, Rejected)] == [Reason.OVER_QUOTA]
     assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(4, 1, 3, "g", 2)))
     card.do(ContainerResumed(5, "A"))
-    effects = wait(card, WantedBack(5, "A"))
+    effects = [*wait(card, WantedBack(5, "A")), *wait(card, CameBack(6, "A"))]
     assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [6, 2]
-    assert isinstance(effects[-1], Restore)
+    assert Restore("A") in effects
     assert card.state.containers["A"].leased == {"g": 8}
 
 
@@ -163,8 +165,10 @@ def test_another_of_its_processes_gets_nothing_before_all_is_back():
     card.do(SwappedOut(2, "A"))
     assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(3, 9, 1, "g", 1)))
     card.do(ContainerResumed(4, "A"))
-    sessions = [effect.session for effect in wait(card, WantedBack(4, "A")) if isinstance(effect, Granted)]
-    assert sessions == [1, 9]
+    effects = wait(card, WantedBack(4, "A"))
+    assert [effect.session for effect in effects if isinstance(effect, Granted)] == [1]
+    effects = wait(card, CameBack(5, "A"))
+    assert [effect.session for effect in effects if isinstance(effect, Granted)] == [9]
 
 
 def test_what_has_grown_past_the_quota_comes_back_all_the_same():
@@ -174,6 +178,17 @@ def test_what_has_grown_past_the_quota_comes_back_all_the_same():
     card.do(SwappedOut(2, "A"))
     assert isinstance(card.do(WantedBack(3, "A"))[-1], Restore)
     assert card.state.containers["A"].leased == {"g": 7}
+
+
+def test_who_has_more_out_than_its_quota_has_room_for_cannot_end_without_room_for_it():
+    """What another of its processes was found to hold counts besides; then foreign memory takes the whole card."""
+    card = swapped(A=8, B=1)
+    card.do(SessionOpened(2, 9, "A"))
+    card.do(OverheadMeasured(3, 9, "g", 8))
+    card.do(GpuSeen(4, "g", 0))
+    wait(card, WantedBack(5, "A"))
+    assert violations(card.state) == []
+    assert "A" not in completable(card.state, ["g"])
 
 
 def test_who_is_unknown_is_no_matter():

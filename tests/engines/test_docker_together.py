@@ -28,8 +28,13 @@ ENDS_BY_ITSELF = "trap 'exit 3' USR1; while :; do sleep 0.1; done"
 
 
 @pytest.fixture
-async def engine(open_engine: Opener) -> AsyncIterator[DockerEngine]:
+async def engine(open_engine: Opener, a_launch: Launcher) -> AsyncIterator[DockerEngine]:
     async with open_engine(host_memory=TOTAL) as opened:
+        if opened.memory_left() is None:  # systemd makes the slice with its first container
+            first = await opened.launch(a_launch("sleep", "600"))
+            await opened.kill(first.engine_id)
+            await ended(opened)
+            await opened.remove(first.engine_id)
         if opened.memory_left() is None:
             pytest.skip("nobody may limit control groups here")
         yield opened
@@ -93,7 +98,7 @@ async def test_what_is_left_is_less_what_they_hold_and_a_raised_limit_stays_belo
     found = docker_api.inspect_container(holder.engine_id)
     assert (found["HostConfig"]["Memory"], found["HostConfig"]["CgroupParent"]) == (180 * MIB, group(engine).parent)
     assert engine.owns(holder.engine_id, found["State"]["Pid"])
-    assert (group(engine)._folder / holder.engine_id / "cgroup.procs").exists()
+    assert list(group(engine)._folder.glob(f"*{holder.engine_id}*/cgroup.procs"))  # systemd's has a longer name
     assert 20 * MIB < (engine.memory_left() or 0) < 36 * MIB
 
 
@@ -116,6 +121,8 @@ async def test_a_total_below_what_they_hold_ends_nobody_and_is_told(
 
 async def test_an_empty_group_goes_with_its_scheduler(open_engine: Opener, a_launch: Launcher) -> None:
     async with open_engine(host_memory=TOTAL) as engine:
+        if group(engine)._by_systemd:
+            pytest.skip("slices are systemd's, which keeps them")
         await engine.launch(a_launch("sleep", "60"))
         name = group(engine).parent.strip("/")
         assert folders(name)

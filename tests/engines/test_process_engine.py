@@ -275,3 +275,25 @@ async def test_full_disk_loses_no_exit_code_and_refuses_a_launch_in_words(
         assert [sighting.id for sighting in await engine.sightings()] == [launch.id]
     finally:
         await engine.close()
+
+
+async def test_nobody_waits_while_the_hosts_processes_are_looked_at(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are as many as any program likes, and each look reads of all of them."""
+    look, threads = tree.look, []
+
+    def noted() -> tree.Children:
+        threads.append(threading.current_thread())
+        return look()
+
+    monkeypatch.setattr(tree, "look", noted)
+    launch = a_launch(tmp_path, "sleep", "60")
+    await engine.launch(launch)
+    await engine.launch(launch)
+    await engine.pause(launch.id)
+    await engine.resume(launch.id)
+    await engine.kill(launch.id, grace=0.1)
+    await next_change(engine, Condition.ENDED)
+    assert len(threads) >= 7
+    assert threading.main_thread() not in threads

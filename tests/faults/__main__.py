@@ -17,6 +17,7 @@ from tests.faults import jobs, lines
 from tests.faults.kinds import KILLS, TROUBLES
 
 Task, Result = dict[str, Any], dict[str, Any]
+ALL = ",".join(lines.PLAYS)
 
 
 def main() -> int:
@@ -57,7 +58,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--but", type=Path, help="A results.jsonl: lines that were died before there, and rightly, are not again."
     )
-    parser.add_argument("--plays", default=",".join(lines.PLAYS))
+    parser.add_argument("--first", default="", help="Lines that none but these plays, or later ones, come by go first.")
+    parser.add_argument("--plays", default=ALL)
     parser.add_argument("--storms", type=int, default=1, help="So many, each with the next seed.")
     parser.add_argument("--harm", default="all", help="What happens in a storm (see harm.py), with commas; or `kills`.")
     parser.add_argument("--seconds", type=float, default=60.0, help="How long a storm rages.")
@@ -70,6 +72,8 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
     found = [place for place in lines.places(options.engine) if place.startswith(options.only)]
     files = sorted({place.split(":")[0] for place in found})
     plays = [play for play in options.plays.split(",") if play]
+    if options.plays == ALL:
+        plays += lines.ENGINES_PLAYS[options.engine]
     tasks = [
         {
             "kind": "record",
@@ -91,6 +95,7 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
     chosen = [place for place in plan if place not in done]
     # In no order, so that a run that is cut short has seen something of everything.
     random.Random(options.seed).shuffle(chosen)
+    chosen.sort(key=lambda place: plan[place] not in options.first.split(","))
     return [
         {"kind": "line", "name": place, "place": place, "play": plan[place]}
         for place in chosen[: options.count or len(chosen)]

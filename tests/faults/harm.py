@@ -90,25 +90,15 @@ class Reaper:
             "full": self._full,
             "descriptors": lambda: self._limited(resource.RLIMIT_NOFILE, _open_now, 3),
             "memory": lambda: self._limited(resource.RLIMIT_AS, _mapped_now, 2 * MIB),
-            "clock": lambda: self._flag("clock", str(self._random.choice([-7200, -90, 90, 7200]))),
+            "clock": lambda: self.world.trouble("clock", str(self._random.choice([-7200, -90, 90, 7200]))),
         }
         try:
-            with troubles.get(kind, lambda: self._flag(kind))():
+            with troubles.get(kind, lambda: self.world.trouble(kind))():
                 time.sleep(self._random.uniform(*LASTS))
         except PermissionError:
             self.impossible.add(kind)
         else:
             self.troubles[kind] += 1
-
-    @contextmanager
-    def _flag(self, name: str, content: str = "") -> Iterator[None]:
-        """See troubled.py."""
-        path = self.world.home / "trouble" / name
-        path.parent.mkdir(exist_ok=True)
-        path.with_name("new").write_text(content)
-        path.with_name("new").rename(path)
-        yield
-        path.unlink()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

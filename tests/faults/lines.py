@@ -15,7 +15,9 @@ ACTING = (
     "scheduler/sessions/*.py", "scheduler/rounds/time_limits.py", "scheduler/rounds/measure.py",
     "web/audit/*.py",
 )  # fmt: skip
-PLAYS = ("everyday", "away", "refused", "swapped", "waits")  # see plays.py
+READS = ("web/audit/verifying.py",)  # it only reads
+PLAYS = ("everyday", "away", "refused", "swapped", "waits", "failing", "unmoved", "given")  # see plays.py, failing.py
+ENGINES_PLAYS = {"process": ("rude",), "docker": ("outfitted",)}  # rude.py: the image for Docker has no Python
 ENGINE = {
     "process": ("scheduler/engines/process/engine.py", "scheduler/engines/changes.py", KEEPER),
     "docker": ("scheduler/engines/docker/*.py", "scheduler/engines/changes.py"),
@@ -24,7 +26,10 @@ ENGINE = {
 
 def places(engine: str) -> list[str]:
     """Every line at which something is done, as `file:line`: bodies of functions of the acting modules."""
-    files = sorted({path for pattern in (*ACTING, *ENGINE[engine]) for path in ROOT.glob(pattern)})
+    files = sorted(
+        {path for pattern in (*ACTING, *ENGINE[engine]) for path in ROOT.glob(pattern)}
+        - {ROOT / file for file in READS}
+    )
     return [f"{path.relative_to(ROOT)}:{line}" for path in files for line in sorted(set(_lines(path)))]
 
 

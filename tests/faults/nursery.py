@@ -20,7 +20,8 @@ from tests.faults import traced, troubled
 
 def main() -> None:
     django.setup()
-    troubled.tell_tasks()
+    for part in (troubled.tell_tasks, troubled.bad_database, troubled.failing_calls, troubled.nobody_computes):
+        part()
     import scheduler.management.commands.runscheduler
     import scheduler.worker  # noqa: F401  (and with it all else)
 

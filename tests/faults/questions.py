@@ -11,6 +11,7 @@ from pathlib import Path
 from django.core.management import CommandError, call_command
 
 from scheduler.engines.docker.options import LABEL
+from scheduler.engines.process import tree
 from tests.faults.world import GIB, World, Wrong
 from web.models import AllocationEvent, Claim, Container, Gpu
 
@@ -139,7 +140,8 @@ def _kept_by_scheduler(world: World) -> list[str]:
     for pid in world.pids("scheduler"):
         links = _links(pid)
         pages = [link for link in links if "gpushare" in link and link.startswith("/memfd:")]
-        pidfds = links.count("anon_inode:[pidfd]")
+        helpers = sum(each.parent == pid for each in tree.descendants(pid))  # of its card, and whom it waits for
+        pidfds = links.count("anon_inode:[pidfd]") - helpers
         if not live and (pages or pidfds > PIDFDS):
             found.append(f"{len(pages)} lease pages and {pidfds} pidfds")
         threads = len(os.listdir(f"/proc/{pid}/task"))

@@ -69,7 +69,7 @@ class Scene:
 
     def _begin(self, name: str, script: str, **fields: Any) -> Command:
         script = "echo began; " + script.format(workload=self.world.workload)
-        fields.setdefault("gpu_memory", GIB // 8)
+        fields = {"gpu_memory": GIB // 8, "give_way": False, **fields}
         return self.world.begin_launch(name, "sh", "-c", script, **fields)
 
     def _launch(self, name: str, script: str, **fields: Any) -> None:

@@ -7,6 +7,7 @@ files named in FOLDER/files were run is written there, one file a process.
 
 from __future__ import annotations
 
+import _thread
 import os
 import runpy
 import signal
@@ -41,8 +42,7 @@ def die_before(file: str, line: int) -> None:
             return None
         return in_file(frame, "line", argument)  # a function's first line, too
 
-    threading.settrace(entered)
-    sys.settrace(entered)
+    _everywhere(entered)
 
 
 def record(folder: Path) -> None:
@@ -64,9 +64,24 @@ def record(folder: Path) -> None:
         lines = [f"{Path(file).relative_to(ROOT)}:{line}\n" for file, line in sorted(seen)]
         (folder / f"{os.getpid()}.lines").write_text("".join(lines))
 
-    threading.settrace(entered)
-    sys.settrace(entered)
+    _everywhere(entered)
     _at_end.append(write)
+
+
+def _everywhere(trace: Callable[[FrameType, str, Any], Any]) -> None:
+    """In this thread and in all that are started from now on, the bare ones (looks.py) as well."""
+    start = _thread.start_new_thread
+
+    def traced(call: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
+        def run() -> None:
+            sys.settrace(trace)
+            call(*arguments)
+
+        return start(run, ())
+
+    _thread.start_new_thread = traced  # type: ignore[assignment]
+    threading.settrace(trace)
+    sys.settrace(trace)
 
 
 def die_in_keepers(place: str) -> None:

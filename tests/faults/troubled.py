@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import os
 import signal
 import sys
@@ -27,16 +28,27 @@ def is_on(name: str) -> bool:
     return os.path.exists(f"{TROUBLE}/{name}")
 
 
-def slow_database() -> None:
+def _told(name: str) -> list[str]:
+    try:
+        return (TROUBLE / name).read_text().split()
+    except OSError:
+        return []
+
+
+def bad_database() -> None:
+    """ "slow"; "unwritten": it takes nothing; "unread": it does not answer at all."""
+    from django.db import OperationalError
     from django.db.backends.signals import connection_created
 
-    def slowly(execute: Callable[..., Any], *arguments: Any) -> Any:
+    def badly(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
         if is_on("slow"):
             time.sleep(SLOW)
-        return execute(*arguments)
+        if is_on("unread") or (is_on("unwritten") and sql.startswith(("INSERT", "UPDATE", "DELETE"))):
+            raise OperationalError("it is told to fail")
+        return execute(sql, *arguments)
 
     def attach(connection: Any, **_: Any) -> None:
-        connection.execute_wrappers.append(slowly)
+        connection.execute_wrappers.append(badly)
 
     connection_created.connect(attach, weak=False)
 
@@ -71,6 +83,53 @@ def broken_card() -> None:
     pynvml.nvmlDeviceGetCount = lambda: 0 if is_on("card") else count()
 
 
+def failing_calls() -> None:
+    """ "fail-CALL": this call of an engine's or of the card helper's fails, by the error that the file names (ERRORS).
+
+    Two words, "late ERROR": it does what it should, and fails then.
+    """
+    from scheduler.card.helper import CardError, CardHelper, State, Why
+    from scheduler.engines.base import EngineAway, EngineError
+    from scheduler.engines.docker.engine import DockerEngine
+    from scheduler.engines.process.engine import ProcessEngine
+
+    said = "It is told to fail."
+    errors: dict[str, Callable[[], Exception]] = {
+        "refuses": lambda: EngineError(said),
+        "away": lambda: EngineAway(said),
+        "full": lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        "bug": lambda: RuntimeError(said),
+        **{why.value: partial(CardError, why, 1, said) for why in Why},
+        "lost": lambda: CardError(Why.FAILED, 1, said, State.FAILED),
+    }
+
+    def failing(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def maybe(*arguments: Any, **options: Any) -> Any:
+            *late, error = _told(f"fail-{name}") or [""]
+            done = await call(*arguments, **options) if late or not error else None
+            if error:
+                raise errors[error]()
+            return done
+
+        return maybe
+
+    for owner, names in (
+        *((engine, ("launch", "pause", "resume", "kill", "remove", "sightings", "add_memory"))
+          for engine in (DockerEngine, ProcessEngine)),
+        (CardHelper, ("state", "lock", "checkpoint", "restore", "unlock")),
+    ):  # fmt: skip
+        for name in names:
+            setattr(owner, name, failing(name, getattr(owner, name)))
+
+
+def nobody_computes() -> None:
+    """ "idle": by the cards nobody does, so that who holds memory may have to give way."""
+    from scheduler.gpus import Reading
+
+    computed = Reading.computed
+    Reading.computed = lambda *arguments: 0.0 if is_on("idle") else computed(*arguments)
+
+
 def stepping_clock() -> None:
     """The wall clock goes wrong by as many seconds as the file `clock` says."""
     from django.utils import timezone
@@ -93,7 +152,7 @@ def faster(factor: float) -> None:
 
     import scheduler.worker
     from scheduler.rounds import housekeeping, measure
-    from web.models import records
+    from web.models import hosts
     from web.services import issuing
 
     began, right = time.time(), time.time
@@ -104,7 +163,7 @@ def faster(factor: float) -> None:
         (measure, "PERIOD"), (measure, "AGAIN"), (housekeeping, "EVERY"), (scheduler.worker, "SIGN_OF_LIFE"),
     ):  # fmt: skip
         setattr(module, name, getattr(module, name) / factor)
-    records.SIGN_OF_LIFE = issuing.SIGN_OF_LIFE = factor * records.SIGN_OF_LIFE
+    hosts.SIGN_OF_LIFE = issuing.SIGN_OF_LIFE = factor * hosts.SIGN_OF_LIFE
 
 
 def tell_tasks() -> None:
@@ -122,7 +181,7 @@ def tell_tasks() -> None:
         path.with_suffix(".new").write_text("\n".join(f"{count} {name}" for name, count in names.items()))
         path.with_suffix(".new").rename(path)
 
-    asyncio.Runner.run = told  # type: ignore[method-assign]
+    asyncio.Runner.run = told
 
 
 def _kind(task: asyncio.Task[Any]) -> str:
@@ -135,7 +194,7 @@ def main() -> None:
 
     stepping_clock()  # before anything else has taken the right one
     django.setup()
-    for trouble in (slow_database, lost_hints, broken_card, tell_tasks):
+    for trouble in (bad_database, lost_hints, broken_card, tell_tasks):
         trouble()
     if factor := float(os.environ.get("FAULTS_FASTER", "0")):
         faster(factor)

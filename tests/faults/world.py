@@ -176,6 +176,18 @@ class World:
         socket = f"GPUSHARE_SOCKET={self.home}/sockets/{container}".encode()
         return [pid for pid, environment in _processes() if socket in environment]
 
+    @contextlib.contextmanager
+    def trouble(self, name: str, how: str = "") -> Iterator[None]:
+        """See troubled.py."""
+        path = self.home / "trouble" / name
+        path.parent.mkdir(exist_ok=True)
+        path.with_name("new").write_text(how)
+        path.with_name("new").rename(path)
+        try:
+            yield
+        finally:
+            path.unlink()
+
     # ---- what people want ----
 
     def begin(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:

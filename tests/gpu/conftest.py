@@ -74,6 +74,7 @@ class Appliance:
         self.until(self.ready, "the appliance to be ready", 120)
 
     def ready(self) -> bool:
+        assert self.process is None or self.process.poll() is None, f"the appliance has ended; {self._log} says why"
         try:
             return self.client.get("/readyz").status_code == 200
         except httpx.TransportError:
@@ -127,6 +128,14 @@ class Appliance:
     def state_becomes(self, container: str, *states: str, timeout: float = 120) -> dict[str, Any]:
         self.until(lambda: self.get(container)["state"] in states, f"{container} to be {states}", timeout)
         return self.get(container)
+
+    def says(self, container: str, text: str, within: float) -> None:
+        def said() -> bool:
+            logs, now = self.logs(container), self.get(container)
+            assert text in logs or not now["finished_at"], f"it has ended without {text!r}: {now}\n{logs[-2000:]}"
+            return text in logs
+
+        self.until(said, f"{container} to say {text!r}", within)
 
     @staticmethod
     def until(holds: Callable[[], bool], what: str, timeout: float = 60) -> None:

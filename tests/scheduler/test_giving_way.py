@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,12 +44,9 @@ WORDS = ("workload", "--bytes", "3GiB", "--check", "1MiB")
 
 
 @pytest.fixture
-async def lab(
-    transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Host]:
+async def lab(transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
     """A host with one simulated GPU of 5 GiB, on which everybody is idle a second after the start."""
     settings.GPUSHARE_IDLE_MINUTES = IDLE
-    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)  # the simulated card does not tell who computes
     async with a_host(settings, tmp_path_factory.mktemp("host")) as host:
         yield host
 
@@ -181,6 +179,7 @@ async def test_a_person_brings_back_one_that_has_given_way(lab: Host) -> None:
 async def test_a_new_scheduler_leaves_it_out_until_it_stirs(lab: Host) -> None:
     container = await notebook(lab)
     _, other = await gives_way(lab, container)
+    await eventually((lab.home / "habits" / f"{container.pk}.json").exists)
     await lab.stop()
     await lab.start()
     tenant = lab.up.broker.tenants[str(container.pk)]
@@ -192,10 +191,42 @@ async def test_a_new_scheduler_leaves_it_out_until_it_stirs(lab: Host) -> None:
     await lab.says(container, "cell 1 is right")
 
 
+async def test_a_call_that_has_blocked_before_a_new_scheduler_looks_brings_it_back_all_the_same(lab: Host) -> None:
+    container = await notebook(lab)
+    _, other = await gives_way(lab, container)
+    habits = lab.home / "habits" / f"{container.pk}.json"
+    await eventually(habits.exists)
+    (session,) = lab.up.broker.tenants[str(container.pk)].sessions.values()
+    await lab.stop()
+    os.kill(session.pid, signal.SIGUSR1)
+    await eventually(lambda: waits_in_a_call(session.pid))
+    await lab.start()
+    await lab.command("kill", other)
+    await lab.says(container, "cell 1 is right")
+    await lab.until(container, "running")
+    await eventually(lambda: not habits.exists())
+
+
+def waits_in_a_call(pid: int) -> bool:
+    """And no more for a signal."""
+    return "sigtimedwait" not in Path(f"/proc/{pid}/wchan").read_text()
+
+
+async def test_one_of_whose_habits_nothing_is_known_is_brought_back(lab: Host) -> None:
+    container = await notebook(lab)
+    _, other = await gives_way(lab, container)
+    habits = lab.home / "habits" / f"{container.pk}.json"
+    await eventually(habits.exists)
+    await lab.stop()
+    habits.write_text("{")
+    await lab.start()
+    await lab.command("kill", other)
+    await lab.until(container, "running")
+
+
 @pytest.mark.parametrize("moment", [Swap.LEAVING, Swap.OUT, Swap.COMING])
 async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Host, moment: Swap) -> None:
-    nobody_computes = "import scheduler.rounds.idle; scheduler.rounds.idle.busy = lambda *_: 0.0"
-    separate = SeparateScheduler(lab.home, nobody_computes, GPUSHARE_IDLE_MINUTES=str(IDLE))
+    separate = SeparateScheduler(lab.home, GPUSHARE_IDLE_MINUTES=str(IDLE))
     container = await notebook(lab)
     (session,) = lab.up.broker.tenants[str(container.pk)].sessions.values()
     await lab.stop()

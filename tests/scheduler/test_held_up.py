@@ -11,12 +11,15 @@ import asyncio
 import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from scheduler.rounds import stirring
 from scheduler.sessions.server import Server
 from scheduler.sessions.wire import WIRE_VERSION, Frame, Type, pack
 from tests.scheduler.test_sockets import Welcoming
@@ -195,3 +198,14 @@ async def test_whose_descriptors_are_still_being_closed_connects_later(server: S
     assert len(os.listdir("/proc/self/fd")) < before
     for raw in (*raws, late):
         raw.close()
+
+
+def test_of_a_program_of_a_thousand_threads_few_are_looked_at() -> None:
+    """Whether it stirs: each thread is four files to read, and 3,000 of them took a second of every second."""
+    threads = "import threading as t; e = t.Event(); [t.Thread(target=e.wait, daemon=True).start() for _ in range(999)]"
+    words = [sys.executable, "-c", f"{threads}; print(flush=True); e.wait()"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        assert 0 < len(stirring._look_at(program.pid, 64).waits) <= 64
+        program.kill()

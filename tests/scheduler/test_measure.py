@@ -13,7 +13,7 @@ from pytest_django import Settings
 from scheduler.core.events import Returned
 from scheduler.rounds import measure
 from tests.support.card import ROOT
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, MIB, Host, query
 from web.models import AllocationEvent, Gpu, UsageSample
 
@@ -266,6 +266,21 @@ async def test_samples_are_written_each_second_for_containers_and_cards(host: Ho
     whole = await query(lambda: UsageSample.objects.filter(container=None).last())
     assert whole is not None
     assert whole.used == GIB + CONTEXT
+
+
+async def test_who_computes_is_told_and_who_only_holds_is_not(host: Host) -> None:
+    words = ("workload", "--bytes", "64MiB", "--chunks", "1")
+    computing = await host.launch(*words, "--compute", "600", "--ahead", "500", gpu_memory=GIB)
+    holding = await host.launch(*words, "--hold", "600", gpu_memory=GIB)
+    await host.says(holding, "holding")
+
+    def told() -> bool:
+        return UsageSample.objects.filter(container=computing, utilisation=100).exists()
+
+    async with asyncio.timeout(PATIENCE):
+        while not await query(told):  # noqa: ASYNC110 - a row of the database
+            await asyncio.sleep(0.05)
+    assert not await query(UsageSample.objects.filter(container=holding, utilisation__gt=0).exists)
 
 
 async def test_what_happens_inside_a_lease_is_in_the_record(host: Host) -> None:

@@ -20,8 +20,8 @@ import pytest
 
 from scheduler.sessions import server as server_module
 from scheduler.sessions.connection import Connection
+from scheduler.sessions.rota import Rota
 from scheduler.sessions.server import Server
-from scheduler.sessions.turns import Turns
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Type
 from tests.support.eventually import eventually
 from tests.support.raw import Raw
@@ -230,7 +230,7 @@ async def test_who_connects_and_says_nothing_is_hung_up_on(
 @pytest.mark.budget("frames_a_second")
 async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_once() -> None:
     now = 0.0
-    turns, heard = Turns(a_second=5, clock=lambda: now), Counter[str]()
+    rota, heard = Rota(a_second=5, clock=lambda: now), Counter[str]()
 
     def hear(container: str, messages: int) -> Callable[[], bool]:
         def one() -> bool:
@@ -239,8 +239,8 @@ async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_on
 
         return one
 
-    turns.add("loud", hear("loud", 100))
-    turns.add("quiet", hear("quiet", 3))
+    rota.add("loud", hear("loud", 100))
+    rota.add("quiet", hear("quiet", 3))
     await eventually(lambda: heard["quiet"] == 3)
     await asyncio.sleep(0)
     assert heard["loud"] == 5

@@ -16,6 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.people import make_user
 from tests.support.raw import Elsewhere
+from web.errors import Problem
 from web.models import AuditEntry, Command, Container, Node
 
 HOLD = ("--check", "1MiB", "--hold", "600")
@@ -40,6 +41,37 @@ async def test_pause_and_resume(host: Host) -> None:
     assert (await host.command("resume", container)).outcome == "done"
     assert (await host.get(container)).state == "running"
     assert [e.kind for e in await host.events(container, "paused", "unpaused")] == ["paused", "unpaused"]
+
+
+async def test_weight_and_limit_change_while_it_runs(host: Host) -> None:
+    container = await host.launch("sleep", "600", compute_limit=30)
+    assert (container.compute_weight, container.compute_limit) == (100, 30)
+    told = []
+    host.scheduler.steering.share_changed = lambda it: told.append((it.priority, it.compute_weight, it.compute_limit))
+    assert (await host.command("change", container, compute_weight=300)).outcome == "done"
+    assert (await host.command("change", container, compute_limit=None, priority=5)).outcome == "done"
+    assert told == [(0, 300, 30), (5, 300, None)]
+    now = await host.get(container)
+    assert (now.priority, now.compute_weight, now.compute_limit) == (5, 300, None)
+
+
+async def test_how_a_gpu_is_shared_is_kept_for_the_next_start(host: Host) -> None:
+    asked = []
+
+    async def set_mode(gpu: str, mode: str) -> str:
+        asked.append((gpu, mode))
+        if mode == "turns":
+            raise Problem("cannot_turn", "The driver is too old.", 409, "compute")
+        return "Containers compute on it at once."
+
+    host.scheduler.commands.set_mode = set_mode
+    (gpu,) = host.scheduler.gpus.cards
+    refused = await host.command("compute", gpu=gpu, compute="turns")
+    assert (refused.outcome, refused.code) == ("refused", "cannot_turn")
+    assert await host.scheduler.store.records.compute_asked() == {}
+    assert (await host.command("compute", gpu=gpu, compute="shared")).message == "Containers compute on it at once."
+    assert await host.scheduler.store.records.compute_asked() == {gpu: "shared"}
+    assert asked == [(gpu, "turns"), (gpu, "shared")]
 
 
 async def test_killed_while_suspended(host: Host) -> None:
@@ -277,20 +309,18 @@ async def recorded(rows: QuerySet[Any]) -> None:
     raise AssertionError(f"nothing of this kind: {rows.query}")
 
 
-async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settings, monkeypatch) -> None:
+async def test_idle_holder_is_marked_and_paused_if_configured(host: Host, settings) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 0.01
     settings.GPUSHARE_IDLE_ACTION = "pause"
-    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)  # the simulated card does not tell who computes
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     idle = await host.until(container, "paused")
     assert idle.idle_since is not None
     assert [event.kind for event in await host.events(container, "idle")] == ["idle"]
 
 
-async def test_owner_of_an_idle_holder_is_warned_if_configured(host: Host, settings, monkeypatch) -> None:
+async def test_owner_of_an_idle_holder_is_warned_if_configured(host: Host, settings) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 0.01
     settings.GPUSHARE_IDLE_ACTION = "notify"
-    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await recorded(AuditEntry.objects.filter(action="warn", actor="gpushare", subject=str(container.pk)))
     assert (await host.get(container)).state == "running"
@@ -310,7 +340,7 @@ async def test_mark_of_an_idle_holder_goes_when_it_computes_under_another_schedu
 ) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 0.01
     load = [0.0]
-    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: load[0])
+    monkeypatch.setattr("scheduler.gpus.Reading.computed", lambda *_: load[0])
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await marked(host, container, True)
     await host.stop()
@@ -319,17 +349,16 @@ async def test_mark_of_an_idle_holder_goes_when_it_computes_under_another_schedu
     await marked(host, container, False)
 
 
-async def test_time_in_a_pause_is_not_idle_time(host: Host, settings, monkeypatch) -> None:
+async def test_time_in_a_pause_is_not_idle_time(host: Host, settings) -> None:
     settings.GPUSHARE_IDLE_MINUTES = 1
     settings.GPUSHARE_IDLE_ACTION = "pause"
-    monkeypatch.setattr("scheduler.rounds.idle.busy", lambda *_: 0.0)
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await host.says(container, "holding")
-    readings = dict.fromkeys(host.up.gpus.cards, Reading(0))
+    readings = dict.fromkeys(host.up.gpus.cards, Reading(0, busy={}))
     now = [0.0]
     real = host.up.broker
     broker: Any = SimpleNamespace(tenants=real.tenants, state=real.state, tell=real.tell, now=lambda: now[0])
-    idle = Idle(host.up.intents, broker, host.up.store)
+    idle = Idle(host.up.intents, broker, host.up.store, host.up.turns.is_stopped)
     await idle.look(readings)
     await host.command("pause", container)
     now[0] = 59.0

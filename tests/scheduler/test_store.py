@@ -50,6 +50,22 @@ async def _lateness(seconds: float, work: Callable[[float], None]) -> list[float
     return late
 
 
+async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancellation that came with a hurry was swallowed: the scheduler never ended, and kept the next one out."""
+    monkeypatch.setattr(behind, "PAUSE", 60.0)
+    store = Store("here")
+    running = asyncio.create_task(store.run())
+    store.node(policy="fifo")
+    await eventually(lambda: store._awaited._waiters)  # it has written, and rests
+    store.hurry()
+    running.cancel()
+    await asyncio.wait([running], timeout=5)
+    assert running.cancelled()
+    await store.close()
+
+
 async def test_2000_events_a_second_are_written_without_delaying_a_decision(host: Host) -> None:
     container = await _bystander()
     gpu = next(iter(host.up.gpus.cards))

@@ -8,8 +8,10 @@ import itertools
 import os
 import signal
 import sys
+import time
 
 import pytest
+from django.db import OperationalError
 
 import shim.sim
 from scheduler.card.helper import CardError, Done, State, Why
@@ -18,9 +20,12 @@ from scheduler.engines.base import EngineError
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, query
 from tests.support.swapped import (
+    CHECKPOINT,
+    HANGS,
     HOLDER,
     at_once,
     ends_well,
+    fault,
     free_memory,
     holder,
 )
@@ -45,6 +50,25 @@ async def test_two_pauses_at_once_do_not_take_the_same_host_memory(host: Host) -
     for container, outcome in zip((one, two), outcomes, strict=True):
         if outcome == "done":
             await host.command("resume", container)
+        await ends_well(host, container)
+
+
+async def test_nobody_takes_more_host_memory_than_they_leave_to_others(host: Host) -> None:
+    """With their own pauses: of the budget, whoever is alone may have all."""
+    first, second = [await holder(host, GIB, quota=int(1.2 * GIB)) for _ in range(2)]
+    theirs = await holder(host, GIB, quota=int(1.2 * GIB), owner="bob")
+    host.up.swapping.budget = 4 * GIB  # each holds 1 GiB and a context
+    assert (await host.command("pause", first, free_memory=True)).outcome == "done"
+    refused = await host.command("pause", second, free_memory=True)
+    assert (refused.outcome, refused.code) == ("refused", "no_host_memory")
+    assert "to all others, and its owner has 1." in refused.message
+    assert (await host.command("pause", theirs, free_memory=True)).outcome == "done"
+    await host.command("resume", theirs)
+    await host.command("kill", theirs)
+    await host.returned(theirs)
+    assert (await host.command("pause", second, free_memory=True)).outcome == "done"
+    for container in (first, second):
+        await host.command("resume", container)
         await ends_well(host, container)
 
 
@@ -107,6 +131,23 @@ async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, m
     await ends_well(host, container)
 
 
+async def test_a_program_that_stops_itself_holds_up_nobody_elses_transfer(host: Host) -> None:
+    """It answers nothing, and each of its calls was waited for half a minute, one transfer after the other."""
+    hostile, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
+    (session,) = host.up.broker.tenants[str(hostile.pk)].sessions.values()
+    os.kill(session.pid, signal.SIGSTOP)
+    command = await asked(host, "pause", hostile, free_memory=True)
+    await eventually(host.up.swapping._transfer.locked)
+    begun = time.monotonic()
+    assert (await host.command("pause", other, free_memory=True)).outcome == "done"
+    assert time.monotonic() - begun < 10
+    assert (await host.answer(command)).outcome == "refused"
+    os.kill(session.pid, signal.SIGCONT)
+    await host.command("resume", other)
+    for container in (hostile, other):
+        await ends_well(host, container)
+
+
 async def test_of_several_processes_none_is_counted_out_that_is_back(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +206,91 @@ async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_
     assert await free_memory(host) == 0
     await host.command("resume", container)
     await host.says(container, "late one has it")
+    await ends_well(host, container)
+
+
+async def test_where_the_driver_answers_nothing_for_long_it_is_ended_with_its_reason(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "GRACE", 0.2)
+    monkeypatch.setattr(moving, "SLOWEST", 100 * GIB)
+    monkeypatch.setattr(swapping, "AGAIN", 0.1)
+    monkeypatch.setattr(swapping, "LONGEST", 0.2)
+    monkeypatch.setattr(swapping, "GIVE_UP", 1.0)
+    container, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
+    fault(CHECKPOINT, HANGS)
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
+    ended = await host.until(container, "killed")
+    assert "Its GPU memory was lost on the way" in ended.reason
+    assert "did not answer" in ended.reason
+    assert (await host.returned(container)).granted == 0
+    assert (await host.command("pause", other, free_memory=True)).outcome == "done"
+    await host.command("resume", other)
+    await ends_well(host, other)
+
+
+async def test_where_no_worker_can_be_started_for_long_nobody_is_ended(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swapping, "AGAIN", 0.05)
+    monkeypatch.setattr(swapping, "GIVE_UP", 0.2)
+    container = await holder(host)
+    await host.command("pause", container, free_memory=True)
+    tries = itertools.count(1)
+
+    async def exhausted(pid: int, within: float) -> State:
+        next(tries)
+        raise CardError(Why.HUNG, 0, "No process can be started for it: Too many open files.")
+
+    with monkeypatch.context() as until:
+        until.setattr(host.up.swapping._card, "state", exhausted)
+        await host.command("resume", container)
+        begun = host.up.broker.now()
+        await eventually(lambda: host.up.broker.now() > begun + 1.0 and next(tries) > 5)
+    await ends_well(host, container)
+
+
+async def test_a_limit_of_host_memory_that_could_not_be_lowered_is_lowered_later(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swapping, "AGAIN", 0.05)
+    container = await holder(host)
+    await host.command("pause", container, free_memory=True)
+    lowered: list[int] = []
+
+    async def away_at_first(engine_id: str, extra: int) -> None:
+        lowered.append(extra)
+        if len(lowered) == 1:
+            raise EngineError("Docker does not answer.")
+
+    monkeypatch.setattr(host.up.engine, "add_memory", away_at_first)
+    await host.command("resume", container)
+    await eventually(lambda: lowered == [0, 0])
+    await ends_well(host, container)
+
+
+async def test_a_full_disk_in_the_middle_of_it_holds_it_up_and_loses_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far it is has to be on the disk before each step."""
+    monkeypatch.setattr(swapping, "FULL_AGAIN", 0.05)
+    container, durable = await holder(host), host.up.store.durable
+    stages: dict[str, int] = {}
+
+    async def full_at_first() -> None:
+        stage = host.up.broker.tenants[str(container.pk)].swap
+        stages[stage] = stages.get(stage, 0) + 1
+        if stages[stage] < 3:
+            raise OperationalError("database or disk is full")
+        await durable()
+
+    monkeypatch.setattr(host.up.store, "durable", full_at_first)
+    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    assert (await host.get(container)).state == "swapped"
+    await host.command("resume", container)
+    await eventually(lambda: stages == {Swap.LEAVING: 3, Swap.OUT: 3, Swap.COMING: 3, "": 3})
+    monkeypatch.setattr(host.up.store, "durable", durable)
     await ends_well(host, container)
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import pytest
 
+from scheduler import threads
 from scheduler.engines.process import tree
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.looks import aside
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, until
 from tests.support.host import Host
 
 
@@ -44,11 +48,11 @@ async def test_container_that_ends_meanwhile_ends_once(host: Host, monkeypatch: 
     """Its end was told, and then again at each look, because its socket could not be closed."""
     container = await host.launch("sh", "-c", "sleep 600")
     with monkeypatch.context() as short:
-        threads = NoThreads()
-        short.setattr("scheduler.sessions.closer._thread.start_new_thread", threads)
+        none = NoThreads()
+        short.setattr("scheduler.sessions.closer._thread.start_new_thread", none)
         short.setattr(host.up.server, "_refusing", set())
         tree.signal_each(tree.descendants(host.up.engine._living(str(container.pk)).keeper), signal.SIGKILL)
-        await eventually(lambda: threads.asked)
+        await eventually(lambda: none.asked)
         await host.up.containers.reconcile()
     await host.until(container, "failed")
     await host.up.containers.reconcile()
@@ -62,3 +66,40 @@ async def test_look_that_no_thread_can_be_started_for_fails_like_one_without_des
     monkeypatch.setattr("scheduler.sessions.looks._thread.start_new_thread", NoThreads())
     with pytest.raises(OSError, match="no thread"):
         await aside(os.getpid)
+
+
+NO_MORE = """
+import asyncio, threading
+from scheduler import threads
+
+def none(*_):
+    raise RuntimeError("can't start new thread")
+
+async def main():
+    threads.need_no_more(asyncio.get_running_loop())
+    threading._start_new_thread = none
+    print(await asyncio.to_thread(lambda: "called"))
+    print(await (await asyncio.create_subprocess_exec("sh", "-c", "exit 3")).wait())
+
+asyncio.run(main())
+"""
+
+
+def test_a_schedulers_loop_needs_no_more_threads() -> None:
+    """Who was paused was refused for want of a thread, and done all the same; a keeper was started, and not known."""
+    done = subprocess.run([sys.executable, "-c", NO_MORE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["called", "3"], done.stderr
+
+
+def test_pool_that_a_host_has_no_threads_for_leaves_none_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, allowed = threading.Thread.start, iter([True, True])
+
+    def at_most_two(thread: threading.Thread) -> None:
+        if not next(allowed, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", at_most_two)
+    with pytest.raises(RuntimeError, match="can't start"):
+        threads.pool(5, "refused")
+    until(lambda: not any(each.name.startswith("refused") for each in threading.enumerate()))

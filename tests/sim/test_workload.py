@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,39 @@ def test_it_can_go_on_with_what_there_is(card: Card) -> None:
     assert "every byte is right" in result.stdout
 
 
-@pytest.mark.parametrize("words", [["--bytes", "0"], ["--bytes", "-1"], ["--chunks", "x"], ["--hold", "nan"], ["more"]])
+def test_it_computes_and_tells_each_second_how_much(card: Card) -> None:
+    result = card.run("--bytes", "2MiB", "--chunks", "1", "--compute", "2.2", "--kernel", "2", "--ahead", "200")
+    assert result.returncode == 0, result.stdout
+    units = [int(number) for number in re.findall(r"computed (\d+) units$", result.stdout, re.MULTILINE)]
+    (sum_, seconds) = re.findall(r"computed (\d+) units in all, in ([\d.]+) s", result.stdout)[0]
+    assert len(units) == 3
+    assert sum(units) == int(sum_)
+    # Its last 200 units take until after the time is over.
+    assert float(seconds) >= 2.2
+    assert int(sum_) == pytest.approx(float(seconds) / 0.002, rel=0.02)
+    assert "every byte is right" in result.stdout
+
+
+def test_it_computes_a_little_of_each_second_like_a_notebook(card: Card) -> None:
+    result = card.run("--bytes", "2MiB", "--chunks", "1", "--compute", "1.3", "--every", "50")
+    bursts = [float(number) for number in re.findall(r"computed 50 units in ([\d.]+) ms", result.stdout)]
+    assert len(bursts) == 2
+    assert min(bursts) >= 50
+    assert "computed 100 units in all, in 1." in result.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bytes", "0"],
+        ["--bytes", "-1"],
+        ["--chunks", "x"],
+        ["--hold", "nan"],
+        ["--kernel", "0"],
+        ["--every", "2000"],
+        ["more"],
+    ],
+)
 def test_wrong_usage_says_what_is_wrong(card: Card, words: list[str]) -> None:
     result = card.run(*words)
     assert result.returncode == 64

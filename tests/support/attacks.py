@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-_BEGIN = """
+BEGIN = """
 import os
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 import array, ctypes, selectors, socket, struct, sys, threading, time
@@ -170,7 +170,7 @@ while True:
 """,
 }
 
-_BYSTANDER = """
+BYSTANDER = """
 import json, signal, sys, time
 from pathlib import Path
 from tests.support.raw import Raw
@@ -212,7 +212,7 @@ def attack(name: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
     Whatever priority it is started with, it has none over others.
     """
-    process = _begin(_BEGIN + ATTACKS[name], str(directory))
+    process = _begin(BEGIN + ATTACKS[name], str(directory))
     try:
         yield process
     finally:
@@ -224,7 +224,7 @@ class Bystander:
     """A process of another container, which asks for more than its lease has, again and again."""
 
     def __init__(self, directory: Path) -> None:
-        self._process = _begin(_BYSTANDER, str(directory))
+        self._process = _begin(BYSTANDER, str(directory))
 
     def stop(self) -> list[float]:
         """The seconds that each of its calls took; each was granted."""

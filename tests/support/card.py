@@ -37,6 +37,15 @@ shim.sim.load_nvml(Path(sys.argv[1]))
 import pynvml
 pynvml.nvmlInit()
 driver = shim.sim.load_nvml(Path(sys.argv[1]))
+def had(gpu):
+    pids, ns, at = (ctypes.c_int * 64)(), (ctypes.c_uint64 * 64)(), ctypes.c_uint64()
+    found = driver.sim_card_had(gpu, 64, pids, ns, ctypes.byref(at))
+    return at.value, dict(zip(pids[:found], ns[:found]))
+def samples(gpu):
+    try:
+        return [(s.pid, s.timeStamp, s.smUtil) for s in pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)]
+    except pynvml.NVMLError_NotFound:
+        return []
 for line in sys.stdin:
     name, *numbers = line.split() or [""]
     if name:
@@ -47,7 +56,10 @@ for line in sys.stdin:
         "total": pynvml.nvmlDeviceGetMemoryInfo(gpu).total,
         "used": pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
         "held": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)},
-    } for gpu in gpus]), flush=True)
+        "had": had(i),
+        "busy": pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+        "samples": samples(gpu),
+    } for i, gpu in enumerate(gpus)]), flush=True)
 """
 
 
@@ -105,7 +117,11 @@ class Card:
         self._ask(f"{name} {' '.join(map(str, numbers))}")
 
     def gpus(self) -> list[dict[str, Any]]:
-        """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}. Asked from another process."""
+        """What NVML says of each GPU, asked from another process.
+
+        uuid, total and used; held: {pid: bytes}; busy: per cent; samples: [[pid, µs since the epoch, per cent]]; had,
+        by the card's own clock: (ns, {pid: ns of a card of its own}).
+        """
         return self._ask()
 
     def _ask(self, order: str = "") -> list[dict[str, Any]]:
@@ -118,7 +134,15 @@ class Card:
         gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())
         for gpu in gpus:
             gpu["held"] = {int(pid): held for pid, held in gpu["held"].items()}
+            gpu["had"] = (gpu["had"][0], {int(pid): had for pid, had in gpu["had"][1].items()})
         return gpus
+
+    def shares(self, seconds: float, gpu: int = 0) -> dict[int, float]:
+        """Which part of the next `seconds` each process has of a GPU; a whole one is all that one alone gets done."""
+        begun, before = self.gpus()[gpu]["had"]
+        time.sleep(seconds)
+        ended, after = self.gpus()[gpu]["had"]
+        return {pid: (had - before[pid]) / (ended - begun) for pid, had in after.items() if pid in before}
 
     def used(self, gpu: int = 0) -> int:
         return int(self.gpus()[gpu]["used"])

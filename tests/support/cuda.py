@@ -10,6 +10,7 @@ The code of a child process says `from tests.support.cuda import *`.
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
 from typing import Any
 
@@ -48,6 +49,7 @@ class Failed(Exception):
 
 class Cuda:
     def __init__(self, device: int | None = 0) -> None:
+        self._kernel: c_void_p | None = None
         self.library = ctypes.CDLL("libcuda.so.1")
         self("cuInit", 0)
         if device is not None:
@@ -88,6 +90,25 @@ class Cuda:
         free, total = c_size_t(), c_size_t()
         self("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value
+
+    def compute(self, milliseconds: float, times: int = 1, stream: object = None) -> None:
+        """Gives kernels that take so long each on a simulated card of their own."""
+        if self._kernel is None:
+            module, self._kernel = c_void_p(), c_void_p()
+            self("cuModuleLoadData", byref(module), b".version 6.0\n.target sm_50\n.visible .entry compute")
+            self("cuModuleGetFunction", byref(self._kernel), module, b"compute")
+        words = c_uint64(0), c_uint64(int(milliseconds * 1e6))
+        params = (c_void_p * 2)(*map(ctypes.addressof, words))
+        for _ in range(times):
+            self("cuLaunchKernel", self._kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, None)
+
+    def had(self) -> tuple[float, float]:
+        """Seconds by the simulated card's clock, and how many of them this process has had of GPU 0."""
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        pids, had, at = (c_int * 64)(), (c_uint64 * 64)(), c_uint64()
+        nvml.nvmlInit_v2()
+        found = nvml.sim_card_had(0, 64, pids, had, byref(at))
+        return at.value / 1e9, dict(zip(pids[:found], had[:found], strict=True))[os.getpid()] / 1e9
 
     def calls(self, name: str) -> int:
         """How often the simulated driver was entered by this name."""

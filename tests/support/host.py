@@ -35,7 +35,6 @@ RUN = """
 import os, django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
 django.setup()
-{prelude}
 from django.core.management import call_command
 call_command("runscheduler")
 """
@@ -48,13 +47,9 @@ async def query(function: Callable[..., T], *arguments: Any, **options: Any) -> 
 
 
 class SeparateScheduler:
-    """`manage.py runscheduler` as a process of its own, on the test's database: for killing it.
+    """`manage.py runscheduler` as a process of its own, on the test's database: for killing it."""
 
-    `prelude`: what is run in it before.
-    """
-
-    def __init__(self, home: Path, prelude: str = "", **environment: str) -> None:
-        self._code = RUN.format(prelude=prelude)
+    def __init__(self, home: Path, **environment: str) -> None:
         self._environment = {
             **os.environ,
             "GPUSHARE_HOME": str(home),
@@ -71,9 +66,7 @@ class SeparateScheduler:
         if self._process is not None and self._process.returncode is None:
             return
         begun = timezone.now()
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", self._code, cwd=ROOT, env=self._environment
-        )
+        self._process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN, cwd=ROOT, env=self._environment)
         async with asyncio.timeout(30):
             while not await query(Node.objects.filter(seen_at__gte=begun).exists):
                 assert self._process.returncode is None, "it ended by itself"

@@ -21,6 +21,8 @@ GIVEN: dict[str, Any] = {
     "shm_size": 2 * 2**30,
     "cpus": 1.5,
     "priority": -3,
+    "compute_weight": 300,
+    "compute_limit": 30,
     "guaranteed": True,
     "give_way": False,
     "remove_when_done": True,

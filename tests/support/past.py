@@ -7,6 +7,7 @@ Each prints "holds BYTES at SECONDS" (since the epoch) once it has them, and kee
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -25,7 +26,8 @@ def built(folder: Path, *, static: bool = True) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     builds = {"past": ("-ldl",), "past.so": ("-shared", "-fPIC", "-ldl")}
     if static:
-        builds["past-static"] = ("-static", "-DSTATIC", f"-iquote{CARD}", *map(str, CARD.glob("*.c")))
+        wide = ["-mcx16"] * (platform.machine() == "x86_64")  # as shim/sim/build.mk
+        builds["past-static"] = ("-static", "-DSTATIC", *wide, f"-iquote{CARD}", *map(str, CARD.glob("*.c")))
     for name, flags in builds.items():
         subprocess.run(["cc", *FLAGS, "-o", str(folder / name), str(SOURCE), *flags], check=True)
     return folder

@@ -95,7 +95,7 @@ class World:
             case Restore(container):
                 assert not any(p.out for p in self.processes.values() if p.container == container)
                 self.swapped.remove(container)
-                self.wanted.remove(container)
+                self.wanted.discard(container)  # nobody need want it where all that was out has ended
                 self.coming.add(container)
             case GiveWay(container, whom):
                 assert self.leaving is None, "two are told to give way at once"

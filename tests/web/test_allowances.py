@@ -79,6 +79,23 @@ def test_priorities(ada, gpu):
         steering.change(ada, make_container(ada, "x", gpu), priority=3)
 
 
+def test_weight_and_limit_of_each_container(ada, gpu):
+    allow(ada, compute_weight=50, compute_limit=40)
+    plain = steering.launch(ada, {"image": "local"}).container  # who says nothing gets what there is
+    assert (plain.compute_weight, plain.compute_limit) == (50, 40)
+    assert refused(ada, compute_weight=51) == (403, "over_allowance", "compute_weight")
+    assert refused(ada, compute_limit=41) == (403, "over_allowance", "compute_limit")
+    steering.launch(ada, {"image": "local", "compute_weight": 1, "compute_limit": 40})
+    made = make_container(ada, "x", gpu)
+    for more in ({"compute_weight": 60}, {"compute_limit": 41}, {"compute_limit": None}):
+        with pytest.raises(Problem, match="at most"):
+            steering.change(ada, made, **more)
+    steering.change(ada, made, compute_weight=50, compute_limit=1)
+    allow(ada, compute_weight=500, compute_limit=None)
+    usual = steering.launch(ada, {"image": "local"}).container
+    assert (usual.compute_weight, usual.compute_limit) == (100, None)
+
+
 def test_images_by_pattern(ada, gpu):
     allow(ada, images=["lab/*", "local"])
     assert refused(ada, image="docker.io/miner:latest") == (403, "over_allowance", "image")

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.test import Client
@@ -166,6 +167,17 @@ def test_who_only_begins_is_counted_as_who_tries_to_sign_in(provider, settings):
     answers = [Client().get("/oidc/authenticate/") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [302, 302, 429]
     assert Session.objects.count() == 2
+
+
+def test_who_never_comes_back_leaves_no_session_for_two_weeks(provider):
+    browser = Client()
+    browser.get("/oidc/authenticate/")
+    assert browser.session.get_expiry_age() == 600
+    browser = sign_in(provider)
+    assert user_of(browser) is not None
+    assert browser.session.get_expiry_age() == settings.SESSION_COOKIE_AGE
+    browser.get("/oidc/authenticate/")  # once more, signed in
+    assert browser.session.get_expiry_age() == settings.SESSION_COOKIE_AGE
 
 
 def test_the_login_page_offers_it(provider):

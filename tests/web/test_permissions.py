@@ -47,7 +47,10 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "commands/", None, ALL),
     ("GET", "commands/{command}/", None, (401, 404, 404, 200, 200, 200, 200)),
     ("GET", "gpus/", None, ALL),
+    ("GET", "gpus/GPU-0/", None, ALL),
+    ("PATCH", "gpus/GPU-0/", {"compute": "shared"}, ADMIN),
     ("GET", "nodes/", None, ALL),
+    ("GET", "attention/", None, ALL),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
     ("GET", "policy/", None, ALL),
@@ -115,7 +118,7 @@ def test_the_table_has_every_endpoint_and_method():
     for entry in entries:
         if entry.name is None:
             continue
-        path = str(entry.pattern).replace("<uuid:pk>", "{}").replace("<int:pk>", "{}")
+        path = re.sub(r"<\w+:\w+>", "{}", str(entry.pattern)).replace("gpus/{}/", "gpus/GPU-0/")
         view = entry.callback
         methods = getattr(view, "actions", None) or {
             name for name in ("get", "post", "put", "patch", "delete") if hasattr(view.view_class, name)

@@ -17,7 +17,7 @@ from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
 from web.history import reports
 from web.history.reports import report
-from web.models import Container
+from web.models import Container, UsageSample
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -47,12 +47,40 @@ def trace(ada, gpu):
 
 
 def test_what_was_held_waited_for_and_refused(trace, settings):
-    settings.GPUSHARE_PRICE = 0.5
+    settings.GPUSHARE_PRICE, settings.GPUSHARE_GPU_PRICE = 0.5, 3.0
     (row,) = report(T0, T0 + 4 * HOUR).rows
     assert row.as_dict() == {
-        "group": "ada", "containers": 1, "vram_gib_hours": 4.0, "peak": 2 * GIB, "suspended_seconds": 1200.0,
-        "rejects": 1, "cost": 2.0,
+        "group": "ada", "containers": 1, "vram_gib_hours": 4.0, "gpu_hours": None, "peak": 2 * GIB,
+        "suspended_seconds": 1200.0, "rejects": 1, "vram_cost": 2.0, "gpu_cost": 0.0, "cost": 2.0,
     }  # fmt: skip
+
+
+def test_hours_of_computing_and_what_they_cost(trace, ada, gpu, node, settings):
+    """Of all its GPUs, by the samples that there are: seconds lately, minutes before."""
+    settings.GPUSHARE_PRICE, settings.GPUSHARE_GPU_PRICE = 0.5, 3.0
+    second, minute = make_gpu(node, 1), timedelta(minutes=1)
+    other = made(make_container(make_user("bob"), "b", gpu))
+    UsageSample.objects.bulk_create(
+        UsageSample(at=at, span=span, gpu=card, container=container, used=1, peak=1, had=had)
+        for container, card, at, span, had in [
+            (trace, gpu, T0 + minute, 60, 30.0),
+            (trace, second, T0 + minute, 60, 60.0),
+            (trace, gpu, T0 + 2 * HOUR, 60, None),  # nobody could tell
+            (other, gpu, T0 + minute, 60, 18.0),
+            (other, gpu, T0 + 13 * HOUR, 60, 17.5),  # the next day
+            (other, gpu, T0 + 13 * HOUR + minute, 1, 0.5),  # of which no minute is over yet
+            (None, gpu, T0 + minute, 60, None),
+        ]
+    )
+    found = report(T0, T0 + 24 * HOUR)
+    assert {row.group: row.gpu_seconds for row in found.rows} == {"ada": 90.0, "bob": 36.0}
+    assert found.total.gpu_seconds == 126.0
+    by_day = report(T0, T0 + 24 * HOUR, "day").rows
+    assert [(row.group, row.gpu_seconds, len(row.containers)) for row in by_day] == [
+        ("2026-11-20", 108.0, 2), ("2026-11-21", 18.0, 1),
+    ]  # fmt: skip
+    bobs = report(T0, T0 + 24 * HOUR, owner="bob").total.as_dict()
+    assert (bobs["gpu_hours"], bobs["gpu_cost"], bobs["cost"]) == (0.01, 0.03, 0.03)
 
 
 @pytest.mark.parametrize(

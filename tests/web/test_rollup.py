@@ -26,7 +26,7 @@ def samples(ada, gpu):
         peak = 10_000 if second % 60 == 30 else minute
         rows.append(
             UsageSample(at=T0 + second * SECOND, gpu=gpu, container=container, used=minute, peak=peak,
-                        granted=2 * minute, suspended=0.5, utilisation=50)
+                        granted=2 * minute, suspended=0.5, utilisation=50, had=0.25, due=0.3)
         )  # fmt: skip
     rows.append(UsageSample(at=T0 + 5 * SECOND, gpu=gpu, container=None, used=7, peak=7))
     UsageSample.objects.bulk_create(rows, batch_size=1000)
@@ -43,6 +43,7 @@ def test_minutes_and_hours_are_made_and_old_seconds_go(samples):
     assert (count(60), count(3600)) == (181, 4)
     minute = UsageSample.objects.get(span=60, at=T0 + 90 * MINUTE)
     assert (minute.used, minute.peak, minute.granted, minute.suspended, minute.utilisation) == (90, 10_000, 180, 30, 50)
+    assert (minute.had, round(minute.due, 6), minute.held_back) == (15, 18, None)
     hour = UsageSample.objects.get(span=3600, at=T0 + HOUR)
     assert (hour.used, hour.peak, hour.suspended) == (round(sum(range(60, 120)) / 60), 10_000, 1800)
     assert UsageSample.objects.filter(span=1).order_by("at").first().at == now - HOUR

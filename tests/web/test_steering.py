@@ -40,6 +40,8 @@ def code_of(deed) -> tuple[int, str]:
         (lambda user, it: steering.kill(user, it, grace=3), "kill", {"grace": 3.0}),
         (lambda user, it: steering.change(user, it, gpu_memory="3g"), "change", {"gpu_memory": 3 * GIB}),
         (lambda user, it: steering.change(user, it, priority=-5), "change", {"priority": -5}),
+        (lambda user, it: steering.change(user, it, compute_weight=300), "change", {"compute_weight": 300}),
+        (lambda user, it: steering.change(user, it, compute_limit=None), "change", {"compute_limit": None}),
     ],
 )
 def test_a_wish_is_a_command_and_an_audit_entry(ada, running, deed, kind, arguments):
@@ -48,7 +50,9 @@ def test_a_wish_is_a_command_and_an_audit_entry(ada, running, deed, kind, argume
     assert command.arguments == arguments
     entry = AuditEntry.objects.latest("id")
     assert (entry.action, entry.actor, entry.subject) == (kind, "ada", str(running.pk))
-    assert entry.detail["before"] == {"state": "running", "priority": 0, "quota": {"GPU-0": 2 * GIB}}
+    assert entry.detail["before"] == {
+        "state": "running", "priority": 0, "quota": {"GPU-0": 2 * GIB}, "compute_weight": 100, "compute_limit": None,
+    }  # fmt: skip
 
 
 def test_nobody_steers_what_is_not_theirs(running):

@@ -20,9 +20,10 @@ def get(header: str | None) -> tuple[int, dict]:
     return answer.status_code, answer.json()
 
 
-def test_a_token_opens_the_api(ada):
+@pytest.mark.parametrize("scheme", ["Token", "Bearer", "bearer"])
+def test_a_token_opens_the_api(ada, scheme):
     _, key = tokens.make(ada)
-    assert get(f"Token {key}")[0] == 200
+    assert get(f"{scheme} {key}")[0] == 200
 
 
 @pytest.mark.parametrize(

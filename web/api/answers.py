@@ -17,14 +17,19 @@ class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
 
     `quota` is the most that it may hold, `used` what it holds, `peak` the most so far, `overhead` what of it CUDA
     contexts take, `granted` what its processes may hold without asking, `unexplained` what the card shows beyond
-    `used`, `waiting` what calls ask for that wait for memory of this GPU.
+    `used`, `waiting` what calls ask for that wait for memory of this GPU. Of computing, in seconds over its life and,
+    `…_lately`, of the last minute: what it `had`, what was `due` to it, and how long it was `held_back` because others
+    had their turn. null: not known, or the GPU is shared without turns.
     """
 
     uuid = serializers.CharField(source="gpu.uuid")
 
     class Meta:
         model = Claim
-        fields = ["uuid", "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting"]
+        fields = [
+            "uuid", "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting", "had", "due", "held_back",
+            "had_lately", "due_lately", "held_back_lately",
+        ]  # fmt: skip
         read_only_fields = fields
 
 
@@ -46,7 +51,7 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         model = Container
         fields = [
             "id", "name", "owner", "state", "engine", "engine_id", *COLUMNS, "env", "gpus", "gpu_count",
-            "swapped", "gave_way", "gave_way_to", "suspended_since", "suspended_seconds", "queue_position",
+            "swapped", "gave_way", "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "queue_position",
             "queue_reason", "idle_since",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
@@ -118,11 +123,15 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
 
 class GpuAnswer(Quick, serializers.ModelSerializer[Gpu]):
     """A GPU, sizes in bytes. `charged`: what containers hold by our account; `granted`: with the headroom of their
-    leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for."""
+    leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for. `compute`: how
+    containers that compute share it, `compute_why` the reason, `compute_asked` what an admin chose, if one did."""
 
     node = serializers.CharField(source="node.name")
     charged = serializers.IntegerField()
     granted = serializers.IntegerField()
+    compute_asked = serializers.CharField(
+        help_text="`turns`, `shared`, or empty: as the setting GPUSHARE_COMPUTE says."
+    )
     promised = serializers.IntegerField(help_text="The sum of the quotas of live containers.")
 
     class Meta:
@@ -130,6 +139,7 @@ class GpuAnswer(Quick, serializers.ModelSerializer[Gpu]):
         fields = [
             "uuid", "index", "name", "node", "present", "simulated", "total", "capacity", "most", "free", "idle",
             "charged", "granted", "promised", "real", "foreign", "context", "utilisation", "temperature", "power",
+            "compute", "compute_asked", "compute_why",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -138,6 +148,7 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
     """A host. `engine_error` says why the engine cannot be used just now; empty if it can.
 
     `outdated` tells admins, and nobody else, what of the engine is older than it should be and why: sentences.
+    `cannot_turn` says why containers cannot take turns on its GPUs; empty if they can.
     `late` is the longest that the scheduler's decisions were held up in the second before `seen_at`, in seconds.
     """
 
@@ -154,6 +165,7 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
             "policy",
             "driver",
             "simulated",
+            "cannot_turn",
             "started_at",
             "seen_at",
             "alive",

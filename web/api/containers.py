@@ -25,7 +25,8 @@ from web.api.protocol.queries import ContainerQuery, PageQuery, Query, container
 from web.errors import invalid
 from web.http import reading
 from web.models import Command, Container, ContainerQuerySet
-from web.models.records import claims_with_gpus, ordered
+from web.models.hosts import ordered
+from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
@@ -103,7 +104,8 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:
-        """Another quota (`gpu_memory`, bytes on each GPU) or `priority` for a container that has not ended.
+        """Another quota (`gpu_memory`, bytes on each GPU), `priority`, `compute_weight` or `compute_limit` (percent;
+        null: none) for a container that has not ended.
 
         400: nothing to change, or more than a GPU has. 403: not yours to steer, or beyond the owner's allowance.
         409: it has ended, or holds more than that now.

@@ -1,4 +1,4 @@
-"""gpus/: every GPU, and what is charged and held on it."""
+"""gpus/: every GPU, what is charged and held on it, and how it is shared."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from web.api.answers import GpuAnswer
+from web.api.answers import CommandAnswer, GpuAnswer
+from web.api.protocol.access import person
 from web.api.protocol.listed import listed
-from web.api.protocol.outcome import ERRORS
-from web.api.protocol.queries import PageQuery
+from web.api.protocol.outcome import ERRORS, decided
+from web.api.protocol.queries import PageQuery, Query
 from web.models import Claim, Gpu
+from web.services import steering
+from web.spec.requests import ComputeSpec
 
 
 def _sum_of_claims(field: str) -> Coalesce:
     live = Claim.objects.filter(gpu=OuterRef("pk"), container__finished_at=None).order_by()
     total = live.values("gpu").annotate(total=Sum(field)).values("total")
     return Coalesce(Subquery(total), Value(0), output_field=BigIntegerField())
+
+
+def _gpus() -> QuerySet[Gpu]:
+    return Gpu.objects.select_related("node").annotate(
+        charged=_sum_of_claims("used"), granted=_sum_of_claims("granted"), promised=_sum_of_claims("quota")
+    )
 
 
 class Gpus(GenericAPIView[Gpu]):
@@ -32,9 +42,7 @@ class Gpus(GenericAPIView[Gpu]):
     serializer_class = GpuAnswer
 
     def get_queryset(self) -> QuerySet[Gpu]:
-        return Gpu.objects.select_related("node").annotate(
-            charged=_sum_of_claims("used"), granted=_sum_of_claims("granted"), promised=_sum_of_claims("quota")
-        )
+        return _gpus()
 
     @extend_schema(parameters=[PageQuery], responses={200: GpuAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> HttpResponse:
@@ -43,3 +51,26 @@ class Gpus(GenericAPIView[Gpu]):
             return self.get_queryset()
 
         return listed(self, rows)
+
+
+class OneGpu(GenericAPIView[Gpu]):
+    serializer_class = GpuAnswer
+    lookup_field = "uuid"
+
+    def get_queryset(self) -> QuerySet[Gpu]:
+        return _gpus()
+
+    @extend_schema(responses={200: GpuAnswer, **ERRORS})
+    def get(self, request: Request, uuid: str) -> Response:
+        """One GPU, as in the list of all. 404: there was never one of this UUID."""
+        Query.of(request)
+        return Response(self.get_serializer(self.get_object()).data)
+
+    @extend_schema(request=ComputeSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def patch(self, request: Request, uuid: str) -> Response:
+        """How containers that compute share it: `compute` is `turns` (one at a time, by weight) or `shared`.
+
+        From now on, and after a restart too. For admins. 409: the driver cannot stop a container for another's turn, or
+        the GPU is gone.
+        """
+        return decided(steering.set_compute(person(request), uuid, ComputeSpec.parse(request.data)["compute"]))

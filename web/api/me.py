@@ -28,6 +28,10 @@ class AllowedAnswer(serializers.Serializer[Any]):
     gib_hours = serializers.FloatField(allow_null=True, help_text="VRAM held in seven days, GiB × hours.")
     priority_lowest = serializers.IntegerField(allow_null=True)
     priority_highest = serializers.IntegerField(allow_null=True)
+    compute_weight = serializers.IntegerField(allow_null=True, help_text="The most that a container may weigh.")
+    compute_limit = serializers.IntegerField(
+        allow_null=True, help_text="Percent of a GPU's time at most, of each container."
+    )
     images = serializers.ListField(child=serializers.CharField(), allow_null=True)
     gpus = serializers.ListField(child=serializers.CharField(), allow_null=True)
 

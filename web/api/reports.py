@@ -39,10 +39,15 @@ class RowAnswer(serializers.Serializer[Any]):
     group = serializers.CharField()
     containers = serializers.IntegerField()
     vram_gib_hours = serializers.FloatField()
+    gpu_hours = serializers.FloatField(
+        allow_null=True, help_text="That they computed, over all GPUs, by NVML; null: not known."
+    )
     peak = serializers.IntegerField(help_text="Bytes; the most that one container held on one GPU at once.")
     suspended_seconds = serializers.FloatField()
     rejects = serializers.IntegerField()
-    cost = serializers.FloatField()
+    vram_cost = serializers.FloatField()
+    gpu_cost = serializers.FloatField()
+    cost = serializers.FloatField(help_text="Both together.")
 
 
 class ReportAnswer(serializers.Serializer[Any]):
@@ -55,10 +60,12 @@ class ReportAnswer(serializers.Serializer[Any]):
 
 
 class AllocationReport(APIView):
-    """The audit report: who held how much VRAM for how long (GiB × hours), waited (seconds), and was rejected.
+    """The audit report: who held how much VRAM for how long (GiB × hours), computed (hours), waited (seconds), and was
+    rejected.
 
-    From `from` (30 days before `to`, if left out) until `to` (now, at the latest). `peak` is in bytes, `cost` in
-    whatever the price of a GiB × hour is set in. `format=csv` gives the rows as a file. 400: the range is empty.
+    From `from` (30 days before `to`, if left out) until `to` (now, at the latest). `peak` is in bytes, costs in
+    whatever the prices of a GiB × hour and of a GPU's hour are set in. `format=csv` gives the rows as a file. 400: the
+    range is empty.
     """
 
     @extend_schema(

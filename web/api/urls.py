@@ -3,7 +3,7 @@
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from web.api import allocations, audit, containers, gpus, me, nodes, queue, reports, tokens
+from web.api import allocations, attention, audit, containers, gpus, me, nodes, queue, reports, tokens
 from web.api.protocol import errors, schema
 
 router = SimpleRouter(use_regex_path=False)
@@ -14,6 +14,7 @@ router.register("tokens", tokens.Tokens, basename="token")
 urlpatterns = [
     path("", include(router.urls)),
     path("gpus/", gpus.Gpus.as_view(), name="gpus"),
+    path("gpus/<str:uuid>/", gpus.OneGpu.as_view(), name="gpu"),
     path("nodes/", nodes.Nodes.as_view(), name="nodes"),
     path("queue/", queue.Queue.as_view(), name="queue"),
     path("policy/", queue.Policy.as_view(), name="policy"),
@@ -21,6 +22,7 @@ urlpatterns = [
     path("allocations/", allocations.Allocations.as_view(), name="allocations"),
     path("reports/allocations/", reports.AllocationReport.as_view(), name="report"),
     path("peaks/", reports.Peaks.as_view(), name="peaks"),
+    path("attention/", attention.Attention.as_view(), name="attention"),
     path("audit/", audit.Audit.as_view(), name="audit"),
     path("me/", me.Me.as_view(), name="me"),
     path("sign-in/", tokens.SignIn.as_view(), name="sign-in"),

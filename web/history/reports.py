@@ -1,7 +1,7 @@
-"""The audit report: who held how much VRAM for how long, waited, and was refused, over a span of time.
+"""The audit report: who held how much VRAM for how long, computed, waited, and was refused, over a span of time.
 
-Computed from raw events each time, so there is no second account that could differ. `rows` is what REST, CSV and the
-printable page show.
+Computed from raw events each time, so there is no second account that could differ; what was computed from samples, so
+as finely as those are still kept. `rows` is what REST, CSV and the printable page show.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db.models import Q
+from django.db.models import Q, Sum
+from django.db.models.functions import TruncDay
 from django.utils import timezone
 
 from web.errors import Problem
+from web.history.samples import samples_within
 from web.history.spans import Held, Rejected, Waited, spans
-from web.models import Container
+from web.models import AllocationEvent, Container
 from web.people.roles import Role
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
+HOUR = 3600.0
 GIB_HOUR = 2**30 * 3600 * 10**6  # in byte-microseconds
 WEEK = timedelta(days=7)
 _MICROSECOND = timedelta(microseconds=1)
@@ -42,6 +45,7 @@ class Row:
     suspended_microseconds: int = 0
     peak: int = 0  # most that one container held on one GPU at once
     rejects: int = 0
+    gpu_seconds: float | None = None  # that it computed, over all its GPUs; None: not known of any time
     containers: set[UUID] = field(default_factory=set)
 
     def add(self, container: UUID, span: Counted) -> None:
@@ -55,16 +59,25 @@ class Row:
             case Rejected():
                 self.rejects += 1
 
+    def compute(self, container: UUID, seconds: float) -> None:
+        self.containers.add(container)
+        self.gpu_seconds = (self.gpu_seconds or 0.0) + seconds
+
     def as_dict(self) -> dict[str, Any]:
         gib_hours = self.byte_microseconds / GIB_HOUR
+        gpu_hours = None if self.gpu_seconds is None else self.gpu_seconds / HOUR
+        vram_cost, gpu_cost = gib_hours * settings.GPUSHARE_PRICE, (gpu_hours or 0.0) * settings.GPUSHARE_GPU_PRICE
         return {
             "group": self.group,
             "containers": len(self.containers),
             "vram_gib_hours": gib_hours,
+            "gpu_hours": gpu_hours,
             "peak": self.peak,
             "suspended_seconds": self.suspended_microseconds / 1e6,
             "rejects": self.rejects,
-            "cost": gib_hours * settings.GPUSHARE_PRICE,
+            "vram_cost": vram_cost,
+            "gpu_cost": gpu_cost,
+            "cost": vram_cost + gpu_cost,
         }
 
 
@@ -95,25 +108,54 @@ def report(start: datetime, end: datetime, group_by: str = "user", owner: str = 
     key_of = _grouping(group_by, chosen)
     rows: dict[str, Row] = {}
     total = Row("total")
-    for container, found in spans(chosen, start, end):
-        for span in found:
-            if not isinstance(span, Counted):
-                continue
-            for part in _days(span) if group_by == "day" else (span,):
-                key = key_of(container, part)
-                if key not in rows:
-                    rows[key] = Row(key)
-                rows[key].add(container, part)
-            total.add(container, span)
+
+    def row_of(container: UUID, at: datetime) -> Row:
+        key = key_of(container, at)
+        return rows.setdefault(key, Row(key))
+
+    for container, span in _counted(chosen, start, end):
+        for part in _days(span) if group_by == "day" else (span,):
+            row_of(container, _time_of(part)).add(container, part)
+        total.add(container, span)
+    for container, day, seconds in _computed(owner, start, end):
+        for row in (row_of(container, day), total):
+            row.compute(container, seconds)
     ordered = sorted(rows.values(), key=lambda row: row.group)
     if group_by != "day":
         ordered.sort(key=lambda row: -row.byte_microseconds)
     return Report(start, end, group_by, ordered, total)
 
 
+def _counted(chosen: Q, start: datetime, end: datetime) -> Iterator[tuple[UUID, Counted]]:
+    for container, found in spans(chosen, start, end):
+        yield from ((container, span) for span in found if isinstance(span, Counted))
+
+
+def _computed(owner: str, start: datetime, end: datetime) -> Iterator[tuple[UUID, datetime, float]]:
+    """Each container's seconds of computing by day, over all its GPUs, where that is known."""
+    samples = samples_within(start, end, had__isnull=False, **({"container__owner__username": owner} if owner else {}))
+    by_day = samples.annotate(day=TruncDay("at", tzinfo=UTC)).values_list("container", "day")
+    yield from by_day.annotate(Sum("had")).iterator(chunk_size=10_000)
+
+
+TRANSFERS = 100  # that a page lists; REST has all
+
+
+def transfers(start: datetime, end: datetime, owner: str = "") -> list[AllocationEvent]:
+    """What was moved to host memory and back in [start, end), the last first."""
+    kinds = (AllocationEvent.Kind.SWAPPED_OUT, AllocationEvent.Kind.SWAPPED_IN)
+    found = AllocationEvent.objects.filter(kind__in=kinds, at__gte=start, at__lt=end)
+    if owner:
+        found = found.filter(container__owner__username=owner)
+    return list(found.select_related("container__owner").order_by("-id")[:TRANSFERS])
+
+
 def gib_hours(owner: str, start: datetime, end: datetime) -> float:
     """VRAM that this person's containers held in [start, end), GiB × hours."""
-    return report(start, end, owner=owner).total.byte_microseconds / GIB_HOUR
+    total = Row("total")
+    for container, span in _counted(Q(owner__username=owner), start, end):
+        total.add(container, span)
+    return total.byte_microseconds / GIB_HOUR
 
 
 def gib_hours_of_week(user: User) -> float:
@@ -133,17 +175,17 @@ def require_gib_hours(used: float, limit: float | None) -> None:
 GROUPINGS = ("user", "group", "container", "image", "day")
 
 
-def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, Counted], str]:
+def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, datetime], str]:
     if group_by == "day":
-        return lambda container, span: _time_of(span).date().isoformat()
+        return lambda container, at: at.date().isoformat()
     path = {"user": "owner__username", "group": "owner_id", "container": "name", "image": "image"}[group_by]
     names: Mapping[UUID, Any] = dict(Container.objects.filter(chosen).values_list("pk", path))
     if group_by == "container":
-        return lambda container, span: f"{names[container]} ({str(container)[:8]})"
+        return lambda container, at: f"{names[container]} ({str(container)[:8]})"
     if group_by == "group":
         groups = _groups_of_people()
-        return lambda container, span: groups[names[container]]
-    return lambda container, span: str(names[container])
+        return lambda container, at: groups[names[container]]
+    return lambda container, at: str(names[container])
 
 
 def _groups_of_people() -> Mapping[int, str]:

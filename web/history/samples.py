@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Avg, BigIntegerField, CharField, F, Func, Max, Min, Q, QuerySet, Sum
+from django.db.models import Avg, BigIntegerField, CharField, F, FloatField, Func, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Cast
 from django.utils import timezone
 
-from web.models import Container, Gpu, UsageSample
+from web.models import AllocationEvent, Container, Gpu, UsageSample
 from web.times import seconds
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -118,7 +118,12 @@ def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int
 
 
 def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
-    """Who held what at one time, as finely as is still known: {"at", "containers": [{…, used, granted, suspended}]}."""
+    """Who held what at one time, as finely as is known.
+
+    {"at", "total", "containers": [{…, used, granted, suspended, had, swapped}]}. `had` is the part of the time that it
+    computed, 0 to 1; None: not known. `swapped`: bytes of it in host memory.
+    """
+    out = _out(gpu, at)
     for span in (Span.SECOND, Span.MINUTE, Span.HOUR):
         near = UsageSample.objects.filter(
             gpu=gpu, container__isnull=False, span=span, at__lte=at, at__gt=at - timedelta(seconds=2 * int(span))
@@ -129,6 +134,8 @@ def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
             rows = [
                 _described(sample.container)
                 | {"used": sample.used, "granted": sample.granted, "suspended": sample.suspended > 0}
+                | {"had": None if sample.had is None else min(1.0, sample.had / sample.span)}
+                | {"swapped": out.get(sample.container_id, 0)}
                 for sample in samples
                 if sample.container is not None
             ]
@@ -136,8 +143,21 @@ def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
     return {"at": at.timestamp(), "total": gpu.total, "containers": []}
 
 
+def _out(gpu: Gpu, at: datetime) -> dict[UUID | None, int]:
+    """Container → bytes that went from this GPU to host memory and had not come back; of those that lived then."""
+    kinds = (AllocationEvent.Kind.SWAPPED_OUT, AllocationEvent.Kind.SWAPPED_IN)
+    moves = AllocationEvent.objects.filter(gpu=gpu, kind__in=kinds, at__lte=at, container__started_at__lte=at)
+    living = moves.filter(Q(container__finished_at__isnull=True) | Q(container__finished_at__gt=at))
+    last = {pk: (kind, size) for pk, kind, size in living.order_by("id").values_list("container_id", "kind", "bytes")}
+    return {pk: size for pk, (kind, size) in last.items() if kind == AllocationEvent.Kind.SWAPPED_OUT}
+
+
 def container(made: Container, points: int = 300) -> dict[str, Any]:
-    """What one container held over its life, on all its GPUs together: {"times", "used", "granted"}."""
+    """One container over its life: {"times", "used", "granted", "had", "due", "quota"}.
+
+    `used` and `granted` are bytes on all its GPUs together; `had` and `due` what it computed and what was its by
+    weight, per cent of its GPUs' time, None where that is not known.
+    """
     start = made.started_at or made.created_at
     end = made.finished_at or timezone.now()
     step = max(1, int((end - start).total_seconds() / points))
@@ -145,20 +165,32 @@ def container(made: Container, points: int = 300) -> dict[str, Any]:
         samples_within(start - timedelta(seconds=step), end + timedelta(seconds=1), container=made)
         .annotate(bucket=Epoch("at") / step * step)
         .values("bucket", "gpu")
-        .annotate(used=Avg("used"), granted=Avg("granted"))
+        .annotate(used=Avg("used"), granted=Avg("granted"), had=_part("had"), due=_part("due"))
     )
-    sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    at: dict[int, list[Any]] = defaultdict(list)  # the GPUs' figures
     for row in per_time:
-        sums[row["bucket"]][0] += row["used"]
-        sums[row["bucket"]][1] += row["granted"]
-    times = sorted(sums)
+        at[row["bucket"]].append(row)
+    times = sorted(at)
+
+    def mean(name: str, time: int) -> float | None:
+        known = [row[name] for row in at[time] if row[name] is not None]
+        return sum(known) / len(known) if known else None
+
     quota = made.claims.aggregate(total=Sum(F("quota")))["total"]
     return {
         "times": times,
-        "used": [int(sums[time][0]) for time in times],
-        "granted": [int(sums[time][1]) for time in times],
+        "used": [int(sum(row["used"] for row in at[time])) for time in times],
+        "granted": [int(sum(row["granted"] for row in at[time])) for time in times],
+        "had": [mean("had", time) for time in times],
+        "due": [mean("due", time) for time in times],
         "quota": quota,
     }
+
+
+def _part(seconds: str) -> Any:
+    """Per cent of the time of those samples in which these seconds are known."""
+    known = Q(**{f"{seconds}__isnull": False})
+    return 100.0 * Sum(seconds) / Sum("span", filter=known, output_field=FloatField())
 
 
 def _grid(start: datetime, end: datetime, step: int) -> list[int]:

@@ -100,7 +100,8 @@ class Feed:
                 if await self._publish(new, beat=began - told >= HEARTBEAT):
                     told = began
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.hint.wait(), REREAD)
+                async with asyncio.timeout(REREAD):
+                    await self.hint.wait()
             await asyncio.sleep(max(0.0, began + REST - time.monotonic()))
 
     async def _publish(self, new: snapshot.Snapshot, *, beat: bool) -> bool:

@@ -1,8 +1,9 @@
 """What a screen needs to know, as one plain value; and the difference between two of them.
 
-A snapshot is {"node": {…}, "gpus": {uuid: {…}}, "containers": {id: {…}}}; sizes are bytes, times are seconds since
-the epoch. Records are flat, so a delta is simply the fields that changed, and None for a record that is gone. Whatever
-changes by the mere passing of time (ages, the clock itself) is left out: it would make every second a change.
+A snapshot is {"node": {…}, "gpus": {uuid: {…}}, "containers": {id: {…}}, "attention": {key: {…}}}; sizes are bytes,
+times are seconds since the epoch. Records are flat, so a delta is simply the fields that changed, and None for a record
+that is gone. Whatever changes by the mere passing of time (ages, the clock itself) is left out: it would make every
+second a change.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ from django.db.models import Q
 from django.utils import timezone
 
 from web.models import Claim, Container, Gpu, Node
+from web.services import attention
 from web.times import seconds
 
 Record = dict[str, Any]
-Snapshot = dict[str, Any]  # "node": Record, "gpus" and "containers": dict[str, Record]
+Snapshot = dict[str, Any]  # "node": Record; each of SECTIONS: dict[str, Record]
 
 ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told about: screens see how it ended
+SECTIONS = ("gpus", "containers", "attention")
 FIELDS = (
     "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
-    "swapped_at", "swapped", "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason",
+    "swapped_at", "swapped", "no_turns", "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason",
     "queue_position", "queue_reason",
 )  # fmt: skip
 
 
 def read() -> Snapshot:
-    """The present state, in four queries."""
+    """The present state."""
     now = timezone.now()
-    return {"node": _node(), "gpus": _gpus(), "containers": _containers(now)}
+    return {"node": _node(), "gpus": _gpus(), "containers": _containers(now), "attention": _attention(now)}
 
 
 def delta(old: Snapshot, new: Snapshot) -> Snapshot:
@@ -39,7 +42,7 @@ def delta(old: Snapshot, new: Snapshot) -> Snapshot:
     changes: Snapshot = {}
     if node := _changed(old["node"], new["node"]):
         changes["node"] = node
-    for section in ("gpus", "containers"):
+    for section in SECTIONS:
         before, after = old[section], new[section]
         records = {key: _changed(before[key], record) if key in before else record for key, record in after.items()}
         found: dict[str, Record | None] = {key: record for key, record in records.items() if record}
@@ -70,14 +73,17 @@ def _node() -> Record:
 
 def _gpus() -> dict[str, Record]:
     fields = ("index", "name", "simulated", "total", "capacity", "most", "free", "idle", "foreign", "real", "context",
-              "utilisation", "temperature", "power")  # fmt: skip
+              "utilisation", "temperature", "power", "compute", "compute_why")  # fmt: skip
     return {gpu.pop("uuid"): gpu for gpu in Gpu.objects.filter(present=True).values("uuid", *fields)}
 
 
 def _containers(now: datetime) -> dict[str, Record]:
     shown = Q(finished_at=None) | Q(finished_at__gte=now - ENDED_STAYS)
     claims: dict[Any, dict[str, Record]] = {}
-    fields = ("quota", "granted", "used", "peak", "overhead", "unexplained", "waiting")
+    fields = (
+        "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting",
+        "had", "due", "held_back", "had_lately", "due_lately", "held_back_lately",
+    )  # fmt: skip
     for claim in Claim.objects.filter(
         Q(container__finished_at=None) | Q(container__finished_at__gte=now - ENDED_STAYS)
     ).values("container_id", "gpu__uuid", *fields):
@@ -85,6 +91,22 @@ def _containers(now: datetime) -> dict[str, Record]:
     return {
         str(container.pk): describe(container, claims.get(container.pk, {}))
         for container in Container.objects.filter(shown).select_related("owner").only(*FIELDS)
+    }
+
+
+def _attention(now: datetime) -> dict[str, Record]:
+    """`place`: what stops everybody comes first."""
+    return {
+        item.key: {
+            "place": place,
+            "kind": item.kind.value,
+            "person": item.person,
+            "message": item.message,
+            "since": seconds(item.since),
+            "container": str(item.container.pk) if item.container else None,
+            "acts": list(item.acts),
+        }
+        for place, item in enumerate(attention.items(now))
     }
 
 
@@ -99,6 +121,7 @@ def describe(container: Container, claims: dict[str, Record]) -> Record:
         "priority": container.priority,
         "gpus": claims,
         "swapped": container.swapped,
+        "no_turns": container.no_turns,
         "suspended_since": seconds(container.waiting_since),
         "queue_position": container.queue_position,
         "queue_reason": container.queue_reason,

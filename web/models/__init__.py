@@ -1,7 +1,8 @@
-"""All records of the appliance. What the scheduler shares in records.py, the states of a container in states.py, who
-may do what in people.py, the hash chain in chain.py."""
+"""All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
+a container in states.py, who may do what in people.py, the hash chain in chain.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal
+from web.models.hosts import Compute, Gpu, Node
 from web.models.people import Allowance, Scope, Token
 from web.models.records import (
     AllocationEvent,
@@ -9,8 +10,6 @@ from web.models.records import (
     Command,
     Container,
     ContainerQuerySet,
-    Gpu,
-    Node,
     Shortage,
     Swap,
     UsageSample,
@@ -24,6 +23,7 @@ __all__ = [
     "Chain",
     "Claim",
     "Command",
+    "Compute",
     "Container",
     "ContainerQuerySet",
     "Gpu",

@@ -5,9 +5,13 @@ from __future__ import annotations
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+
+HEAVIEST = 1000  # the most that a container may weigh in the turns; 100 is usual, as with docker's CPU shares
+WEIGHTS = [MinValueValidator(1), MaxValueValidator(HEAVIEST)]
+PERCENT = [MinValueValidator(1), MaxValueValidator(100)]
 
 
 class Scope(models.TextChoices):
@@ -52,6 +56,12 @@ class Allowance(models.Model):
     )
     priority_lowest = models.SmallIntegerField(null=True, blank=True)
     priority_highest = models.SmallIntegerField(null=True, blank=True)
+    compute_weight = models.PositiveSmallIntegerField(
+        null=True, blank=True, validators=WEIGHTS, help_text="The most that a container may weigh: 1 to 1000."
+    )
+    compute_limit = models.PositiveSmallIntegerField(
+        null=True, blank=True, validators=PERCENT, help_text="The most that a container may compute: percent of a card."
+    )
     images = models.JSONField(null=True, blank=True, help_text='Patterns, such as ["pytorch/*", "local"].')
     gpus = models.JSONField(null=True, blank=True, help_text="UUIDs of the GPUs that may be used.")
 

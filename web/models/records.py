@@ -1,4 +1,4 @@
-"""The records: nodes, GPUs, containers, their claims, commands, and what happened.
+"""The records: containers, their claims, commands, and what happened. Nodes and GPUs are in hosts.py.
 
 Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services/` alone, and by
 `scheduler/containers/intents.py` where the appliance itself wants something; observed state (every field below a line
@@ -12,87 +12,17 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
-from django.db.models.expressions import OrderBy
-from django.utils import timezone
 
+from web.models.hosts import Gpu, Node, ordered
 from web.models.states import State, in_state, state_of
 
-SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
-
-
-def ordered(field: str, *, down: bool = False) -> OrderBy:
-    """By this field, what has nothing there behind all others: by themselves, databases do not agree about that."""
-    by = models.F(field)
-    return by.desc(nulls_last=True) if down else by.asc(nulls_last=True)
-
-
-class Node(models.Model):
-    """One host that runs a scheduler."""
-
-    name = models.CharField(max_length=255, unique=True)
-    # observed
-    engine = models.CharField(max_length=16, blank=True)
-    policy = models.CharField(max_length=32, blank=True, help_text="The name of the one in force.")
-    policies = models.JSONField(default=list, help_text="[{name, explanation, bound, source}], the default first.")
-    driver = models.CharField(max_length=64, blank=True)
-    simulated = models.BooleanField(default=False)
-    started_at = models.DateTimeField(null=True, blank=True)
-    seen_at = models.DateTimeField(null=True, blank=True, help_text="The scheduler's last sign of life.")
-    late = models.FloatField(default=0, help_text="Seconds: the longest that its decisions were held up lately.")
-    engine_error = models.CharField(max_length=500, blank=True, help_text="Why the engine is away; empty if it is not.")
-    outdated = models.JSONField(default=list, help_text="What of the engine is older than it should be: sentences.")
-    cannot_swap = models.CharField(
-        max_length=500, blank=True, help_text="Why VRAM cannot be moved to host memory here; empty if it can."
-    )
-    moved = models.JSONField(default=dict, help_text="{first, out, back: [bytes, seconds]}: transfers so far, lately.")
-
-    def __str__(self) -> str:
-        return self.name
-
-    @classmethod
-    def here(cls) -> Node | None:
-        """The host that people are told of: the one of our name, else the one whose scheduler was seen last."""
-        own = Q(name=settings.GPUSHARE_NODE)
-        return cls.objects.filter(own).first() or cls.objects.order_by(ordered("seen_at", down=True), "-pk").first()
-
-    def is_alive(self) -> bool:
-        return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
-
-
-class Gpu(models.Model):
-    """One GPU, as last seen. All of it is observed."""
-
-    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
-    uuid = models.CharField(max_length=64, unique=True)
-    index = models.PositiveIntegerField()
-    name = models.CharField(max_length=255)
-    present = models.BooleanField(default=True)
-    simulated = models.BooleanField(default=False)
-    total = models.BigIntegerField(help_text="What the card has, or the cap set by configuration.")
-    capacity = models.BigIntegerField(help_text="What containers may hold together: total − reserve − foreign.")
-    most = models.BigIntegerField(default=0, help_text="What capacity is when no foreign memory is in use.")
-    free = models.BigIntegerField(default=0, help_text="What nobody holds or has reserved of capacity.")
-    idle = models.BigIntegerField(default=0, help_text="Headroom that others get as soon as they ask for it.")
-    foreign = models.BigIntegerField(default=0, help_text="In use, but by no session.")
-    real = models.BigIntegerField(default=0, help_text="In use, by NVML.")
-    context = models.BigIntegerField(default=0, help_text="What one CUDA context takes, measured.")
-    utilisation = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Percent.")
-    temperature = models.SmallIntegerField(null=True, blank=True, help_text="Degrees Celsius.")
-    power = models.FloatField(null=True, blank=True, help_text="Watts.")
-
-    class Meta:
-        ordering = ["node_id", "index"]
-
-    def __str__(self) -> str:
-        return f"{self.index}: {self.name}"
-
-
+USUAL_WEIGHT = 100  # in the turns on a GPU
 COLOURS = 10  # as many as a colour-blind reader can tell apart
 
 
@@ -170,6 +100,12 @@ class Container(models.Model):
     give_way = models.BooleanField(
         default=True, help_text="Others may have its VRAM while it computes nothing, or after its time."
     )
+    compute_weight = models.PositiveSmallIntegerField(
+        default=USUAL_WEIGHT, help_text="Its part of the turns: 1 to 1000."
+    )
+    compute_limit = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Percent of a card's time at most, also while nobody else computes."
+    )
     remove_when_done = models.BooleanField(default=False)
     interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
     tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
@@ -197,6 +133,9 @@ class Container(models.Model):
         max_length=6, blank=True, choices=GaveWay, help_text="Why it is swapped out, if no person has done that."
     )
     gave_way_to = models.CharField(max_length=63, blank=True, help_text="The name of whom it gave way to.")
+    no_turns = models.CharField(
+        max_length=500, blank=True, help_text="Why it takes no part in the turns; empty if it does."
+    )
     suspended_since = models.DateTimeField(null=True, blank=True)
     suspended_seconds = models.FloatField(default=0.0, help_text="Ended waits only.")
     kill_requested_at = models.DateTimeField(null=True, blank=True)
@@ -252,6 +191,12 @@ class Claim(models.Model):
     overhead = models.BigIntegerField(default=0)
     unexplained = models.BigIntegerField(default=0, help_text="Held past the shim; a part of the GPU's foreign.")
     waiting = models.BigIntegerField(default=0, help_text="What calls ask for that wait for memory of this GPU.")
+    had = models.FloatField(null=True, help_text="Seconds that it computed, over its life; null: not known.")
+    due = models.FloatField(null=True, help_text="Seconds of turns that its weight and limit gave it; null: no turns.")
+    held_back = models.FloatField(null=True, help_text="Seconds that it waited for its turn; null: no turns.")
+    had_lately = models.FloatField(null=True, help_text="The same of the last minute.")
+    due_lately = models.FloatField(null=True)
+    held_back_lately = models.FloatField(null=True)
     processes = models.JSONField(default=list, help_text="[{pid, used, real, uncapped}] as last sampled.")
 
     class Meta:
@@ -263,7 +208,8 @@ class Command(models.Model):
     """Something a person wants done. Taken by the scheduler once; `outcome` says what really happened.
 
     `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
-    change {"gpu_memory"?: bytes, "priority"?: int}; policy {"policy": name}; reorder {"containers": [ids]};
+    change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null};
+    policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
     forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name}, answered in `result`.
     """
 
@@ -276,6 +222,7 @@ class Command(models.Model):
         CHANGE = "change"
         POLICY = "policy"
         REORDER = "reorder"
+        COMPUTE = "compute"
         FORECAST = "forecast"
 
     class Outcome(models.TextChoices):
@@ -329,6 +276,7 @@ class AllocationEvent(models.Model):
         SWAPPED_OUT = "swapped_out"  # its memory on a card went to the host's
         SWAPPED_IN = "swapped_in"  # and came back
         NOT_MOVED = "not_moved"  # it was to give way, and could not
+        NOT_STOPPED = "not_stopped"  # others had the turn, and it went on computing
         KILLED = "killed"
         QUOTA = "quota"
         WARNED = "warned"  # its time is nearly over
@@ -371,6 +319,9 @@ class UsageSample(models.Model):
     granted = models.BigIntegerField(default=0)
     utilisation = models.FloatField(null=True, help_text="Percent, mean over the span.")
     suspended = models.FloatField(default=0.0, help_text="Seconds of the span spent suspended.")
+    had = models.FloatField(null=True, help_text="Seconds of the span that it computed; null: not known.")
+    due = models.FloatField(null=True, help_text="Seconds of the span that were its by weight; null: no turns.")
+    held_back = models.FloatField(null=True, help_text="Seconds of the span that it waited for its turn.")
 
     class Meta:
         ordering = ["at"]

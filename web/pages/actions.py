@@ -26,6 +26,7 @@ ACTIONS: dict[str, Action] = {
     "remove": lambda user, container, given: steering.remove(user, container),
     "change": lambda user, container, given: steering.change(user, container, **_changes(given)),
 }
+NO_LIMIT = ("compute_limit", "none")
 TOGETHER = ("pause", "resume", "kill")  # what can be done to many at once
 
 
@@ -91,11 +92,12 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
             changes["gpu_memory"] = parse_size(text)
         except ValueError as error:
             raise invalid(str(error), "gpu_memory") from None
-    if text := given.get("priority", "").strip():
-        try:
-            changes["priority"] = int(text)
-        except ValueError:
-            raise invalid("A priority is a whole number.", "priority") from None
+    for name in ("priority", "compute_weight", "compute_limit"):
+        if text := given.get(name, "").strip():
+            try:
+                changes[name] = None if (name, text) == NO_LIMIT else int(text)
+            except ValueError:
+                raise invalid("This has to be a whole number.", name) from None
     return changes
 
 
@@ -108,7 +110,12 @@ def _undo(action: str, container: Container, request: HttpRequest) -> dict[str, 
             return {"act": "pause", "id": container.pk}
         case "change":
             claim = container.claims.first()
-            before = {"gpu_memory": claim.quota if claim else container.gpu_memory, "priority": container.priority}
+            before = {
+                "gpu_memory": claim.quota if claim else container.gpu_memory,
+                "priority": container.priority,
+                "compute_weight": container.compute_weight,
+                "compute_limit": container.compute_limit or NO_LIMIT[1],
+            }
             return {"act": "change", "id": container.pk,
                     "fields": {name: value for name, value in before.items() if request.POST.get(name)}}  # fmt: skip
     return None

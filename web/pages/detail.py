@@ -14,15 +14,13 @@ from web.errors import Problem
 from web.history import samples
 from web.history.life import stretches
 from web.http import reading
-from web.models import AllocationEvent, Container
+from web.models import AllocationEvent, Container, Node
 from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES
 from web.people.roles import may_steer
 from web.spec.asked import asked_for
 from web.times import seconds
-
-UNKNOWN = float(1 << 30)  # bytes a second, before a scheduler has said what it supposes
 
 EVENTS_PER_PAGE = 50
 
@@ -84,15 +82,9 @@ def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
     return response
 
 
-def _rates(found: Container) -> dict[str, str]:
-    """Bytes a second that its memory moves out and back with, as measured on its host; the first time is slower."""
+def _rates(found: Container) -> dict[str, float]:
     before = found.events.filter(kind=AllocationEvent.Kind.SWAPPED_OUT).exists()
-    moved = found.node.moved if found.node else {}
-    rates = {kind: size / seconds for kind, (size, seconds) in moved.items()}
-    return {
-        "out": f"{rates.get('out' if before else 'first', UNKNOWN):.0f}",
-        "back": f"{rates.get('back', UNKNOWN):.0f}",
-    }
+    return (found.node or Node()).rates(first=not before)
 
 
 def _stretches(found: Container) -> list[dict[str, Any]]:

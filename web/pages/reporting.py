@@ -56,6 +56,7 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         row["share"] = 100 * row["vram_gib_hours"] / most if most else 0
     priced = found.total.as_dict()["cost"] > 0
     context |= {"rows": rows, "total": found.total.as_dict(), "priced": priced}
+    context["transfers"] = reports.transfers(start, end, owner)
     if group_by == "image":
         images = {row["group"] for row in rows}
         context["peaks"] = [each for each in peaks.peaks(person(request)) if each.image in images]

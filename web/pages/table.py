@@ -13,7 +13,7 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from web.models import Container, ContainerQuerySet, State
-from web.models.records import ordered
+from web.models.hosts import ordered
 from web.models.states import place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of

@@ -12,6 +12,7 @@ from django.db.models import Q, Sum
 
 from web.errors import Problem
 from web.models import Allowance, Claim, Container
+from web.models.records import USUAL_WEIGHT
 from web.people.roles import groups_of
 from web.sizes import format_size
 from web.spec import quotas
@@ -29,6 +30,8 @@ class Allowed:
     gib_hours: float | None = None
     priority_lowest: int | None = None
     priority_highest: int | None = None
+    compute_weight: int | None = None  # the most, of each container
+    compute_limit: int | None = None
     images: tuple[str, ...] | None = None
     gpus: tuple[str, ...] | None = None
 
@@ -95,6 +98,23 @@ def require_priority(limits: Allowed, priority: int) -> None:
             [f"not below {lowest}"] * (lowest is not None) + [f"not above {highest}"] * (highest is not None)
         )
         raise _over("priority", f"Your priority may be {words}.")
+
+
+def share(limits: Allowed, weight: int | None, limit: int | None) -> dict[str, int | None]:
+    """The compute_weight and compute_limit of a launch that asks for these; the usual, if that is allowed, for None."""
+    weight = min(USUAL_WEIGHT, limits.compute_weight or USUAL_WEIGHT) if weight is None else weight
+    limit = limits.compute_limit if limit is None else limit
+    require_share(limits, compute_weight=weight, compute_limit=limit)
+    return {"compute_weight": weight, "compute_limit": limit}
+
+
+def require_share(limits: Allowed, **asked: int | None) -> None:
+    """Refuses a compute_weight or compute_limit beyond the limits. No compute_limit at all is more than any."""
+    heaviest, most = limits.compute_weight, limits.compute_limit
+    if heaviest is not None and (asked.get("compute_weight") or 0) > heaviest:
+        raise _over("compute_weight", f"A container of yours may weigh {heaviest} at most.")
+    if most is not None and "compute_limit" in asked and (asked["compute_limit"] or 100) > most:
+        raise _over("compute_limit", f"A container of yours may compute {most} % of a GPU's time at most.")
 
 
 def require_quota(user: User, limits: Allowed, quota: int, besides: Container | None = None) -> None:

@@ -1,10 +1,10 @@
 """Who may see and do what: four roles, each including the one before, and ownership. REST, pages and consoles ask here.
 
 viewer looks (everything but the audit log, and other people's output, command lines and environments); user launches,
-and steers what is theirs; operator steers everybody's containers and the queue; admin sets the policy, reads the audit
-log and manages people. Whoever may steer a container may also read its output, command line and environment, type into
-it, and warn its owner. A role is the Django group of that name; a superuser is an admin; somebody in none of the groups
-has GPUSHARE_DEFAULT_ROLE.
+and steers what is theirs; operator steers everybody's containers and the queue; admin sets the policy and how GPUs are
+shared, reads the audit log and manages people. Whoever may steer a container may also read its output, command line and
+environment, type into it, and warn its owner. A role is the Django group of that name; a superuser is an admin;
+somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Deed(Enum):
     STEER_ALL = "steer other people's containers"
     ORDER_QUEUE = "reorder the queue"
     SET_POLICY = "set the policy"
+    SET_COMPUTE = "say how containers share a GPU"
     READ_AUDIT = "read the audit log"
     MANAGE = "manage people"
 
@@ -70,6 +71,7 @@ NEEDS: Mapping[Deed, Role] = {
     Deed.STEER_ALL: Role.OPERATOR,
     Deed.ORDER_QUEUE: Role.OPERATOR,
     Deed.SET_POLICY: Role.ADMIN,
+    Deed.SET_COMPUTE: Role.ADMIN,
     Deed.READ_AUDIT: Role.ADMIN,
     Deed.MANAGE: Role.ADMIN,
 }

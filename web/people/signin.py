@@ -82,6 +82,7 @@ def note_failure(sender: Any, credentials: dict[str, Any], request: HttpRequest 
 
 def note_sign_in(sender: Any, request: HttpRequest, user: Any, **_: Any) -> None:
     forget_failures(request, user.get_username())
+    request.session.set_expiry(None)  # as long as anybody's, also if it was a stranger's before (directory/oidc.py)
     audit.record(user.get_username(), "sign-in")
 
 

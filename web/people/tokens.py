@@ -66,9 +66,9 @@ def require_write(token: Token) -> None:
 
 
 def of_header(header: bytes) -> Token | None:
-    """The token of `Authorization: Token …`; None if the header is something else's, or not there."""
+    """The token of `Authorization: Token …`, or `Bearer …`; None if the header is something else's, or not there."""
     words = header.split()
-    if not words or words[0].lower() != b"token":
+    if not words or words[0].lower() not in (b"token", b"bearer"):
         return None
     if len(words) != 2:
         raise Problem("bad_token", 'The header has to be "Authorization: Token" and the token.', 401)

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from web.errors import Problem
 from web.models import Command, Container, Node
-from web.models.records import SIGN_OF_LIFE
+from web.models.hosts import SIGN_OF_LIFE
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -23,7 +23,7 @@ from web.people.roles import Deed, require, require_steering
 from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import choose_gpus, launch
 from web.spec import placement, quotas
-from web.spec.requests import ChangeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
+from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -37,10 +37,14 @@ __all__ = [
     "remove",
     "reorder",
     "resume",
+    "set_compute",
     "set_policy",
     "settled",
     "wait_for",
 ]
+
+
+SHARE = ("compute_weight", "compute_limit")
 
 
 def pause(user: User, container: Container, note: str = "", *, free_memory: bool = False) -> Command:
@@ -71,14 +75,15 @@ def remove(user: User, container: Container) -> Command:
 
 
 def change(user: User, container: Container, **fields: Any) -> Command:
-    """Another `gpu_memory` or `priority` for a container that lives."""
+    """Another `gpu_memory`, `priority`, `compute_weight` or `compute_limit` for a container that lives."""
     require_steering(user, container, str(Command.Kind.CHANGE))
     asked = ChangeSpec.parse(fields)
     if not asked:
-        raise invalid("Nothing to change: give gpu_memory or priority.")
+        raise invalid(f"Nothing to change: give one or more of {', '.join(ChangeSpec().fields)}.")
     limits = allowances.limits_of(user)
     if "priority" in asked:
         allowances.require_priority(limits, asked["priority"])
+    allowances.require_share(limits, **{name: asked[name] for name in SHARE if name in asked})
     if (quota := asked.get("gpu_memory")) is not None:
         gpus = list(Gpu.objects.filter(claims__container=container) or Gpu.objects.filter(present=True))
         placement.able(gpus, quota, container.gpu_count)
@@ -93,6 +98,18 @@ def set_policy(user: User, name: str) -> Command:
     require(user, Deed.SET_POLICY)
     PolicySpec.parse({"policy": name})
     return _direct(user, Command.Kind.POLICY, name, policy=name)
+
+
+def set_compute(user: User, uuid: str, mode: str) -> Command:
+    """How containers that compute share a GPU from now on: a `Compute`. The scheduler says whether it can."""
+    require(user, Deed.SET_COMPUTE)
+    gpu = Gpu.objects.filter(uuid=uuid).first()
+    if gpu is None:
+        raise not_found("There is no such GPU here.")
+    ComputeSpec.parse({"compute": mode})
+    if not gpu.present:
+        raise conflict(f"GPU {gpu.index} is not in this host any more.", "compute", code="gpu_gone")
+    return _direct(user, Command.Kind.COMPUTE, gpu.uuid, gpu=gpu.uuid, compute=mode)
 
 
 def reorder(user: User, ids: Iterable[str | UUID]) -> Command:
@@ -157,4 +174,5 @@ def _direct(user: User, kind: Command.Kind, subject: str, **arguments: Any) -> C
 def _standing(container: Container) -> dict[str, Any]:
     """What the audit log tells about a container before something was done to it."""
     quotas = {claim.gpu.uuid: claim.quota for claim in container.claims.select_related("gpu")}
-    return {"state": container.state.value, "priority": container.priority, "quota": quotas}
+    share = {name: getattr(container, name) for name in SHARE}
+    return {"state": container.state.value, "priority": container.priority, "quota": quotas, **share}

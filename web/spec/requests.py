@@ -12,7 +12,8 @@ from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from web.models import Shortage
+from web.models import Compute, Shortage
+from web.models.people import HEAVIEST
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
@@ -161,6 +162,20 @@ class LaunchSpec(StrictSerializer):
         label="Priority",
         help_text="Higher goes first; 0 is usual",
     )
+    compute_weight = StrictInteger(
+        min_value=1,
+        max_value=HEAVIEST,
+        label="Weight in computing",
+        help_text="Its part of a GPU's time where several compute; empty: 100",
+        **_OR_NULL,
+    )
+    compute_limit = StrictInteger(
+        min_value=1,
+        max_value=100,
+        label="Most of a GPU's time (percent)",
+        help_text="Kept even if nobody else computes; empty: no limit",
+        **_OR_NULL,
+    )
     guaranteed = StrictBoolean(
         required=False, default=False, label="Guaranteed: reserve the whole quota from the start"
     )
@@ -198,6 +213,14 @@ def _each_once(value: list[str], places: list[str], verb: str) -> list[str]:
 class ChangeSpec(StrictSerializer):
     gpu_memory = SizeField(required=False)
     priority = StrictInteger(required=False, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
+    compute_weight = StrictInteger(required=False, min_value=1, max_value=HEAVIEST)
+    compute_limit = StrictInteger(
+        required=False, allow_null=True, min_value=1, max_value=100, help_text="null: no limit any more."
+    )
+
+
+class ComputeSpec(StrictSerializer):
+    compute = serializers.ChoiceField(Compute.choices)
 
 
 class NoteSpec(StrictSerializer):

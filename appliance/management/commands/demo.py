@@ -45,8 +45,7 @@ class Command(BaseCommand):
 
     async def play(self, client: httpx.AsyncClient) -> bool:
         try:
-            name, workload = await prepare(client)
-            await Story(client, name, workload, self.say).play()
+            await Story(client, await prepare(client), self.say).play()
         except NotObserved as error:
             self.stderr.write(self.style.ERROR(f"  Not observed: {error}"))
             return False
@@ -68,9 +67,9 @@ async def where(client: httpx.AsyncClient) -> str:
     return f"  Card: {card}\n{kind}  Running: {runs}"
 
 
-async def prepare(client: httpx.AsyncClient) -> tuple[str, str]:
-    """The image to launch and the workload's path inside it."""
+async def prepare(client: httpx.AsyncClient) -> str:
+    """The image to launch: the workload is among its programs."""
     engine = (await client.get("nodes/")).json()["results"][0]["engine"]
     if engine != "docker":
-        return "local", str(settings.GPUSHARE_BUILD / "workload")
-    return await sync_to_async(image.build)(), image.WORKLOAD
+        return "local"
+    return await sync_to_async(image.build)()

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand
 
 from appliance.running.parts import Stopped
 from appliance.running.serve import Appliance
+from scheduler import notify
 
 
 class Command(BaseCommand):
@@ -23,4 +24,5 @@ class Command(BaseCommand):
                 f"  Ctrl-C stops it; containers go on running and are found again at the next start."
             )
             self.stdout.flush()
+            notify.tell("READY=1")
             appliance.parts.wait()

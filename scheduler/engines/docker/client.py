@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import docker.errors
 import requests.exceptions
 from docker.types import CancellableStream
 
+from scheduler import threads
 from scheduler.engines.docker.errors import explain
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="docker")
+        self._workers = threads.pool(WORKERS, "docker")
 
     async def connect(self) -> dict[str, Any]:
         """Docker's own description of itself. Raises EngineAway."""

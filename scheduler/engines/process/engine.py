@@ -77,6 +77,7 @@ class ProcessEngine:
         self._launching: set[str] = set()
         self._watched: dict[str, int] = {}  # container → pidfd of its keeper
         self._looking: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,6 +92,9 @@ class ProcessEngine:
                 await self._looking
         for id_ in list(self._watched):
             self._unwatch(id_)
+        for task in self._ending:
+            task.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
         self._changes.close()
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
@@ -100,7 +104,7 @@ class ProcessEngine:
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         check_image(launch.image)
         if self._running(launch.id) is not None and not is_starting(self._home / launch.id):
-            return self._sighting(launch.id)  # the same launch again, whatever the host has become since
+            return await self._look_at(launch.id)  # the same launch again, whatever the host has become since
         check_fields(launch)
         self._launching.add(launch.id)
         try:
@@ -108,7 +112,7 @@ class ProcessEngine:
         finally:
             self._launching.discard(launch.id)
         self._watch(launch.id)
-        return self._tell(launch.id)
+        return await self._tell(launch.id)
 
     async def _start_keeper(self, launch: Launch) -> None:
         """Leaves nothing behind when it fails. Raises EngineError."""
@@ -143,13 +147,13 @@ class ProcessEngine:
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)
         await asyncio.to_thread(tree.freeze, running.keeper)
-        if self._tell_living(engine_id).condition is not Condition.PAUSED:
-            tree.thaw(running.keeper)
+        if (await self._tell_living(engine_id)).condition is not Condition.PAUSED:
+            await asyncio.to_thread(tree.thaw, running.keeper)
             raise EngineError("It could not be stopped: the kernel holds a process of it, or it is just ending.")
 
     async def resume(self, engine_id: str) -> None:
-        tree.thaw(self._living(engine_id).keeper)
-        self._tell_living(engine_id)
+        await asyncio.to_thread(tree.thaw, self._living(engine_id).keeper)
+        await self._tell_living(engine_id)
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Nothing to do: this engine sets no limits of host memory."""
@@ -163,19 +167,19 @@ class ProcessEngine:
             await self._settle(engine_id)
             return
         if grace > 0:
-            tree.signal_each(tree.descendants(running.keeper), signal.SIGTERM)
-            tree.thaw(running.keeper)
+            await asyncio.to_thread(tree.end, running.keeper, signal.SIGTERM)
+            await asyncio.to_thread(tree.thaw, running.keeper)
             if await _ended(running, grace):
                 return
         # Frozen first: nothing can fork its way out between the look and the signal.
         await asyncio.to_thread(tree.freeze, running.keeper)
-        tree.signal_each(tree.descendants(running.keeper), signal.SIGKILL)
+        await asyncio.to_thread(tree.end, running.keeper, signal.SIGKILL)
         if not await _ended(running, DEATH_TAKES):
             raise EngineError(HELD)
-        self._tell(engine_id)
+        await self._tell(engine_id)
 
     async def remove(self, engine_id: str) -> None:
-        if self._sighting(engine_id).condition not in (Condition.ENDED, Condition.GONE):
+        if (await self._look_at(engine_id)).condition not in (Condition.ENDED, Condition.GONE):
             raise EngineError("It still runs: kill it first.", code="still_running")
         self._unwatch(engine_id)
         try:
@@ -286,22 +290,29 @@ class ProcessEngine:
     async def _settle(self, engine_id: str) -> None:
         """Waits until nothing is left of one whose keeper is gone. Raises EngineError."""
         deadline = time.monotonic() + DEATH_TAKES
-        while self._tell(engine_id).condition is Condition.RUNNING:
+        while (await self._tell(engine_id)).condition is Condition.RUNNING:
             if time.monotonic() > deadline:
                 raise EngineError(HELD)
             await asyncio.sleep(LOOK_SOON)
 
-    def _tell_living(self, engine_id: str) -> Sighting:
+    async def _tell_living(self, engine_id: str) -> Sighting:
         """Raises EngineError if it has ended meanwhile."""
-        sighting = self._tell(engine_id)
+        sighting = await self._tell(engine_id)
         if sighting.condition in (Condition.ENDED, Condition.GONE):
             raise EngineError("It has ended.", code="not_running")
         return sighting
 
-    def _tell(self, engine_id: str) -> Sighting:
-        sighting = self._sighting(engine_id)
-        self._changes.see(sighting)
-        return sighting
+    async def _tell(self, engine_id: str) -> Sighting:
+        while True:
+            before = self._changes.last(engine_id)
+            sighting = await self._look_at(engine_id)
+            if self._changes.last(engine_id) is before:  # else somebody has looked meanwhile, and may have seen more
+                self._changes.see(sighting)
+                return sighting
+
+    async def _look_at(self, engine_id: str) -> Sighting:
+        """Apart: it takes as long as the host has processes, and any program can have thousands."""
+        return await asyncio.to_thread(self._sighting, engine_id)
 
     def _watch(self, engine_id: str) -> None:
         """Has the kernel tell when the keeper ends."""
@@ -322,8 +333,13 @@ class ProcessEngine:
 
     def _keeper_ended(self, engine_id: str) -> None:
         self._unwatch(engine_id)
-        if self._tell(engine_id).condition is Condition.RUNNING:
-            asyncio.get_running_loop().call_later(LOOK_SOON, self._keeper_ended, engine_id)
+        task = asyncio.create_task(self._tell_end(engine_id))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _tell_end(self, engine_id: str) -> None:
+        with contextlib.suppress(EngineError):  # the kernel holds it: a regular look will see its end
+            await self._settle(engine_id)
 
     async def _look_regularly(self) -> None:
         while True:
@@ -385,7 +401,8 @@ async def _ended(running: Running, within: float) -> bool:
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     try:
-        await asyncio.wait_for(ended.wait(), within)
+        async with asyncio.timeout(within):
+            await ended.wait()
     except TimeoutError:
         return False
     finally:

@@ -112,6 +112,11 @@ def freeze(root: int, patience: float = 10.0) -> None:
         time.sleep(0.001)
 
 
+def end(root: int, number: int) -> None:
+    """Sends everything below `root` a signal."""
+    signal_each(descendants(root), number)
+
+
 def thaw(root: int) -> None:
     signal_each(descendants(root), signal.SIGCONT)
 

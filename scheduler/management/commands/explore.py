@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode
-from scheduler.experiment import deadlock
+from scheduler.experiment import deadlock, turns_explorer
 from scheduler.experiment.explorer import Broken, explore, hosts
 from scheduler.experiment.literal import RULES
 from scheduler.experiment.splits import Cards, check
@@ -46,7 +46,17 @@ class Command(BaseCommand):
             help="every split and every step from it, whatever the policy and the queue",
         )
 
+        parser.add_argument(
+            "--turns",
+            type=int,
+            metavar="STEPS",
+            help="instead: turns of computing, so many steps deep (6 takes minutes)",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["turns"] is not None:
+            self._turns(options["turns"])
+            return
         if not 1 <= options["containers"] <= 8 or options["capacity"] < 1:
             raise CommandError("There are from 1 to 8 containers, and at least 1 unit on each GPU.")
         if options["splits"]:
@@ -73,6 +83,17 @@ class Command(BaseCommand):
             f"{''.join(with_what)}: {len(counts)} hosts, "
             f"{sum(counts)} states, none broken ({time.monotonic() - began:.0f} s)"
         )
+
+    def _turns(self, steps: int) -> None:
+        for party in turns_explorer.PARTIES:
+            began = time.monotonic()
+            try:
+                states = turns_explorer.explore(party, steps)
+            except turns_explorer.Unsound as broken:
+                raise CommandError(f"{party}: this must not be.\n{broken}") from None
+            self.stdout.write(
+                f"{party}: {steps} steps, {states} states, none broken ({time.monotonic() - began:.0f} s)"
+            )
 
     def _splits(self, cards: Cards) -> None:
         began = time.monotonic()

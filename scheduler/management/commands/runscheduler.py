@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from scheduler import notify, threads
 from scheduler.worker import CANNOT_START, Scheduler, writing_in_words
 from web.people.bootstrap import ensure_admin
 
@@ -22,7 +23,7 @@ class Command(BaseCommand):
         try:
             with writing_in_words():
                 ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
-            asyncio.run(serve())
+            asyncio.run(serve(lambda: notify.tell("READY=1")))
         except CANNOT_START as error:
             raise CommandError(str(error)) from None
 
@@ -30,6 +31,7 @@ class Command(BaseCommand):
 async def serve(started: Callable[[], None] = lambda: None) -> None:
     """Runs until SIGTERM or SIGINT. `started` is called once it decides. Raises one of CANNOT_START."""
     stop = asyncio.Event()
+    threads.need_no_more(asyncio.get_running_loop())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     scheduler = Scheduler()
@@ -37,6 +39,7 @@ async def serve(started: Callable[[], None] = lambda: None) -> None:
     try:
         await scheduler.run(stop)
     finally:
+        notify.tell("STOPPING=1")
         telling.cancel()
 
 

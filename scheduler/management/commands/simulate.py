@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from scheduler.experiment import day
+from scheduler.experiment import day, turns
 from scheduler.experiment.report import figure, tables
 from scheduler.experiment.series import ALL_POLICIES, SIZES, measure
 from scheduler.experiment.workloads import CAPACITY, WORKLOADS
@@ -31,6 +31,9 @@ class Command(BaseCommand):
             "--figures", type=Path, help="draw the figures into this folder (docs/figures if not narrowed)"
         )
         parser.add_argument("--day", action="store_true", help="instead: what giving way is worth, in a lab's day")
+        parser.add_argument(
+            "--turns", action="store_true", help="instead: turns of computing, with programs that drain"
+        )
         parser.add_argument("--trace", type=int, metavar="SEED", help="print the trace of the first of --sizes as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -38,6 +41,9 @@ class Command(BaseCommand):
             raise CommandError("There must be at least one seed and one container.")
         if options["day"]:
             self.stdout.write(day.tables(options["seeds"]))
+            return
+        if options["turns"]:
+            self.stdout.write(turns.tables())
             return
         if options["trace"] is not None:
             jobs = WORKLOADS[options["workload"]](options["sizes"][0], options["trace"])

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CARD_MAGIC 0x53494d33u /* "SIM3" */
+#define CARD_MAGIC 0x53494d35u              /* "SIM5" */
+#define HEAD offsetof(struct card, process) /* what is not all zero in a new card */
 #define PAGE 4096ull
 
 struct card *card;
@@ -67,7 +69,7 @@ int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_d
     /* Programs in containers run as any user. */
     if (fchmod(fd, 0666) != 0 || ftruncate(fd, (off_t)file_size(&new)) != 0)
         failed = errno;
-    else if (pwrite(fd, &new, sizeof new, 0) != (ssize_t)sizeof new)
+    else if (pwrite(fd, &new, HEAD, 0) != (ssize_t)HEAD)
         failed = errno ? errno : EIO;
     close(fd);
     if (failed) unlink(path);
@@ -123,8 +125,7 @@ bool card_is_whole(const char *path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
     struct stat status;
-    bool there = fstat(fd, &status) == 0 && pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
-                 whole(&head, status.st_size);
+    bool there = fstat(fd, &status) == 0 && pread(fd, &head, HEAD, 0) == (ssize_t)HEAD && whole(&head, status.st_size);
     close(fd);
     return there;
 }

@@ -29,10 +29,34 @@
 #define CARD_NAME "Simulated GPU"
 #define CARD_UUID_TEXT 41 /* "GPU-" and 36 characters, and the end */
 
+/* A reading of a GPU's clock, and when it was so: computing.c. */
+union card_moment {
+    struct {
+        uint64_t ns, ps;
+    };
+    unsigned __int128 both;
+};
+
+/* How much it was at the end of a period. */
+struct card_sample {
+    _Atomic uint64_t period, had;
+};
+#define CARD_SAMPLES 32
+
 struct card_gpu {
     uint8_t uuid[16];
     uint64_t units;
     uint64_t owners; /* offset in the file of this GPU's unit table */
+    union card_moment clock;
+    _Atomic uint64_t busy_ns; /* in which somebody computed */
+    struct card_sample sample[CARD_SAMPLES];
+};
+
+/* What a process computes on a GPU: when the clock reads `end`, all is done. While it had nothing to do, the clock went
+ * on by `rested`. */
+struct card_computing {
+    _Atomic uint64_t end, rested;
+    struct card_sample sample[CARD_SAMPLES];
 };
 
 /* What a process's checkpointing is about; checkpoint.c, which alone knows what the words mean. All zero: running. */
@@ -40,7 +64,7 @@ struct card_checkpoint {
     _Atomic uint32_t state;           /* enum state */
     _Atomic uint32_t inside;          /* threads that are in the driver */
     _Atomic uint32_t order, answered; /* equal: nothing is to be done */
-    _Atomic int32_t result;
+    _Atomic int16_t results[256];     /* of the last orders, by their numbers: an asker may be slow to look */
     _Atomic uint64_t away[CARD_GPUS]; /* units that are in host memory */
 };
 
@@ -51,6 +75,7 @@ struct card_process {
     _Atomic uint32_t taking; /* threads half-way through card_take */
     _Atomic uint64_t held[CARD_GPUS]; /* display only: the unit table decides */
     struct card_checkpoint checkpoint;
+    struct card_computing computing[CARD_GPUS];
 };
 
 struct card {

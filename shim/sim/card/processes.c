@@ -92,6 +92,7 @@ static bool claim(unsigned entry) {
     atomic_store(&process->taking, 0);
     for (unsigned gpu = 0; gpu < CARD_GPUS; gpu++) atomic_store(&process->held[gpu], 0);
     memset((void *)&process->checkpoint, 0, sizeof process->checkpoint);
+    memset((void *)&process->computing, 0, sizeof process->computing);
     unsigned entries = atomic_load(&card->entries);
     while (entries <= entry && !atomic_compare_exchange_weak(&card->entries, &entries, entry + 1)) {
     }
@@ -124,7 +125,7 @@ struct card_process *card_self(void) {
 uint32_t card_self_id(void) { return self_id; }
 
 /* As the caller's PID namespace knows it. At home it is kept, to be shown until a dead process's memory is back. */
-static pid_t pid_of(unsigned entry) {
+pid_t card_pid(unsigned entry) {
     if (!card_at_home) return living(entry);
     struct card_process *process = &card->process[entry];
     pid_t pid = atomic_load(&process->home_pid);
@@ -132,12 +133,13 @@ static pid_t pid_of(unsigned entry) {
     return pid;
 }
 
+bool card_lives(unsigned entry) { return phase(atomic_load(&card->process[entry].state)) == LIVE; }
+
 struct card_process *card_process_of(pid_t pid) {
     card_look(true);
     unsigned entries = atomic_load(&card->entries);
     for (unsigned entry = 0; entry < entries; entry++)
-        if (phase(atomic_load(&card->process[entry].state)) == LIVE && pid_of(entry) == pid)
-            return &card->process[entry];
+        if (card_lives(entry) && card_pid(entry) == pid) return &card->process[entry];
     return NULL;
 }
 
@@ -148,7 +150,7 @@ unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units)
         const struct card_process *process = &card->process[entry];
         uint64_t held = atomic_load(&process->held[gpu]);
         if (phase(atomic_load(&process->state)) == FREE || held == 0) continue;
-        pid_t pid = pid_of(entry);
+        pid_t pid = card_pid(entry);
         if (pid <= 0) continue;
         if (found < room) {
             pids[found] = pid;

@@ -11,6 +11,11 @@ bool card_join(void);
 struct card_process *card_self(void);
 struct card_process *card_process_of(pid_t pid);
 
+/* Whether an entry is a living process's, as far as has been seen; and its id in the caller's PID namespace, 0 or
+ * less where it has none. */
+bool card_lives(unsigned entry);
+pid_t card_pid(unsigned entry);
+
 /* What this process's units have as their owner. */
 uint32_t card_self_id(void);
 

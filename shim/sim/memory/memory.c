@@ -41,8 +41,9 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS || address == 0) return result;
+    card_settle(sim_gpu(context->device)); /* cuMemFree synchronises */
     result = address_free(address);
-    pool_settle(); /* cuMemFree synchronises */
+    pool_settle();
     return result;
 }
 
@@ -93,27 +94,34 @@ static enum side sides(CUdeviceptr to, CUdeviceptr from) {
 
 #define DEFAULT NULL
 
+/* Those without a stream come after all that was given before. */
+static CUresult copy_now(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum side device) {
+    struct context *context;
+    if (context_current(&context) == CUDA_SUCCESS) card_settle(sim_gpu(context->device));
+    return copy(to, from, bytes, device, DEFAULT);
+}
+
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
     ENTERED();
-    return copy(to, (uintptr_t)from, bytes, TO, DEFAULT);
+    return copy_now(to, (uintptr_t)from, bytes, TO);
 }
 ALSO(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD_v2);
 
 EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
     ENTERED();
-    return copy((uintptr_t)to, from, bytes, FROM, DEFAULT);
+    return copy_now((uintptr_t)to, from, bytes, FROM);
 }
 ALSO(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH_v2);
 
 EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     ENTERED();
-    return copy(to, from, bytes, BOTH, DEFAULT);
+    return copy_now(to, from, bytes, BOTH);
 }
 ALSO(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD_v2);
 
 EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     ENTERED();
-    return copy(to, from, bytes, sides(to, from), DEFAULT);
+    return copy_now(to, from, bytes, sides(to, from));
 }
 ALSO(cuMemcpy_ptds, cuMemcpy);
 

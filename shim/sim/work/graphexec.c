@@ -86,7 +86,6 @@ ALSO(cuGraphUpload_ptsz, cuGraphUpload);
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     ENTERED();
-    (void)stream;
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
@@ -96,7 +95,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
         if (work->type == NODE_ALLOC)
             result = graph_memory_take(work->alloc.memory, exec->free_before_launch);
         else
-            result = work_run(work);
+            result = work_run(stream, work);
     }
     return result;
 }

@@ -1,5 +1,5 @@
-/* Modules from PTX text, and launches. The simulated card cannot run PTX: it knows one kernel by its name and does on
- * the host what that kernel does on a card. Any other kernel can be looked up, and its launch is refused. */
+/* Modules from PTX text, and launches. The simulated card cannot run PTX: it knows two kernels by their names and does
+ * on the host what they do on a card. Any other kernel can be looked up, and its launch is refused. */
 #include "driver.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 
 struct function {
     struct function *next;
-    char name[128];
+    enum kernel kernel;
 };
 
 /* A .global of the module: it lives in device memory. */
@@ -148,13 +148,18 @@ EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodu
     return CUDA_SUCCESS;
 }
 
+static enum kernel known(const char *name) {
+    if (strcmp(name, "complement") == 0) return KERNEL_COMPLEMENT;
+    return strcmp(name, "compute") == 0 ? KERNEL_COMPUTE : KERNEL_UNKNOWN;
+}
+
 static CUresult find_function(CUfunction *function, CUmodule module, const char *name) {
     if (function == NULL || name == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    if (strlen(name) >= sizeof module->functions->name || !has_entry(module->text, name)) return CUDA_ERROR_NOT_FOUND;
+    if (!has_entry(module->text, name)) return CUDA_ERROR_NOT_FOUND;
     struct function *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    snprintf(made->name, sizeof made->name, "%s", name);
+    made->kernel = known(name);
     made->next = module->functions;
     module->functions = made;
     *function = made;
@@ -220,9 +225,9 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
     uint64_t threads = (uint64_t)block_x * block_y * block_z;
     uint64_t blocks = (uint64_t)grid_x * grid_y * grid_z;
     if (threads == 0 || threads > 1024 || blocks == 0 || shared_bytes > 49152) return CUDA_ERROR_INVALID_VALUE;
-    if (strcmp(function->name, "complement") != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if (function->kernel == KERNEL_UNKNOWN) return CUDA_ERROR_NOT_SUPPORTED;
     if (params == NULL) return CUDA_ERROR_INVALID_VALUE;
-    struct launch launch = {function, blocks * threads, {*(uint64_t *)params[0], *(uint64_t *)params[1]}};
+    struct launch launch = {function->kernel, blocks * threads, {*(uint64_t *)params[0], *(uint64_t *)params[1]}};
     return work_submit(stream, &(struct work){.type = NODE_KERNEL, .launch = launch});
 }
 ALSO(cuLaunchKernel_ptsz, cuLaunchKernel);

@@ -1,4 +1,5 @@
-/* Streams and events. The simulated card does all work at once, so they only have to behave. */
+/* Streams and events. A process's kernels are done in the order in which they were given, whatever their streams: a
+ * stream and an event only remember up to which one. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -7,6 +8,8 @@
 struct event {
     unsigned flags;
     bool recorded;
+    unsigned gpu;
+    uint64_t end; /* 0: it is past, and `at` tells when it was seen to be */
     struct timespec at;
 };
 
@@ -30,6 +33,11 @@ struct stream *stream_of(CUstream handle) {
         stream->device = context->device;
     }
     return stream;
+}
+
+uint64_t stream_end(CUstream handle) {
+    const struct stream *stream = stream_of(handle);
+    return is_made(handle) ? stream->end : card_given(sim_gpu(stream->device));
 }
 
 CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, int priority) {
@@ -125,6 +133,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     if (stream_of(stream)->capturing != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    card_wait(sim_gpu(stream_of(stream)->device), stream_end(stream), 0);
     pool_settle();
     return CUDA_SUCCESS;
 }
@@ -132,16 +141,25 @@ ALSO(cuStreamSynchronize_ptsz, cuStreamSynchronize);
 
 EXPORT CUresult cuStreamQuery(CUstream stream) {
     ENTERED();
-    (void)stream;
-    return working();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    return card_reached(sim_gpu(stream_of(stream)->device), stream_end(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 ALSO(cuStreamQuery_ptsz, cuStreamQuery);
 
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     ENTERED();
-    (void)stream;
     (void)flags;
-    return event == NULL ? CUDA_ERROR_INVALID_HANDLE : working();
+    if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = working();
+    if (result != CUDA_SUCCESS || event->end == 0) return result;
+    struct stream *waiting = stream_of(stream);
+    /* Another GPU has another clock: then it is the caller who waits. */
+    if (event->gpu != sim_gpu(waiting->device))
+        card_wait(event->gpu, event->end, 0);
+    else if (waiting->end < event->end)
+        waiting->end = event->end;
+    return CUDA_SUCCESS;
 }
 ALSO(cuStreamWaitEvent_ptsz, cuStreamWaitEvent);
 
@@ -166,23 +184,37 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     ENTERED();
-    (void)stream;
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
     event->recorded = true;
+    event->gpu = sim_gpu(stream_of(stream)->device);
+    event->end = stream_end(stream);
     clock_gettime(CLOCK_MONOTONIC, &event->at);
     return CUDA_SUCCESS;
 }
 ALSO(cuEventRecord_ptsz, cuEventRecord);
 
+static bool is_past(CUevent event) {
+    if (event->end == 0) return true;
+    if (!card_reached(event->gpu, event->end)) return false;
+    event->end = 0;
+    clock_gettime(CLOCK_MONOTONIC, &event->at);
+    return true;
+}
+
 EXPORT CUresult cuEventQuery(CUevent event) {
     ENTERED();
-    return event == NULL ? CUDA_ERROR_INVALID_HANDLE : working();
+    if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = working();
+    return result != CUDA_SUCCESS || is_past(event) ? result : CUDA_ERROR_NOT_READY;
 }
+
 EXPORT CUresult cuEventSynchronize(CUevent event) {
     ENTERED();
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
+    card_wait(event->gpu, event->end, 0);
+    is_past(event);
     pool_settle();
     return working();
 }
@@ -193,6 +225,7 @@ EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent begin, CUeven
     if (milliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (!begin->recorded || !end->recorded || ((begin->flags | end->flags) & DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (!is_past(begin) || !is_past(end)) return CUDA_ERROR_NOT_READY;
     *milliseconds = (float)((double)(end->at.tv_sec - begin->at.tv_sec) * 1e3 +
                             (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
     return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-/* Work that a stream is given: copies, sets, the one kernel, functions of the host. It is done before the call returns,
- * or noted down where the stream captures. */
+/* Work that a stream is given: copies, sets, kernels, functions of the host. It is done before the call returns, or
+ * noted down where the stream captures. Only computing takes time: it goes on after its call has returned. */
 #include "driver.h"
 
 #include <string.h>
@@ -29,23 +29,34 @@ static CUresult complement(uint64_t threads, CUdeviceptr data, uint64_t words) {
     return CUDA_SUCCESS;
 }
 
-static CUresult run_kernel(const struct launch *launch) {
+/* compute(rounds, nanoseconds): on a card of its own it takes so long, by its own word: on a real card the rounds. */
+static void compute(CUstream handle, uint64_t nanoseconds) {
+    struct stream *stream = stream_of(handle);
+    stream->end = card_compute(sim_gpu(stream->device), nanoseconds);
+}
+
+static CUresult run_kernel(CUstream stream, const struct launch *launch) {
     struct context *context;
     CUresult result = context_current(&context);
+    if (launch->kernel == KERNEL_COMPUTE) {
+        if (result == CUDA_SUCCESS) compute(stream, launch->words[1]);
+        return result;
+    }
     /* As on a card, a bad address shows at the next call, and the context stays broken. */
     if (result == CUDA_SUCCESS) context->broken = complement(launch->threads, launch->words[0], launch->words[1]);
     return result;
 }
 
-CUresult work_run(const struct work *work) {
+CUresult work_run(CUstream stream, const struct work *work) {
     switch (work->type) {
         case NODE_KERNEL:
-            return run_kernel(&work->launch);
+            return run_kernel(stream, &work->launch);
         case NODE_COPY:
             return copy(work->copy.to, work->copy.from, work->copy.bytes);
         case NODE_SET:
             return set(work->set.to, (uint32_t)work->set.value, work->set.width, work->set.count);
         case NODE_HOST:
+            card_wait(sim_gpu(stream_of(stream)->device), stream_end(stream), 0);
             work->host.function(work->host.data);
             return CUDA_SUCCESS;
         case NODE_ALLOC:
@@ -59,7 +70,7 @@ CUresult work_run(const struct work *work) {
 
 CUresult work_submit(CUstream stream, const struct work *work) {
     CUgraph graph = stream_of(stream)->capturing;
-    return graph == NULL ? work_run(work) : graph_add(graph, work, NULL);
+    return graph == NULL ? work_run(stream, work) : graph_add(graph, work, NULL);
 }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {

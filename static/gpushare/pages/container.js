@@ -1,5 +1,7 @@
 // The page of one container: figures as they change, the chart of what it holds, its output as it comes.
 import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
+import { drawComputed, showComputing } from "../parts/computed.js";
+import { showState } from "../parts/computing.js";
 import { duration, mark, now, size, stamp, t } from "../parts/format.js";
 import { live } from "../parts/live.js";
 
@@ -13,8 +15,8 @@ const put = (element, text) => {
 // ---- figures ----
 function show(container) {
   if (article.dataset.state !== container.state) renew();
-  article.dataset.state = container.state;
-  put(field("state"), t(`state_${container.state}`));
+  showState(article, field("state"), container);
+  showComputing(container);
   put(field("reason"), container.reason);
   field("reason").hidden = !container.reason;
   showWaiting(container);
@@ -114,6 +116,8 @@ setInterval(() => {
   if (columns[0].length > 1200) for (const column of columns) column.shift();
   plot.set(columns);
 }, 1000);
+
+drawComputed(held, hue, () => live.fresh && live.state.containers[id]);
 
 // ---- its life ----
 function showLife() {

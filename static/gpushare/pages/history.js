@@ -1,5 +1,6 @@
 // The replay: a day of one GPU, stacked by container, and a slider through it.
 import { chart, colour, sizeAxis, stacked, timeAxis } from "../parts/charts.js";
+import { showBand } from "../parts/computing.js";
 import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { pageOf } from "../parts/waiting.js";
@@ -67,7 +68,7 @@ async function begin() {
     );
     slider.setAttribute("aria-valuetext", time.toLocaleString());
     const held = (exact?.containers ?? day.containers.map((c) => ({ ...c, used: c.values[index] }))).filter(
-      (c) => c.used > 0 || c.suspended,
+      (c) => c.used > 0 || c.suspended || c.swapped,
     );
     const total = held.reduce((sum, c) => sum + c.used, 0);
     keyed(
@@ -87,6 +88,8 @@ async function begin() {
         "aria-label",
         held.map((c) => t("bar_used", { name: c.name, size: size(c.used) })).join(", ") || t("bar_free"),
       );
+    const computed = held.map((c) => ({ ...c, part: c.had ?? null }));
+    showBand(document.getElementById("then-band"), computed, "computed_then");
     const entries = [...held, { id: "free", name: t("free"), used: Math.max(0, day.total - total) }];
     keyed(
       document.getElementById("then"),
@@ -102,10 +105,17 @@ async function begin() {
         ),
       (item, c) => {
         if (c.id !== "free") item.firstElementChild.dataset.mark = mark(c.colour);
+        item.firstElementChild.classList.toggle("swapped", Boolean(c.swapped) && !c.used);
         put(item.children[1], c.name);
         put(
           item.children[2],
-          [size(c.used), c.owner, c.suspended ? t("state_suspended").toLowerCase() : ""].filter(Boolean).join(" · "),
+          [
+            c.swapped && !c.used ? t("swapped", { size: size(c.swapped) }) : size(c.used),
+            c.owner,
+            c.suspended ? t("state_suspended").toLowerCase() : "",
+          ]
+            .filter(Boolean)
+            .join(" · "),
         );
       },
     );
@@ -121,7 +131,7 @@ async function begin() {
       // the day is coarse; at rest, the very second is asked for
       const number = ++asked;
       const address = new URL(replay.dataset.moment, location.href);
-      address.searchParams.set("at", index === day.times.length - 1 ? "now" : day.times[index]);
+      if (index < day.times.length - 1) address.searchParams.set("at", day.times[index]); // the last point is now
       const exact = await (await fetch(address)).json();
       if (number === asked && cursor === index && exact.containers.length) show(index, exact);
     }, 200);

@@ -1,4 +1,6 @@
-// The overview: a bar for each GPU, totals, and the queue, drawn from the live feed.
+// The overview: what needs somebody, a bar for each GPU, totals, and the queue, drawn from the live feed.
+import { showAttention } from "../parts/attention.js";
+import { part, showBand } from "../parts/computing.js";
 import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { lastHour } from "../parts/lasthour.js";
@@ -7,6 +9,7 @@ import { pageOf, showWaiting, waiting } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
+const maySetCompute = "maySetCompute" in $("gpus").dataset;
 const NAMED = 16; // in a legend, the biggest by name; the table has them all
 
 /** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
@@ -18,17 +21,21 @@ function holders(uuid) {
 }
 
 function newCard(uuid) {
-  const card = make("article", { class: "card", "aria-labelledby": `gpu-${uuid}` });
+  const card = make("article", { class: "card", "aria-labelledby": `gpu-${uuid}`, "data-id": `gpus/${uuid}` });
   card.append(
     make(
       "header",
       {},
       make("h3", { id: `gpu-${uuid}` }),
       make("span", { class: "tag simulated", hidden: true }, t("simulated")),
+      maySetCompute
+        ? make("button", { type: "button", class: "tag mode", "data-act": "compute" })
+        : make("span", { class: "tag mode" }),
       make("span", { class: "vitals" }),
     ),
     make("p", { class: "held" }, make("b"), make("span")),
     make("div", { class: "bar", role: "img" }),
+    make("div", { class: "band", role: "img", hidden: true }),
     make("ul", { class: "legend" }),
     make("div", { class: "chart", role: "img" }),
     make(
@@ -62,8 +69,24 @@ function showCard(card, [uuid, gpu]) {
   put(card.querySelector(".vitals"), vitals);
   put(card.querySelector(".held b"), size(used));
   put(card.querySelector(".held span"), ` ${t("of_total", { total: size(gpu.total), free: size(gpu.free) })}`);
+  showMode(card.querySelector(".mode"), gpu);
   showBar(card.querySelector(".bar"), gpu, held, { unexplained, reserved });
+  const computed = held.map(({ id, container: { name, colour }, claim }) => ({
+    id,
+    name,
+    colour,
+    part: part(claim.had_lately),
+  }));
+  showBand(card.querySelector(".band"), computed);
   showLegend(card.querySelector(".legend"), gpu, held, { idle: Math.max(0, granted - used), unexplained, reserved });
+}
+
+/** How containers that compute share the card; for admins a button that changes it. */
+function showMode(tag, gpu) {
+  put(tag, t(`compute_${gpu.compute}`));
+  tag.title = gpu.compute_why;
+  tag.dataset.fieldCompute = gpu.compute === "turns" ? "shared" : "turns";
+  tag.dataset.fieldIndex = gpu.index;
 }
 
 function showBar(bar, gpu, held, { unexplained, reserved }) {
@@ -134,7 +157,10 @@ function showLegend(legend, gpu, held, { idle, unexplained, reserved }) {
       href: pageOf(id),
       mark: mark(container.colour),
       name: container.name,
-      figures: `${size(claim.used)} / ${size(claim.quota)}`,
+      kind: container.state === "swapped" ? "swapped" : "",
+      figures: container.swapped
+        ? t("swapped", { size: size(container.swapped) })
+        : `${size(claim.used)} / ${size(claim.quota)}`,
     }));
   const rest = held.filter(({ id }) => !biggest.has(id));
   if (rest.length)
@@ -164,6 +190,7 @@ function showLegend(legend, gpu, held, { idle, unexplained, reserved }) {
       ),
     (element, entry) => {
       if (entry.mark) element.firstElementChild.dataset.mark = entry.mark;
+      element.firstElementChild.classList.toggle("swapped", entry.kind === "swapped");
       put(element.children[1], entry.name);
       if (entry.href) element.children[1].title = entry.name;
       put(element.children[2], entry.figures);
@@ -214,6 +241,7 @@ function show() {
   for (const [uuid] of gpus) showChart(uuid);
   showTotals();
   showQueue();
+  showAttention();
 }
 
 let asked = false;

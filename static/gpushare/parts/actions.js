@@ -39,9 +39,10 @@ export function toast(kind, message) {
   );
 }
 
-/** Posts one action on one container; the server answers with a toast. */
+/** Posts one action on one container, "queue" or "gpus/…"; the server answers with a toast. */
 export async function act(action, id, values = {}) {
-  const path = id === "queue" ? `queue/${action}/` : `containers/${encodeURIComponent(id)}/${action}/`;
+  const [room, name] = id.startsWith("gpus/") ? ["gpus", id.slice(5)] : ["containers", id];
+  const path = id === "queue" ? `queue/${action}/` : `${room}/${encodeURIComponent(name)}/${action}/`;
   const url = new URL(path, new URL(document.body.dataset.base, location.href));
   try {
     await htmx.ajax("POST", url.pathname, { target: toasts, swap: "beforeend", values });
@@ -51,7 +52,7 @@ export async function act(action, id, values = {}) {
 }
 
 /** What is asked before an action, by its name; nothing for one that is done at once. */
-function question(action, id, name, rates) {
+function question(action, id, name, rates, values) {
   if (action === "free") {
     const used = Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.used, 0);
     if (used === 0) return null; // there is nothing to free
@@ -60,6 +61,15 @@ function question(action, id, name, rates) {
       title: t("free_title", { name }),
       text: t("free_text", { size: size(used), out, back }),
       yes: t("free_yes"),
+    };
+  }
+  if (action === "compute" && values.index) {
+    const mode = values.compute;
+    return {
+      title: t(`compute_title_${mode}`, { index: values.index }),
+      text: t(`compute_text_${mode}`),
+      yes: t("compute_yes"),
+      note: false,
     };
   }
   if (!DESTROYS.has(action)) return null;
@@ -74,7 +84,7 @@ async function one(button) {
   for (const [key, value] of Object.entries(button.dataset)) {
     if (key.startsWith("field") && key.length > 5) values[key.slice(5).toLowerCase()] = value;
   }
-  const asked = question(action, id, live.state.containers[id]?.name ?? row.dataset.name ?? "", button.dataset);
+  const asked = question(action, id, live.state.containers[id]?.name ?? row.dataset.name ?? "", button.dataset, values);
   if (asked) {
     const note = await ask(asked);
     if (note === null) return;

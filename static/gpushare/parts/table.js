@@ -1,5 +1,6 @@
 // The table of containers. The server decides what is listed, in which order and on which page; figures and states of
 // the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
+import { showState } from "./computing.js";
 import { size, t } from "./format.js";
 import { live } from "./live.js";
 
@@ -18,8 +19,7 @@ if (rows) {
 
   function patch(row, container) {
     const field = (name) => row.querySelector(`[data-field="${name}"]`);
-    row.dataset.state = container.state;
-    put(field("state"), t(`state_${container.state}`));
+    showState(row, field("state"), container);
     field("suspended").dataset.since = container.suspended_since ?? "";
     if (!Object.keys(container.gpus).length) return; // on no GPU yet, or no more: what the server wrote stands
     const [used, quota, peak] = ["used", "quota", "peak"].map((name) => total(container, name));

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TokenAuthentication(BaseAuthentication):
-    """`Authorization: Token …`"""
+    """`Authorization: Token …`; `Bearer …` is the same."""
 
     def authenticate(self, request: Request) -> tuple[User, Token] | None:
         # Looked up already where the budgets are kept; if it was not, it is none, and this says why.
@@ -35,7 +35,12 @@ class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-ca
     name = "token"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        return {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`Token` and the token"}
+        return {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "`Token` (or `Bearer`) and the token",
+        }
 
 
 class IsSignedIn(BasePermission):

@@ -61,7 +61,11 @@ class SpanQuery(Query):
 
 
 class ContainerQuery(PageQuery):
-    state = serializers.ChoiceField(State.choices, required=False)
+    state = serializers.ChoiceField(
+        State.choices,
+        required=False,
+        error_messages={"invalid_choice": f'"{{input}}" is none of {", ".join(State.values)}.'},
+    )
     live = serializers.BooleanField(required=False, help_text="true: only those that have not ended; false: the ended.")
     owner = serializers.CharField(required=False)
     name = serializers.CharField(required=False)

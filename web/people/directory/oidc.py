@@ -11,9 +11,23 @@ from typing import Any
 import jwt
 from django.core.exceptions import SuspiciousOperation
 from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseBase
 from mozilla_django_oidc.auth import OIDCAuthenticationBackend
+from mozilla_django_oidc.views import OIDCAuthenticationRequestView
 
 from web.people.directory import follow_groups, is_local, is_usable
+
+BEGUN = 600  # seconds that somebody may take at the provider; what is kept of one who never comes back goes with it
+
+
+class Begin(OIDCAuthenticationRequestView):  # type: ignore[misc]
+    """A stranger's session lasts as long as the way there and back; signing in makes it one of a person."""
+
+    def get(self, request: HttpRequest) -> HttpResponseBase:
+        answer: HttpResponseBase = super().get(request)
+        if not request.user.is_authenticated:
+            request.session.set_expiry(BEGUN)
+        return answer
 
 
 class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed where types are checked

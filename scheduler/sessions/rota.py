@@ -22,7 +22,7 @@ Work = Callable[[], bool]
 SLICE = 0.002  # seconds
 
 
-class Turns:
+class Rota:
     """`a_second`: messages of one container."""
 
     def __init__(self, a_second: float, clock: Callable[[], float] = time.monotonic) -> None:

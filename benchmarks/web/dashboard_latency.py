@@ -6,7 +6,7 @@ clients that read everything, since 50 Chromiums measure the machine and not the
 paused and resumed again and again; from the time that the scheduler stamped on the change to the frame after the row
 has changed on the page is what is told. Then nothing changes, and the page's own CPU is told.
 
-    python -m benchmarks.dashboard_latency [--changes 60] [--watchers 49] [--containers 200]
+    python -m benchmarks.web.dashboard_latency [--changes 60] [--watchers 49] [--containers 200]
 """
 
 from __future__ import annotations

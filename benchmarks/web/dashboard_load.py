@@ -4,7 +4,7 @@ A whole appliance with a database of its own that also holds 200 live containers
 for the last hour, rolled up by the appliance's own code, and a sample a minute before that. Real headless Chromium,
 with an empty cache for each first load.
 
-    python -m benchmarks.dashboard_load [--runs 5] [--containers 200]
+    python -m benchmarks.web.dashboard_load [--runs 5] [--containers 200]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from benchmarks.dashboard_latency import FLAGS, empty, fill, sign_in
+from benchmarks.web.dashboard_latency import FLAGS, empty, fill, sign_in
 from tests.support.appliance import ROOT, Appliance
 
 # 23 hours by the minute, then an hour by the second, of which the roll-up makes minutes.

@@ -1,6 +1,6 @@
 """What the lists that everybody asks for cost: alone, and with 32 clients at once, while the scheduler decides.
 
-    python -m benchmarks.rest [SECONDS]          (root or not; the embedded start, process engine, simulated card)
+    python -m benchmarks.web.rest [SECONDS]          (root or not; the embedded start, process engine, simulated card)
 
 The database holds 150 live containers, 50 of which wait, and 50 GPUs; each list is asked for 50 rows. Meanwhile a
 process of a live container asks for more memory fifty times a second, so that the database changes some sixteen times

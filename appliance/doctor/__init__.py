@@ -1,0 +1,51 @@
+"""`manage.py doctor`: what this host needs, looked at one by one. Nothing is changed.
+
+A check is a function that yields what it found. `finding.py` has the words, `host.py` what the kernel and the folders
+have to say, `cards.py` GPUs and Docker, `services.py` what answers over a socket: port, proxy, database, directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from appliance.doctor import cards, host, services
+from appliance.doctor.finding import Finding, State
+
+Check = Callable[[], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (
+    host.versions,
+    host.home,
+    host.sockets,
+    host.rights,
+    host.disk,
+    host.clock,
+    host.descriptors,
+    host.pid_namespace,
+    host.cgroups,
+    host.huge_pages,
+    cards.driver,
+    cards.docker,
+    cards.gpu_access,
+    services.database,
+    services.redis,
+    services.scheduler,
+    services.port,
+    services.proxy,
+    services.ldap,
+    services.oidc,
+)
+
+
+def examine(checks: tuple[Check, ...] = CHECKS) -> Iterator[Finding]:
+    """All findings. A check that fails itself is one, too: nobody is to take silence for health."""
+    for check in checks:
+        try:
+            yield from check()
+        except Exception as error:
+            yield Finding(
+                check.__name__,
+                State.WRONG,
+                f"The check itself failed: {type(error).__name__}: {error}",
+                "Whether this is in order is not known.",
+                "Report it, with this line.",
+            )

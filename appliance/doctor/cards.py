@@ -1,0 +1,139 @@
+"""GPUs, and how Docker gives them to containers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import docker as sdk
+import pynvml
+from django.conf import settings
+
+from appliance.doctor.finding import Finding, fine, note, wrong
+from scheduler.engines.base import EngineError
+from scheduler.engines.docker import gpu_access as ways
+from scheduler.engines.docker.versions import outdated
+from scheduler.gpus import NoGpus, parse
+
+SWAPS = 570  # the first driver that can move a process's memory away
+ANSWERS_WITHIN = 10  # seconds
+
+
+def driver() -> Iterator[Finding]:
+    try:
+        simulation = parse(settings.GPUSHARE_GPUS).simulation
+    except NoGpus as error:
+        yield wrong("driver", f"{error}.", "The scheduler does not start.", "See GPUSHARE_GPUS in docs/settings.md.")
+        return
+    if settings.GPUSHARE_GPUS.startswith("sim"):
+        yield fine("driver", "not needed: GPUSHARE_GPUS asks for a simulated card")
+        return
+    tell, means = (note, "A simulated card stands in for a GPU.") if simulation else (wrong, "No GPU can be shared.")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        yield tell(
+            "driver",
+            f"NVIDIA's driver does not answer: {error}.",
+            means,
+            "`nvidia-smi` has to work first; after an upgrade of the driver, reboot.",
+        )
+        return
+    try:
+        version, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
+    finally:
+        pynvml.nvmlShutdown()
+    if count == 0:
+        yield tell(
+            "driver",
+            f"Driver {version} sees no GPU.",
+            means,
+            "`lspci | grep -i nvidia` and `dmesg | grep -i nvrm` tell why.",
+        )
+    elif int(version.partition(".")[0]) < SWAPS:
+        yield note(
+            "driver",
+            f"Driver {version}, {count} GPUs.",
+            "Swapping needs 570 or newer; all else works.",
+            "Upgrade the driver, or set GPUSHARE_SWAP_MEMORY=0 to be asked no more.",
+        )
+    else:
+        yield fine("driver", f"Driver {version}, {count} GPUs.")
+
+
+@cache
+def _ask_docker(address: str) -> tuple[dict[str, Any], list[Any]]:
+    if address.startswith("unix://"):  # in the kernel's few words, and the SDK would leave its socket open
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(address.removeprefix("unix://"))
+    client = sdk.APIClient(address, version="auto", timeout=ANSWERS_WITHIN)
+    try:
+        return client.info(), client.version().get("Components") or []
+    finally:
+        client.close()
+
+
+def docker() -> Iterator[Finding]:
+    address = settings.GPUSHARE_DOCKER_HOST
+    if settings.GPUSHARE_ENGINE == "process":
+        yield fine("docker", "not needed: GPUSHARE_ENGINE asks for local processes")
+        return
+    try:
+        info, components = _ask_docker(address)
+    except (sdk.errors.DockerException, OSError) as error:
+        tell = wrong if settings.GPUSHARE_ENGINE == "docker" else note
+        yield tell(
+            "docker",
+            f"Docker does not answer at {address}: {error}.",
+            "No container can be started." if tell is wrong else "Containers will be plain local processes.",
+            "`systemctl start docker`; who is not root must be in the group docker; GPUSHARE_DOCKER_HOST.",
+        )
+        return
+    yield fine(
+        "docker",
+        f"Docker {info.get('ServerVersion')}, {info.get('CgroupDriver')} (cgroup version "
+        f"{info.get('CgroupVersion', '1')}).",
+    )
+    for sentence in outdated(components):
+        yield note("docker", sentence, "A hostile image may reach the host.", "Upgrade Docker and runc.")
+    if any("rootless" in option for option in info.get("SecurityOptions") or []):
+        yield note(
+            "docker",
+            "Docker runs rootless.",
+            "Containers together have no limit of host memory.",
+            "Use the system's Docker.",
+        )
+
+
+def gpu_access() -> Iterator[Finding]:
+    try:
+        if settings.GPUSHARE_ENGINE == "process" or parse(settings.GPUSHARE_GPUS).simulation:
+            yield fine("gpu_access", "not needed")
+            return
+        info, _ = _ask_docker(settings.GPUSHARE_DOCKER_HOST)
+        way = ways.detect(settings.GPUSHARE_GPU_ACCESS, info, None)
+    except (sdk.errors.DockerException, OSError, NoGpus):
+        return  # told already
+    except EngineError as error:
+        yield wrong(
+            "gpu_access", str(error), "No container gets a GPU.", "See GPUSHARE_GPU_ACCESS in docs/settings.md."
+        )
+        return
+    if isinstance(way, ways.NvidiaRuntime) and "nvidia" not in info.get("Runtimes", {}):
+        yield wrong(
+            "gpu_access",
+            "Docker does not have NVIDIA's runtime.",
+            "No container gets a GPU.",
+            "Install nvidia-container-toolkit, `nvidia-ctk runtime configure`, `systemctl restart docker`.",
+        )
+    elif isinstance(way, ways.Raw) and not (way.nodes and way.libraries):
+        yield wrong(
+            "gpu_access",
+            "There are no device nodes of a GPU, or no libraries of its driver.",
+            "No container gets a GPU.",
+            "Install the driver, then nvidia-container-toolkit.",
+        )
+    else:
+        yield fine("gpu_access", type(way).__name__)

@@ -1,0 +1,197 @@
+"""What the kernel, the folders and this Python have to say. Sizes are bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.utils import timezone
+
+from appliance import VERSION
+from appliance.doctor.finding import Finding, fine, note, wrong
+from web.models import Node
+from web.sizes import format_size
+
+LITTLE, TOO_LITTLE = 5 << 30, 512 << 20  # of disk
+FEW = 16384  # descriptors: four for each of the processes that a host may have, and the engine's
+FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h
+TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
+CGROUPS = Path("/sys/fs/cgroup")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def versions() -> Iterator[Finding]:
+    yield fine("versions", f"gpushare {VERSION}, Python {platform.python_version()}, Linux {platform.release()}")
+    shim = settings.GPUSHARE_BUILD / "libgpushare.so"
+    if not shim.exists():
+        yield wrong(
+            "versions",
+            f"There is no {shim}.",
+            "No container can be started under a quota.",
+            "`make native` compiles it.",
+        )
+
+
+def home() -> Iterator[Finding]:
+    home = settings.GPUSHARE_HOME
+    mode = home.stat().st_mode & 0o777
+    if mode & 0o007:
+        yield wrong(
+            "home",
+            f"GPUSHARE_HOME {home} is open to everybody (mode {mode:o}).",
+            "Anybody on this host reaches the sockets and the database below it.",
+            f"chmod o= {home}",
+        )
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        yield wrong(
+            "home",
+            f"GPUSHARE_HOME {home} cannot be written: {error.strerror}.",
+            "The scheduler keeps keys, sockets and what it granted there, and cannot start.",
+            "Run this as the scheduler's user; else give that user the folder, or look at the disk.",
+        )
+        return
+    yield fine("home", f"{home} can be written, and by nobody else.")
+
+
+def sockets() -> Iterator[Finding]:
+    try:
+        with tempfile.TemporaryDirectory(dir=settings.GPUSHARE_HOME) as folder, socket.socket(socket.AF_UNIX) as one:
+            held = os.open(folder, os.O_PATH)  # an address holds 108 bytes, however deep the folder is
+            try:
+                one.bind(f"/proc/self/fd/{held}/s")
+            finally:
+                os.close(held)
+    except OSError as error:
+        yield wrong(
+            "sockets",
+            f"There can be no socket in GPUSHARE_HOME: {error.strerror}.",
+            "No container can reach the scheduler.",
+            "Put GPUSHARE_HOME on a local file system (not NFS or a Windows share) that you may write.",
+        )
+        return
+    yield fine("sockets", f"UNIX sockets work in {settings.GPUSHARE_HOME}.")
+
+
+def rights() -> Iterator[Finding]:
+    if os.geteuid() == 0:
+        yield fine("rights", "root")
+    else:
+        yield note(
+            "rights",
+            f"This is user {os.geteuid()}, not root.",
+            "Containers of Docker's, other people's processes and swapping need the scheduler to be root.",
+            "Run the scheduler, and this, as root: `sudo gpushare doctor`.",
+        )
+
+
+def disk() -> Iterator[Finding]:
+    place = shutil.disk_usage(settings.GPUSHARE_HOME)
+    inodes = os.statvfs(settings.GPUSHARE_HOME)
+    told = f"{format_size(place.free)} of {format_size(place.total)} are free at GPUSHARE_HOME"
+    do = "Free some: GPUSHARE_LOG_BYTES, GPUSHARE_KEEP_SECONDS and GPUSHARE_KEEP_MINUTES say how much is kept."
+    if place.free < TOO_LITTLE or (inodes.f_files and inodes.f_favail < 1000):
+        yield wrong(
+            "disk", f"{told}, and {inodes.f_favail} files.", "Launches will be refused and events not written.", do
+        )
+    elif place.free < LITTLE:
+        yield note("disk", f"{told}.", "Logs and history grow; a full disk refuses launches.", do)
+    else:
+        yield fine("disk", f"{told}.")
+
+
+def clock() -> Iterator[Finding]:
+    seen = None
+    with suppress(DatabaseError):  # told by its own check
+        seen = max((at for at in Node.objects.values_list("seen_at", flat=True) if at), default=None)
+    if seen and (ahead := (seen - timezone.now()).total_seconds()) > 5:
+        yield wrong(
+            "clock",
+            f"The scheduler's last sign of life is {ahead:.0f} s in the future.",
+            "The clock was set back: what happened until then has wrong times in the reports.",
+            "Set the clock right and let it be kept: `timedatectl set-ntp true`.",
+        )
+    elif ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) == TIME_ERROR:
+        yield note(
+            "clock",
+            "Nobody keeps this host's clock.",
+            "Times in reports, tokens and TLS drift away.",
+            "`timedatectl set-ntp true`, or install chrony.",
+        )
+    else:
+        yield fine("clock", "synchronised")
+
+
+def descriptors() -> Iterator[Finding]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < FEW:
+        yield note(
+            "descriptors",
+            f"A process may open {hard} files.",
+            f"Each program takes four of the scheduler's: {hard // 8} programs and their neighbours fit.",
+            f"LimitNOFILE={FEW} or more in the unit, or `ulimit -Hn {FEW}` before the start.",
+        )
+    else:
+        yield fine("descriptors", f"A process may open {hard if hard >= 0 else 'any number of'} files.")
+
+
+def pid_namespace() -> Iterator[Finding]:
+    if os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
+        yield fine("pid_namespace", "This is the host's.")
+    else:
+        yield note(
+            "pid_namespace",
+            "This is not the host's PID namespace: it runs in a container.",
+            "The driver tells the host's process ids; where they are not ours, memory cannot be told apart.",
+            "Run it on the host, or start its container with `--pid=host`.",
+        )
+
+
+def cgroups() -> Iterator[Finding]:
+    version = 2 if (CGROUPS / "cgroup.controllers").exists() else 1 if (CGROUPS / "memory").is_dir() else 0
+    place = CGROUPS if version == 2 else CGROUPS / "memory"
+    if not version:
+        yield note(
+            "cgroups",
+            f"There are no control groups at {CGROUPS}.",
+            "Containers have no limit of host memory.",
+            f"Mount them: `mount -t cgroup2 none {CGROUPS}`.",
+        )
+    elif not os.access(place, os.W_OK):
+        yield note(
+            "cgroups",
+            f"Control groups (version {version}) cannot be written here.",
+            "All containers together have no limit of host memory, each has its own (docs/settings.md).",
+            f"Run as root, with a writable {place}.",
+        )
+    else:
+        yield fine("cgroups", f"version {version}, writable")
+
+
+def huge_pages() -> Iterator[Finding]:
+    try:
+        now = HUGE_PAGES.read_text()
+    except OSError:
+        now = ""
+    if "[always]" in now or settings.GPUSHARE_SWAP_MEMORY == 0:
+        yield fine("huge_pages", "on" if "[always]" in now else "not needed: swapping is switched off")
+    else:
+        yield note(
+            "huge_pages",
+            "Transparent huge pages are not on for everybody.",
+            "Swapping a container's GPU memory takes 1.6 times as long (docs/swapping.md).",
+            f"echo always > {HUGE_PAGES}",
+        )

@@ -1,0 +1,251 @@
+"""What answers over a socket: the database, Redis, the scheduler, the port, the proxy before it, and directories."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from appliance.doctor.finding import Finding, fine, note, wrong
+from web.models import Node
+
+WITHIN = 5.0  # seconds for an answer
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "Z3B1c2hhcmUtZG9jdG9yIQ==",
+}
+
+
+def database() -> Iterator[Finding]:
+    where = settings.DATABASES["default"]["NAME"]
+    try:
+        executor = MigrationExecutor(connection)
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        unknown = set(executor.loader.applied_migrations) - set(executor.loader.disk_migrations)
+    except (DatabaseError, OSError) as error:
+        yield wrong(
+            "database",
+            f"{connection.vendor} at {where} does not answer: {error}.",
+            "Nothing can start.",
+            "Look at DATABASE_URL, and whether the server runs and lets this user in.",
+        )
+        return
+    if newer := [name for app, name in unknown if app == "web"]:
+        yield wrong(
+            "database",
+            f"The database is of a newer release (it knows {', '.join(sorted(newer))}).",
+            "This release would read it wrongly.",
+            "Install that release again, or restore a backup.",
+        )
+    elif missing:
+        yield note(
+            "database",
+            f"{len(missing)} changes of this release are not made in the database yet.",
+            "Scheduler and web side of two services need them first; `make up` makes them itself.",
+            "`manage.py migrate`",
+        )
+    else:
+        yield fine("database", f"{connection.vendor} at {where}")
+
+
+def redis() -> Iterator[Finding]:
+    if not settings.REDIS_URL:
+        yield fine("redis", "not needed")
+        return
+    from redis import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        Redis.from_url(settings.REDIS_URL, socket_timeout=WITHIN, socket_connect_timeout=WITHIN).ping()
+    except (RedisError, OSError, ValueError) as error:
+        yield wrong(
+            "redis",
+            f"Redis does not answer: {error}.",
+            "Screens and commands are up to a second late.",
+            "Start it, or look at REDIS_URL.",
+        )
+    else:
+        yield fine("redis", "answers")
+
+
+def scheduler() -> Iterator[Finding]:
+    try:
+        node = Node.objects.filter(name=settings.GPUSHARE_NODE).first()
+    except DatabaseError:
+        yield note("scheduler", "Whether it lives is not known.", "The database tells that.", "See database above.")
+        return
+    if node is None or not node.is_alive():
+        seen = f"since {node.seen_at:%Y-%m-%d %H:%M} UTC" if node and node.seen_at else "so far"
+        yield note(
+            "scheduler",
+            f"The scheduler of {settings.GPUSHARE_NODE} has given no sign of life {seen}.",
+            "Nothing can be launched; programs go on within their leases.",
+            "`make up`, or `systemctl start gpushare-scheduler`.",
+        )
+        return
+    yield fine("scheduler", f"lives, with {node.engine} and the policy {node.policy}")
+    if node.engine_error:
+        yield wrong(
+            "scheduler", f"Its engine is away: {node.engine_error}", "Nothing can be launched.", "See docker above."
+        )
+    if node.cannot_swap and settings.GPUSHARE_SWAP_MEMORY != 0:
+        yield note(
+            "scheduler",
+            f"Memory cannot be swapped: {node.cannot_swap}",
+            "Nobody gives way to those who wait.",
+            "docs/swapping.md; GPUSHARE_SWAP_MEMORY=0 switches it off.",
+        )
+
+
+def port() -> Iterator[Finding]:
+    host = f"[{settings.HOST}]" if ":" in settings.HOST else settings.HOST
+    address = f"{host}:{settings.PORT}"
+    try:
+        family = socket.AF_INET6 if ":" in settings.HOST else socket.AF_INET
+        with socket.socket(family) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind((settings.HOST, settings.PORT))
+        yield fine("port", f"{address} is free.")
+        return
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            yield wrong(
+                "port",
+                f"{address} cannot be listened at: {error.strerror}.",
+                "Nobody reaches the web side.",
+                "HOST has to be an address of this host; a PORT below 1024 needs root.",
+            )
+            return
+    name = settings.ALLOWED_HOSTS[0].replace("*", "localhost").lstrip(".")  # HOST may be all addresses, and no name
+    answer = _get(f"http://{address}/healthz", Host=name)
+    if isinstance(answer, str) or answer.text != '{"status": "ok"}':
+        yield wrong(
+            "port",
+            f"Somebody else listens at {address}.",
+            "The web side cannot start.",
+            f"`ss -ltnp 'sport = :{settings.PORT}'` says who; or choose another PORT.",
+        )
+    else:
+        yield fine("port", f"The appliance answers at {address}.")
+
+
+def proxy() -> Iterator[Finding]:
+    if not settings.CSRF_TRUSTED_ORIGINS:
+        yield fine("proxy", "none: GPUSHARE_TRUSTED_ORIGINS names no address")
+    for origin in settings.CSRF_TRUSTED_ORIGINS:
+        answer = _get(f"{origin}/healthz")
+        if isinstance(answer, str):
+            yield wrong(
+                "proxy",
+                f"{origin} does not answer: {answer}.",
+                "Nobody reaches the appliance from outside.",
+                "Look at the proxy, its certificate and the name's address.",
+            )
+            continue
+        if answer.status_code == 400:
+            yield wrong(
+                "proxy",
+                f"{origin} is refused: the appliance does not know that name.",
+                "Pages from outside do not open.",
+                "Put it into GPUSHARE_ALLOWED_HOSTS; the proxy must pass Host on.",
+            )
+            continue
+        if answer.text != '{"status": "ok"}':
+            yield wrong(
+                "proxy",
+                f"{origin} answers {answer.status_code}, and not as the appliance.",
+                "Pages from outside do not open.",
+                "Lead the proxy to HOST and PORT (docs/production.md).",
+            )
+            continue
+        status = _get(f"{origin}/ws/dashboard/", **UPGRADE, Origin=origin)
+        if isinstance(status, str) or status.status_code not in (101, 403):
+            told = status if isinstance(status, str) else f"it answers {status.status_code}"
+            yield wrong(
+                "proxy",
+                f"{origin} passes no WebSocket on: {told}.",
+                "The dashboard and consoles stand still.",
+                "Pass Upgrade and Connection on for /ws/ (docs/production.md).",
+            )
+        else:
+            yield fine("proxy", f"{origin} leads here, WebSockets too.")
+    if settings.CSRF_TRUSTED_ORIGINS and not settings.GPUSHARE_TRUSTED_PROXIES:
+        yield note(
+            "proxy",
+            "GPUSHARE_TRUSTED_PROXIES is empty.",
+            "All who come through a proxy share one budget.",
+            "Name the proxy's address there.",
+        )
+
+
+def ldap() -> Iterator[Finding]:
+    given: dict[str, Any] = settings.LDAP
+    if not given:
+        yield fine("ldap", "not used")
+        return
+    import ldap as library
+
+    url = given["AUTH_LDAP_SERVER_URI"]
+    server = library.initialize(url)
+    try:
+        for option, value in given["AUTH_LDAP_CONNECTION_OPTIONS"].items():
+            server.set_option(option, value)
+        if given["AUTH_LDAP_START_TLS"]:
+            server.start_tls_s()
+        server.simple_bind_s(given["AUTH_LDAP_BIND_DN"], given["AUTH_LDAP_BIND_PASSWORD"])
+        people = given["AUTH_LDAP_USER_SEARCH"].base_dn
+        server.search_s(people, library.SCOPE_BASE)
+    except library.LDAPError as error:
+        told = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        yield wrong(
+            "ldap",
+            f"{url}: {told.get('desc', error)}.",
+            "Nobody of the directory can sign in.",
+            "Look at GPUSHARE_LDAP_URL, _BIND_DN, _BIND_PASSWORD, _PEOPLE and _STARTTLS.",
+        )
+    else:
+        yield fine("ldap", f"{url} lets us in, and {people} is there.")
+
+
+def oidc() -> Iterator[Finding]:
+    if not settings.OIDC:
+        yield fine("oidc", "not used")
+        return
+    for name in ("AUTHORIZATION", "TOKEN", "USER", "JWKS"):
+        url = settings.OIDC.get(f"OIDC_OP_{name}_ENDPOINT")
+        answer = _get(url) if url else ""
+        if isinstance(answer, str) and url:
+            yield wrong(
+                "oidc",
+                f"{url} does not answer: {answer}.",
+                "Nobody can sign in by the provider.",
+                "Look at the GPUSHARE_OIDC_*_URL and at the way from this host to the provider.",
+            )
+        elif not isinstance(answer, str) and (answer.status_code in (404, 410) or answer.status_code >= 500):
+            yield wrong(
+                "oidc",
+                f"{url} answers {answer.status_code}.",
+                "Nobody can sign in by the provider.",
+                "Compare with the provider's /.well-known/openid-configuration.",
+            )
+        elif url:
+            yield fine("oidc", f"{url} answers")
+
+
+def _get(url: str, **headers: str) -> httpx.Response | str:
+    """The answer's head and body, or why there is none."""
+    try:
+        with httpx.stream("GET", url, headers=headers, timeout=WITHIN) as answer:
+            if answer.status_code != 101:
+                answer.read()
+            return answer
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__

@@ -1,0 +1,38 @@
+"""`manage.py doctor`, also as `gpushare doctor` on the host: is everything there that the appliance needs?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from appliance.doctor import examine
+from appliance.doctor.finding import State
+
+
+class Command(BaseCommand):
+    help = "Looks at all that this host needs, and says what is wrong, what that means and what to do. Changes nothing."
+    requires_system_checks: tuple[str, ...] = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+    def handle(self, *args: Any, json: bool = False, **options: Any) -> None:
+        """Ends with exit code 1 if something is wrong; notes alone are 0."""
+        findings = []
+        for finding in examine():
+            findings.append(finding)
+            if not json:
+                self.stdout.write(finding.text())
+        count = {state: sum(finding.state == state for finding in findings) for state in State}
+        if json:
+            self.stdout.write(_as_json([finding.as_json() for finding in findings], ok=not count[State.WRONG]))
+        else:
+            self.stdout.write(f"{count[State.WRONG]} wrong, {count[State.NOTE]} to note, {count[State.FINE]} fine.")
+        sys.exit(1 if count[State.WRONG] else 0)
+
+
+def _as_json(findings: list[dict[str, str]], *, ok: bool) -> str:
+    return json.dumps({"ok": ok, "findings": findings}, indent=2)

@@ -1,0 +1,47 @@
+"""`manage.py restore FILE`: a backup onto an empty host. The audit log is verified before anybody believes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from appliance.backup import SETTINGS, Failed, restoring
+from scheduler.worker import AlreadyRunning, only_one
+
+
+class Command(BaseCommand):
+    help = (
+        "Puts a backup onto a host whose database is empty, brings it up to this release, and verifies the audit log."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path)
+        parser.add_argument("--passphrase-file", type=Path, help="if it is encrypted: its first line opens it")
+
+    def handle(self, *args: Any, file: Path, passphrase_file: Path | None, **options: Any) -> None:
+        try:
+            with only_one(settings.GPUSHARE_HOME):
+                about = restoring.restore(file, passphrase_file)
+                self.stdout.write(
+                    f"Restored what {about['node']} was at {about['made_at']} (gpushare {about['version']})."
+                )
+                # In processes of their own: this one began with another key.
+                self._manage("migrate", "-v0")
+                self._manage("verify_audit")
+        except (Failed, OSError, AlreadyRunning) as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(f"The settings it ran with: {settings.GPUSHARE_HOME / f'restored-{SETTINGS}'}")
+
+    def _manage(self, *words: str) -> None:
+        command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *words]
+        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+        self.stdout.write(done.stdout, ending="")
+        if done.returncode:
+            raise Failed(f"What was restored is not as it should be:\n{done.stderr.strip()}\nIf the backup's host had "
+                         f"GPUSHARE_SECRET_KEY, it has to be set here as well.")  # fmt: skip

@@ -1,0 +1,137 @@
+"""The guardian: a process of its own that lets everybody go on who is stopped, when this one is gone (guardian.c).
+
+    await guardian.watch([pid])      before it is locked: returns once the guardian knows of it
+    guardian.release([pid])          it is unlocked again
+
+It is begun when it is first needed. One that dies is followed by another at once, which is told of everybody again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from scheduler.card.helper import BEGIN_SECONDS, CardError, Why
+
+ATTEMPTS = 3
+ANSWERS = 2.0  # seconds; one that takes longer stands still, and is replaced
+LEAVING = 2.0  # seconds in which one that has nobody to unlock has ended
+PAUSE = 0.5  # seconds between two attempts to begin one
+log = logging.getLogger(__name__)
+
+Process = asyncio.subprocess.Process
+
+
+class Guardian:
+    """`program`: what shim/guardian is built to; `lock`: the file that one guardian holds at a time."""
+
+    def __init__(self, program: Path, lock: Path, env: Mapping[str, str] | None = None) -> None:
+        self._words = (str(program), str(lock))
+        self._env = env
+        self._known: set[int] = set()
+        self._process: Process | None = None
+        self._talking = asyncio.Lock()
+        self._minding: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the one that lives."""
+        return None if self._process is None else self._process.pid
+
+    async def watch(self, pids: Iterable[int]) -> None:
+        """Returns once the guardian knows them. Raises CardError where none can be had: then nobody may be locked."""
+        new = set(pids) - self._known
+        self._known |= new
+        try:
+            async with self._talking:
+                for _ in range(ATTEMPTS):
+                    if self._process is None:
+                        return await self._begin()  # it is told of everybody
+                    if await self._tell(self._process, new):
+                        return None
+                raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")
+        except BaseException:
+            self.release(new)  # nobody locks them now; later somebody else may, for another reason
+            raise
+
+    def release(self, pids: Iterable[int]) -> None:
+        gone = set(pids) & self._known
+        self._known -= gone
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(b"".join(b"-%d\n" % pid for pid in gone))
+
+    async def close(self) -> None:
+        """It unlocks whom it still knows, and ends."""
+        self._known = set()
+        async with self._talking:  # never within a start: asyncio may wait for ever where one is broken off
+            process, self._process = self._process, None
+            if self._minding is not None:
+                self._minding.cancel()
+            if process is not None and process.stdin is not None:
+                process.stdin.close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), LEAVING)
+
+    async def _begin(self) -> None:
+        """Raises CardError."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._words, stdin=-1, stdout=-1, env=self._env, start_new_session=True
+            )
+        except OSError as error:
+            raise CardError(Why.FAILED, 0, f"The guardian cannot be started: {error.strerror}.") from error
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(BEGIN_SECONDS):
+                word, *why = (await process.stdout.readline()).decode().split(maxsplit=1) or ["cannot", "it has ended"]
+        except TimeoutError:
+            word, why = "cannot", [f"it was not ready within {BEGIN_SECONDS:g} s"]
+        except BaseException:
+            await _end(process)
+            raise
+        if word != "ready":
+            await _end(process)
+            raise CardError(Why.FAILED, 0, f"The guardian cannot be started: {''.join(why).strip()}.")
+        self._process = process
+        self._minding = asyncio.create_task(self._mind(process), name="guardian")
+        if not await self._tell(process, set(self._known)):
+            raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")
+
+    async def _tell(self, process: Process, pids: set[int]) -> bool:
+        """Whether it has noted them; else it is dead by now."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            async with asyncio.timeout(ANSWERS):
+                process.stdin.write(b"".join(b"+%d\n" % pid for pid in pids))
+                await process.stdin.drain()
+                await process.stdout.readexactly(len(pids))
+            return True
+        await _end(process)
+        if self._process is process:
+            self._process = None
+        return False
+
+    async def _mind(self, process: Process) -> None:
+        """Whoever is stopped is never long without a guardian."""
+        await process.wait()
+        log.warning("the guardian has ended by itself (%s)", process.returncode)
+        while self._known and self._process in (None, process):
+            try:
+                async with self._talking:
+                    if self._process is process:
+                        self._process = None
+                    if self._process is None:
+                        await self._begin()
+            except CardError as error:
+                log.error("%s It is tried again: until then nobody else is stopped for a turn.", error)
+                await asyncio.sleep(PAUSE)
+
+
+async def _end(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

@@ -1,0 +1,429 @@
+"""Plays the turns of computing on the cards: tells the core what happens, and locks and unlocks as that decides.
+
+    async with player.away(container, "moving"):     nothing of it is locked in here, and nothing will be
+
+Locking is a container's: all its processes, at once, each with a deadline. While it is stopped, new processes of it are
+locked as they are seen (`look`). What a container is asked comes one after the other (`_carry_out`), and no container
+waits for another's answer. One that cannot be stopped or let go in time is told of, takes no turns for a while, and is
+let go as soon as the driver answers.
+
+Knows containers by id and processes by pid; which of them there are, and who computes, rounds/computing.py tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.card.guardian import Guardian
+from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.core import turns as core
+from scheduler.core.turns import Mode, Rules, Standing, Turns
+from web.errors import Problem
+
+LOCK_WITHIN = 5.0  # seconds in which what a process has given to its cards must be done; guardian.c waits for it
+UNLOCK_WITHIN = 2.0  # seconds; it takes half a millisecond
+ATTEMPTS = 3  # where the worker that was asked is killed
+AGAIN = 1.0  # seconds until a process that did not answer is asked again
+HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
+REMEMBERED = 40.0  # seconds of when it was locked
+AT_ONCE = 4  # processes of one container that are stopped at a time: others' do not wait behind them
+PREPARED = 4  # workers
+CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian sees to the rest
+HUNG, FOUND = "hung", "found"  # reasons to take no turns
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Of one container. `limit`: percent of each of its cards, at most."""
+
+    gpus: tuple[str, ...]
+    weight: int = 100
+    limit: int | None = None
+    priority: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """What is played for one container. `stops`: since when it is stopped; `stopped`: when it was before."""
+
+    id: str
+    terms: Terms
+    barred: set[str] = field(default_factory=set)  # the reasons why it takes no turns now
+    locked: set[int] = field(default_factory=set)  # pids that are, or may be
+    orders: deque[core.Effect | None] = field(default_factory=deque)  # None: its new processes are to be locked
+    task: asyncio.Task[None] | None = None
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is locked, and nobody is being asked
+    stops: float | None = None
+    stopped: deque[tuple[float, float]] = field(default_factory=deque)
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    def locked_in(self, begin: float, end: float) -> float:
+        """Seconds between these two in which it was locked."""
+        spans = [*self.stopped, *([(self.stops, end)] if self.stops is not None else [])]
+        return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in spans)
+
+
+class TurnPlayer:
+    """`told` is called with a container and a sentence when it takes no turns, and with "" when it does again."""
+
+    def __init__(self, card: CardHelper, guardian: Guardian, rules: Rules) -> None:
+        self._card = card
+        self._guardian = guardian
+        self._parts: dict[str, Part] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._later: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._prepared = 0
+        self.turns = Turns(rules)
+        self.pids: Callable[[str], set[int]] = lambda container: set()
+        self.told: Callable[[str, str], None] = lambda container, why: None
+        self.why_not = "The scheduler is starting."
+
+    # ---- from outside ----
+
+    async def start(self, modes: Mapping[str, Mode]) -> None:
+        """Finds out whether this machine can do it. `modes`: of each card; all are shared where it cannot."""
+        self.why_not = await self._card.why_not()
+        if self.why_not:
+            log.info("containers cannot take turns at computing: %s", self.why_not)
+        for gpu, mode in modes.items():
+            self._tell(core.CardSeen(self.now(), gpu, Mode.SHARED if self.why_not else mode))
+
+    async def set_mode(self, gpu: str, mode: Mode) -> str:
+        """A sentence on what is so from now on. Raises Problem where there can be no turns."""
+        if mode is Mode.TURNS and self.why_not:
+            raise Problem("cannot_turn", f"Containers cannot take turns here: {self.why_not}", 409)
+        self._tell(core.CardSeen(self.now(), gpu, mode))
+        if mode is Mode.TURNS:
+            return "Containers that compute on it take turns from now on."
+        return "Containers compute on it at once from now on, as the driver pleases."
+
+    def mode(self, gpu: str) -> Mode:
+        card = self.turns.cards.get(gpu)
+        return Mode.SHARED if card is None else card.mode
+
+    def standing(self, container: str, gpu: str | None = None) -> Standing | None:
+        """Seconds since it joined, on this card or all of its; None for one that has not, or has ended."""
+        if container not in self.turns.takers:
+            return None
+        return core.standing(self.turns, container, gpu)
+
+    def join(self, terms: Mapping[str, Terms]) -> None:
+        """All containers that there are."""
+        for id_ in self._parts.keys() - terms.keys():
+            self._leave(self._parts[id_])
+        for id_, its in terms.items():
+            part = self._parts.get(id_)
+            if part is None:
+                part = self._parts[id_] = Part(id_, its)
+                part.quiet.set()
+                self._tell(core.Joined(self.now(), id_, its.gpus, its.weight, its.limit, its.priority))
+            elif part.terms != its:
+                part.terms = its
+                self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority))
+
+    def bar(self, container: str, why: str, on: bool = True) -> None:
+        """It takes no turns for this reason (or, not `on`, for this one no more), and is let go if it is stopped."""
+        if (part := self._parts.get(container)) is None or (why in part.barred) is on:
+            return
+        was = bool(part.barred)
+        (part.barred.add if on else part.barred.discard)(why)
+        if was != bool(part.barred):
+            event = core.Barred if part.barred else core.Admitted
+            self._tell(event(self.now(), container))
+
+    @contextlib.asynccontextmanager
+    async def away(self, container: str, why: str) -> AsyncIterator[None]:
+        """Within it nothing of the container is locked for a turn, and nobody is being asked about it.
+
+        A process that does not answer is not waited for any longer than for a lock.
+        """
+        self.bar(container, why)
+        try:
+            await self.settled(container)
+            yield
+        finally:
+            self.bar(container, why, on=False)
+
+    async def settled(self, container: str) -> bool:
+        """Waits until nothing of it is locked; whether that is so. Only one that is barred stays so."""
+        part = self._parts.get(container)
+        try:
+            async with asyncio.timeout(LOCK_WITHIN + UNLOCK_WITHIN):
+                if part is not None:
+                    await part.quiet.wait()
+        except TimeoutError:
+            log.warning("container %s does not answer, and something of it stays locked for now", container)
+            return False
+        return True
+
+    def see(self, computing: Mapping[str, Iterable[str]]) -> None:
+        """Who computes, and on which of its cards; none: it rests. And looks for new processes of the stopped."""
+        now = self.now()
+        events = [
+            core.Computes(now, id_, tuple(gpus)) if gpus else core.Rests(now, id_)
+            for id_, gpus in computing.items()
+            if id_ in self._parts
+        ]
+        self._tell(*events)
+        for part in self._parts.values():
+            if part.stops is not None and part.task is None and not part.barred and self.pids(part.id) - part.locked:
+                self._order(part, None)
+
+    def prepare(self, processes: int) -> None:
+        """So many may have to be stopped soon: whoever does that, and the guardian, are there by then."""
+        wanted = min(processes, PREPARED)
+        if wanted > self._prepared and not self.why_not and not self._closing:
+            self._prepared = wanted
+            self._begin(self._prepare(wanted))
+
+    async def _prepare(self, workers: int) -> None:
+        with contextlib.suppress(CardError):  # it is told when one is needed
+            await self._guardian.watch([])
+            await self._card.prepare(workers)
+
+    def has_turn(self, container: str) -> bool:
+        """And others wait for it."""
+        return container in self.turns.takers and core.standing(self.turns, container).has_turn
+
+    def yields(self, container: str) -> None:
+        """It has the turn, and seems to rest: `rests` tells a little later."""
+        self._tell(core.Yields(self.now(), container))
+
+    def rests(self, container: str) -> bool | None:
+        """Whether nothing of it was on a card when it was stopped last; None while that is not known."""
+        taker, part = self.turns.takers.get(container), self._parts.get(container)
+        if taker is None or part is None or part.task is not None or taker.yields:
+            return None
+        return not taker.where
+
+    def is_stopped(self, container: str) -> bool:
+        part = self._parts.get(container)
+        return part is not None and part.stops is not None
+
+    def free_in(self, container: str, begin: float, end: float) -> float:
+        """Seconds between these two in which it was not locked."""
+        part = self._parts.get(container)
+        return end - begin - (0.0 if part is None else part.locked_in(begin, end))
+
+    def hang(self, container: str, why: str) -> None:
+        """It takes no turns for a while, for this reason, although it was stopped."""
+        if (part := self._parts.get(container)) is not None:
+            self._hang(part, why)
+
+    def release(self, container: str) -> None:
+        """Lets go on what of it is found locked, though nobody of ours has. It takes no turns until then."""
+        if (part := self._parts.get(container)) is not None and not self.why_not:
+            self.bar(container, FOUND)
+            part.quiet.clear()
+            self._begin(self._release(part))
+
+    async def _release(self, part: Part) -> None:
+        for pid in self.pids(part.id):
+            with contextlib.suppress(CardError):
+                if await self._card.state(pid, UNLOCK_WITHIN) is State.LOCKED:
+                    part.locked.add(pid)
+        await self._until_free(part, FOUND)
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        later = list(self._later)
+        for task in later:
+            task.cancel()
+        await asyncio.gather(*later, return_exceptions=True)  # what one of them was starting is ended by then
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING):
+                await asyncio.gather(*(part.task for part in self._parts.values() if part.task is not None))
+                await asyncio.gather(*(self._unlock(part) for part in self._parts.values()))
+        await self._guardian.close()
+        await self._card.close()
+
+    @staticmethod
+    def now() -> float:
+        return time.monotonic()
+
+    # ---- the core ----
+
+    def _tell(self, *events: core.Event) -> None:
+        self.turns, effects = core.decide(self.turns, *events)
+        for effect in effects:
+            self._order(self._parts[effect.container], effect)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._closing and (when := core.wake(self.turns)) is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(when, loop.time() + 0.001), self._tick)
+
+    def _tick(self) -> None:
+        self._tell(core.Ticked(self.now()))
+
+    def _leave(self, part: Part) -> None:
+        """It has ended, and all of its processes have."""
+        del self._parts[part.id]
+        self._tell(core.Left(self.now(), part.id))
+        part.orders.clear()
+        self._guardian.release(part.locked)
+
+    # ---- one container ----
+
+    def _order(self, part: Part, order: core.Effect | None) -> None:
+        part.orders.append(order)
+        part.quiet.clear()
+        if part.task is None:
+            part.task = asyncio.create_task(self._carry_out(part), name=f"turns of {part.id}")
+
+    async def _carry_out(self, part: Part) -> None:
+        try:
+            while part.orders:
+                order = part.orders.popleft()
+                if isinstance(order, core.Go):
+                    await self._go(part)
+                elif isinstance(order, core.Stop):
+                    await self._stop(part)
+                elif part.stops is not None and not part.barred:
+                    await self._stop_more(part)
+        except Exception:
+            log.exception("container %s: its turn", part.id)
+            self._hang(part, "The scheduler failed at its turn; its log tells more.")
+            # The others do not wait for an answer. The one that was not asked for is passed over.
+            self._tell(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
+        finally:
+            part.task = None
+            if part.orders:
+                self._order(part, part.orders.pop())
+            elif not part.locked:
+                part.quiet.set()
+
+    async def _stop(self, part: Part) -> None:
+        why = "" if not part.barred and not self._closing else "It takes no turns now."
+        why = why or await self._lock(part)
+        if not why:
+            part.stops = self.now()
+            self._tell(core.Stopped(part.stops, part.id))
+            return
+        if not await self._unlock(part) or not part.barred:
+            self._hang(part, why)
+        self._tell(core.NotStopped(self.now(), part.id))
+
+    async def _stop_more(self, part: Part) -> None:
+        if why := await self._lock(part):
+            self._hang(part, why)
+
+    async def _go(self, part: Part) -> None:
+        if not await self._unlock(part):
+            self._hang(part, "It could not be let go on: it is frozen, or its driver hangs.")
+        self._tell(core.Started(self.now(), part.id))
+
+    def _hang(self, part: Part, why: str) -> None:
+        """It takes no turns for a while: what nobody can stop cannot, and the others do not wait for it."""
+        if HUNG in part.barred or part.id not in self._parts:
+            return
+        log.warning("container %s takes no turns at computing: %s", part.id, why)
+        self.told(part.id, why)
+        self.bar(part.id, HUNG)
+        self._begin(self._until_free(part, HUNG, HUNG_FOR))
+
+    async def _until_free(self, part: Part, why: str, after: float = 0.0) -> None:
+        """Asks again and again until all of it is unlocked. `after`: seconds from then until it takes turns again."""
+        while True:
+            if await self._unlock(part):
+                break
+            await asyncio.sleep(AGAIN)
+        if part.task is None and not part.orders:
+            part.quiet.set()
+        await asyncio.sleep(after)
+        if part.id in self._parts:
+            if why == HUNG:
+                self.told(part.id, "")
+            self.bar(part.id, why, on=False)
+
+    def _begin(self, what: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(what, name="turns")
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    # ---- its processes ----
+
+    async def _lock(self, part: Part) -> str:
+        """All that it has, until it has no more. Returns why that could not be, in a sentence."""
+        while new := self.pids(part.id) - part.locked:
+            part.locked |= new
+            try:
+                await self._guardian.watch(new)
+            except CardError as error:
+                part.locked -= new
+                return str(error)
+            failed = asyncio.Event()  # whoever has not been asked by then need not be
+            answers = await asyncio.gather(*(self._lock_one(part, pid, failed) for pid in new))
+            ended = {pid for pid, answer in zip(new, answers, strict=True) if answer is None}
+            part.locked -= ended
+            self._guardian.release(ended)
+            if why := next((answer for answer in answers if answer), ""):
+                return why
+            if ended == new:
+                return ""  # what has no context yet, or no more, is looked at again
+        return ""
+
+    async def _lock_one(self, part: Part, pid: int, failed: asyncio.Event) -> str | None:
+        """ "" if it is locked, None if there is nothing to lock, or why it could not be."""
+        async with part.places:
+            answer = None if failed.is_set() else await self._lock_process(pid)
+        if answer:
+            failed.set()
+        return answer
+
+    async def _lock_process(self, pid: int) -> str | None:
+        for attempt in range(ATTEMPTS):
+            try:
+                await self._card.stop(pid, LOCK_WITHIN)
+            except CardError as error:
+                if error.why is Why.NOT_THERE:
+                    return None
+                if error.why is Why.WRONG_STATE and error.state is State.LOCKED:
+                    return ""
+                if error.why is not Why.FAILED or error.state is not State.UNKNOWN or attempt == ATTEMPTS - 1:
+                    return str(error)
+            else:
+                return ""
+        return None
+
+    async def _unlock(self, part: Part) -> bool:
+        """All that may be locked; whether none is any more."""
+        pids = list(part.locked)
+        answers = await asyncio.gather(*(self._unlock_one(pid) for pid in pids))
+        free = {pid for pid, answer in zip(pids, answers, strict=True) if answer}
+        part.locked -= free
+        self._guardian.release(free)
+        if part.locked:
+            return False
+        if part.stops is not None:
+            now = self.now()
+            part.stopped.append((part.stops, now))
+            part.stops = None
+            while part.stopped and part.stopped[0][1] < now - REMEMBERED:
+                part.stopped.popleft()
+        return True
+
+    async def _unlock_one(self, pid: int) -> bool:
+        for _ in range(ATTEMPTS):
+            try:
+                await self._card.unlock(pid, UNLOCK_WITHIN)
+            except CardError as error:
+                if error.why is Why.NOT_THERE or (error.why is Why.WRONG_STATE and error.state is not State.LOCKED):
+                    return True
+                if error.why is Why.HUNG:
+                    return False
+            else:
+                return True
+        return False

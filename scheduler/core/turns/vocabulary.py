@@ -1,0 +1,177 @@
+"""What the turns are told, and what they ask for. All times are seconds on one monotonic clock.
+
+Everything may come late, twice, out of order or about somebody unknown: none of it raises. `Computes` and `Rests` may
+be told again at every look; that changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """How a card's computing is shared out."""
+
+    SHARED = "shared"  # all compute at once, as the driver pleases: nobody is stopped
+    TURNS = "turns"
+
+
+# ---- events: what happened --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CardSeen:
+    """A card appeared, or its mode changed. One that was never seen is shared."""
+
+    now: float
+    gpu: str
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A container is there, on these cards, and nothing of it is locked.
+
+    `weight` is 1 to 1000, `limit` the percent of each of its cards that it may have at most (None: no limit).
+    """
+
+    now: float
+    container: str
+    gpus: tuple[str, ...]
+    weight: int = 100
+    limit: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Its rules are others now. What it owes, and what it had of this cycle's limit, stays."""
+
+    now: float
+    container: str
+    weight: int = 100
+    limit: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """It has ended: nothing is asked for it any more."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """It wants no turn now: paused, swapped, moving, starting, suspended, hung. The shell counts the reasons.
+
+    One that is stopped, or being stopped, is let go (`Go`); once that is answered by `Started` nothing is asked for it.
+    """
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """It takes part again, and nothing of it is locked. The end of `Barred`, and of `NotStopped`."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Computes:
+    """It was seen to compute, on these of its cards; on all of them if none is named.
+
+    `part`: of the look's time, as far as it was not locked, in which it did (NVML's utilisation, 0 to 1). Less than 1
+    means something for those without a turn, and on shared cards. `seconds`: how long that time was, up to now; what a
+    container without a turn computed in it is charged. If it is 0, that is taken to go on until the next look.
+    """
+
+    now: float
+    container: str
+    gpus: tuple[str, ...] = ()
+    part: float = 1.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """It was seen not to compute, for a whole look in which nothing of it was locked."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yields:
+    """It has the turn and seems to rest: it uses no processor. Its turn ends; what is left of it stays its own.
+
+    It is stopped to make sure. If that takes no longer than QUIET, nothing of it was on the card: it rests, and is let
+    go at once. Else it waits for its next turn, at the end of the round. Of no meaning where nobody else takes turns.
+    """
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The answer to `Stop`: everything of it is locked, and what it had given to the card is done."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotStopped:
+    """The other answer to `Stop`: it could not be, and everything of it is unlocked. It is barred by this itself.
+
+    If it still computes, that counts as before, and is owed when it is admitted again.
+    """
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The answer to `Go`: nothing of it is locked any more."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed. Wanted at the latest when `wake` says; asked for nothing, it brings the figures up to date."""
+
+    now: float
+
+
+Event = (
+    CardSeen | Joined | Changed | Left | Barred | Admitted | Computes | Rests | Yields
+    | Stopped | NotStopped | Started | Ticked
+)  # fmt: skip
+
+# ---- effects: what is to be done --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Lock everything of it. Answered by `Stopped` or `NotStopped`; until then nothing else is asked for it."""
+
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Unlock everything of it. Answered by `Started`; until then nothing else is asked for it."""
+
+    container: str
+
+
+Effect = Stop | Go

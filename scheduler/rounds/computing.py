@@ -1,0 +1,260 @@
+"""Who computes: NVML's samples of each process, put beside the times in which its container was not locked.
+
+A sample says what part of the time since the last one (a sixth of a second; on some cards a whole one) a process had
+kernels on the card, and comes up to that much later. So a container is judged by what it computed of the time that was
+its own, over a little while that ends with the last sample:
+
+- one that rests is never locked. It computes once it has used more of the card than half of what would be its due (a
+  quarter, at most): below that it takes nothing from the others that they would miss, and it is served at once;
+- one that computes rests once it leaves most of its own time unused;
+- who has the turn and uses next to nothing of a processor seems to rest: whoever gives work to a card needs one for
+  that. It is stopped to make sure, which takes as long as it has work there. Where it had some (one graph that takes
+  long, waited for asleep), that is no sign for a while.
+
+Where nobody's computing comes near to filling a card, nobody needs a turn there.
+
+Looked at once a second; more often where one computes and another could, and most often where they take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from scheduler.card.turns import REMEMBERED, Terms, TurnPlayer
+from scheduler.core.turns import Mode
+from scheduler.gpus import Gpus, Work
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+
+SELDOM, OFTEN, ALWAYS = 1.0, 0.25, 0.1  # seconds between two looks
+GLANCE = 0.025  # seconds between two looks at the processor time of who has the turn
+OWN = 0.4  # seconds of its own that it is judged by: two samples and more
+LONG = 1.5  # seconds; over these who computes in bursts does little
+MUCH = 0.4  # of the time: who uses so much of the last moment need not be watched for longer
+ASLEEP = 0.05  # seconds of its turn in which it used less than STIRS of a processor
+STIRS = 0.01
+UNSURE = 60.0  # seconds in which that is no sign, once it was wrong
+LONGEST_SAMPLE = 1.0  # seconds
+LATE = 1.0  # seconds after which there would be a sample if anybody had computed
+WAKES = 0.25  # of the time: who uses more may be noticed by the others, whatever is due to it
+RESTS = 0.5  # of that again
+LEAST = 0.02  # of the time: less is nothing
+FULL = 0.8  # of a card, used by all together
+ESCAPES = 0.1  # of the time, while it is locked: what is locked computes nothing
+ESCAPED = 3  # samples in a row: a new process is locked a moment after it is seen
+LEEWAY, TINY = 0.2, 1e-6  # seconds: by which a sample may be of an earlier time; that are none
+STATE = "state"  # a reason to take no turns: the container's own
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a container has computed on a card: spans of time (monotonic seconds) and the part of each."""
+
+    spans: deque[tuple[float, float, float]] = field(default_factory=deque)
+    computes: bool = False
+    since: float = 0.0  # when that was seen
+    asleep: float | None = None  # when its processor time said so, until that is looked into
+    unsure: float = 0.0  # until then that is no sign
+    escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
+
+    def note(self, begin: float, end: float, part: float) -> None:
+        self.spans.append((begin, end, min(1.0, part)))
+        while self.spans[0][1] < end - REMEMBERED:
+            self.spans.popleft()
+
+    def busy(self, begin: float, end: float) -> float:
+        """Seconds."""
+        total = 0.0
+        for since, to, part in reversed(self.spans):
+            if to <= begin:
+                break
+            total += part * max(0.0, min(end, to) - max(begin, since))
+        return total
+
+
+class Computing:
+    """Tells the player who there is, who may take turns, and who computes.
+
+    `escaped` is called with a container that computes although it is stopped.
+    """
+
+    def __init__(self, gpus: Gpus, broker: Broker, player: TurnPlayer) -> None:
+        self._gpus = gpus
+        self._broker = broker
+        self._player = player
+        self._seen: dict[tuple[str, str], Seen] = {}
+        self._last: dict[str, float] = {}  # GPU → the end of its last sample
+        self._used: dict[str, tuple[float, float]] = {}  # who has the turn → when, and processor time by then
+        self.escaped: Callable[[str], None] = lambda container: None
+        player.pids = self.pids
+
+    def pids(self, container: str) -> set[int]:
+        """Host pids of all its processes that may compute."""
+        tenant = self._broker.tenants.get(container)
+        return set() if tenant is None else tenant.pids
+
+    async def run(self) -> None:
+        while True:
+            pause = self._pause()
+            for _ in range(round(ALWAYS / GLANCE) if pause == ALWAYS else 0):
+                await asyncio.sleep(GLANCE)
+                self._glance()
+            await asyncio.sleep(0 if pause == ALWAYS else pause)
+            await self.look()
+
+    def changed(self, tenant: Tenant) -> None:
+        """Its weight, limit or priority; or that it may take turns, or may not."""
+        self.meet()
+
+    async def look(self) -> None:
+        self.meet()
+        if self._player.why_not:
+            return
+        work = await self._gpus.work(self._gpus.cards)
+        ahead = time.time() - self._player.now()
+        owners = {pid: tenant.id for tenant in self._broker.tenants.values() for pid in tenant.pids}
+        for gpu, samples in work.items():
+            self._note(gpu, samples, owners, ahead)
+        computing: dict[str, list[str]] = {}
+        for tenant in self._present():
+            computing[tenant.id] = []
+        for gpu in self._gpus.cards:
+            for id_ in self._judge(gpu):
+                computing[id_].append(gpu)
+        self._player.see(computing)
+
+    def _present(self) -> list[Tenant]:
+        return [tenant for tenant in self._broker.tenants.values() if not tenant.finished]
+
+    def meet(self) -> None:
+        """The player knows all that there are, and who may take turns."""
+        tenants = self._present()
+        self._player.join({
+            tenant.id: Terms(tuple(tenant.quota), tenant.compute_weight, tenant.compute_limit, tenant.priority)
+            for tenant in tenants
+        })  # fmt: skip
+        for tenant in tenants:
+            self._player.bar(tenant.id, STATE, _takes_no_turns(tenant))
+
+    def _note(self, gpu: str, samples: list[Work], owners: Mapping[int, str], ahead: float) -> None:
+        """`ahead`: of the monotonic clock, seconds."""
+        last = self._last.get(gpu, 0.0)
+        for at in sorted({sample.at for sample in samples}):
+            end = at - ahead
+            begin = max(last, end - LONGEST_SAMPLE)
+            parts: dict[str, float] = {}
+            for sample in samples:
+                if sample.at == at and (owner := owners.get(sample.pid)):
+                    parts[owner] = parts.get(owner, 0.0) + sample.part
+            for owner, part in parts.items():
+                self._seen.setdefault((owner, gpu), Seen()).note(begin, end, part)
+            for (owner, where), seen in self._seen.items():
+                if where == gpu and self._player.free_in(owner, begin - LEEWAY, end) < TINY:
+                    self._look_for_escape(owner, seen, parts.get(owner, 0.0))
+            last = end
+        self._last[gpu] = last
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] in self._broker.tenants}
+
+    def _look_for_escape(self, owner: str, seen: Seen, part: float) -> None:
+        """All of it was locked. But any process of a container may let another go: the driver asks for no right."""
+        seen.escapes = seen.escapes + 1 if part >= ESCAPES else 0
+        if seen.escapes == ESCAPED:
+            seen.escapes = 0
+            self.escaped(owner)
+            self._player.hang(owner, "It went on computing while it was stopped: a process of it lets it go.")
+
+    def _glance(self) -> None:
+        """Whether who has a turn makes use of it."""
+        now, used = self._player.now(), {}
+        for tenant in self._present():
+            its = [seen for (id_, _), seen in self._seen.items() if id_ == tenant.id and seen.computes]
+            if not its or not self._player.has_turn(tenant.id) or any(now < seen.unsure for seen in its):
+                continue
+            used[tenant.id] = now, sum(map(_processor_time, self.pids(tenant.id)))
+            at, before = self._used.get(tenant.id, used[tenant.id])
+            if used[tenant.id][1] - before >= STIRS * max(now - at, ASLEEP):
+                continue
+            used[tenant.id] = at, before
+            if now - at >= ASLEEP:
+                self._player.yields(tenant.id)
+                for seen in its:
+                    seen.asleep = now
+                del used[tenant.id]
+        self._used = used
+
+    def _judge(self, gpu: str) -> list[str]:
+        """Who of the card's containers computes there."""
+        its = {tenant: seen for tenant in self._present() if (seen := self._seen.get((tenant.id, gpu)))}
+        end = max(self._last[gpu], self._player.now() - LATE)
+        parts = {tenant: self._part(tenant, seen, end) for tenant, seen in its.items()}
+        full = sum(part for part in parts.values() if part is not None) >= FULL
+        before = {tenant for tenant, seen in its.items() if seen.computes}
+        there = before | {tenant for tenant, part in parts.items() if part is not None and part >= LEAST}
+        for tenant, seen in its.items():
+            due = tenant.compute_weight / sum(each.compute_weight for each in there | {tenant})
+            least = min(WAKES, due / 2, (tenant.compute_limit or 100) / 200)
+            needed = full or tenant.compute_limit is not None or not before - {tenant}
+            self._check(tenant, seen)
+            part = parts[tenant]
+            if not seen.computes and needed:
+                lately = seen.busy(max(end - LONG, seen.since), end) / LONG
+                seen.computes = lately >= least or (part is not None and part >= max(MUCH, least))
+            elif seen.computes and part is not None:
+                seen.computes = part >= RESTS * least
+            else:
+                continue
+            if seen.computes != (tenant in before):
+                seen.since = end
+        return [tenant.id for tenant, seen in its.items() if seen.computes]
+
+    def _part(self, tenant: Tenant, seen: Seen, end: float) -> float | None:
+        """Of its own time, lately, in which it computed; None while that is too little."""
+        window = OWN
+        while (own := self._player.free_in(tenant.id, end - window, end)) < OWN:
+            window *= 1.25
+            if window > REMEMBERED:
+                return None
+        return seen.busy(end - window, end) / own if end - window >= seen.since else None
+
+    def _check(self, tenant: Tenant, seen: Seen) -> None:
+        """Was it right that it slept, and rests? The core has had it stopped to see that."""
+        if seen.asleep is not None and (rests := self._player.rests(tenant.id)) is not None:
+            now, seen.asleep = self._player.now(), None
+            if rests:
+                seen.computes, seen.since = False, now
+            else:
+                seen.unsure = now + UNSURE
+
+    def _pause(self) -> float:
+        """Seconds until the next look."""
+        most = 0
+        for gpu in self._gpus.cards:
+            if self._player.mode(gpu) is Mode.SHARED:
+                continue
+            there = [tenant for tenant in self._present() if gpu in tenant.quota and tenant.sessions]
+            computing = [t for t in there if (seen := self._seen.get((t.id, gpu))) and seen.computes]
+            if len(computing) > 1 or any(tenant.compute_limit is not None for tenant in computing):
+                most = 2
+            elif computing and len(there) > 1:
+                most = max(most, 1)
+            if most:
+                self._player.prepare(len(there))
+        return (SELDOM, OFTEN, ALWAYS)[most]
+
+
+def _takes_no_turns(tenant: Tenant) -> bool:
+    return bool(
+        tenant.paused or tenant.swap or tenant.killed or tenant.started_at is None or tenant.suspended_since is not None
+    )
+
+
+def _processor_time(pid: int) -> float:
+    """Seconds that all threads of a process have used so far. By the clock that clock_getcpuclockid(3) names."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:  # it has ended
+        return 0.0

@@ -1,0 +1,61 @@
+/* What runs on the card, as PTX text. */
+#include "driver.h"
+
+/* complement(data, words) turns over every bit of `words` 64-bit words.
+ *
+ * compute(rounds, nanoseconds) multiplies and adds, so many rounds in each thread. The second number is how long that
+ * is meant to take: a real card does not look at it, the simulated one does nothing else. The sum is never −1, but the
+ * compiler cannot know, and so it leaves nothing out. */
+const char KERNELS[] = ".version 6.0\n"
+                       ".target sm_50\n"
+                       ".address_size 64\n"
+                       ".visible .entry complement(.param .u64 data, .param .u64 words)\n"
+                       "{\n"
+                       "    .reg .pred %p<2>;\n"
+                       "    .reg .b32 %r<4>;\n"
+                       "    .reg .b64 %rd<9>;\n"
+                       "    ld.param.u64 %rd1, [data];\n"
+                       "    ld.param.u64 %rd2, [words];\n"
+                       "    mov.u32 %r1, %ctaid.x;\n"
+                       "    mov.u32 %r2, %ntid.x;\n"
+                       "    mov.u32 %r3, %tid.x;\n"
+                       "    cvt.u64.u32 %rd7, %r3;\n"
+                       "    mul.wide.u32 %rd8, %r1, %r2;\n"
+                       "    add.s64 %rd3, %rd8, %rd7;\n"
+                       "    setp.ge.u64 %p1, %rd3, %rd2;\n"
+                       "    @%p1 bra DONE;\n"
+                       "    cvta.to.global.u64 %rd4, %rd1;\n"
+                       "    shl.b64 %rd5, %rd3, 3;\n"
+                       "    add.s64 %rd4, %rd4, %rd5;\n"
+                       "    ld.global.u64 %rd6, [%rd4];\n"
+                       "    not.b64 %rd6, %rd6;\n"
+                       "    st.global.u64 [%rd4], %rd6;\n"
+                       "DONE:\n"
+                       "    ret;\n"
+                       "}\n"
+                       ".visible .entry compute(.param .u64 rounds, .param .u64 nanoseconds)\n"
+                       "{\n"
+                       "    .reg .pred %p<3>;\n"
+                       "    .reg .b32 %r<2>;\n"
+                       "    .reg .f32 %f<5>;\n"
+                       "    .reg .b64 %rd<2>;\n"
+                       "    ld.param.u64 %rd1, [rounds];\n"
+                       "    mov.u32 %r1, %tid.x;\n"
+                       "    cvt.rn.f32.u32 %f1, %r1;\n"
+                       "    mov.f32 %f2, 0f3F7FFFFF;\n" /* a little less than 1 */
+                       "    mov.f32 %f3, 0f3F800000;\n" /* 1 */
+                       "    mov.f32 %f4, 0fBF800000;\n" /* −1 */
+                       "ROUND:\n"
+                       "    setp.eq.u64 %p1, %rd1, 0;\n"
+                       "    @%p1 bra DONE;\n"
+                       "    fma.rn.f32 %f1, %f1, %f2, %f3;\n"
+                       "    fma.rn.f32 %f1, %f1, %f2, %f3;\n"
+                       "    fma.rn.f32 %f1, %f1, %f2, %f3;\n"
+                       "    fma.rn.f32 %f1, %f1, %f2, %f3;\n"
+                       "    sub.u64 %rd1, %rd1, 1;\n"
+                       "    bra ROUND;\n"
+                       "DONE:\n"
+                       "    setp.eq.f32 %p2, %f1, %f4;\n"
+                       "    @%p2 trap;\n"
+                       "    ret;\n"
+                       "}\n";

@@ -1,0 +1,335 @@
+"""`gpushare doctor`: each thing that can be made untrue here is, and is told with what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from django.db import DatabaseError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.utils import timezone
+
+from appliance.doctor import CHECKS, cards, examine, host, services
+from appliance.doctor.finding import Finding, State
+from scheduler import gpus
+from tests.support.appliance import ROOT
+from tests.support.machine import make_node
+from tests.support.site import Site, running_site
+from tests.support.slapd import SLAPD, running_slapd
+
+pytestmark = pytest.mark.django_db
+
+
+def one(check: Callable[[], Iterator[Finding]], state: State = State.WRONG) -> Finding:
+    """The one finding that is not fine. It says what it means and what to do."""
+    (found,) = [each for each in check() if each.state != State.FINE]
+    assert found.state == state, found
+    assert found.means
+    assert found.do
+    return found
+
+
+def is_fine(check: Callable[[], Iterator[Finding]]) -> bool:
+    return all(each.state == State.FINE for each in check())
+
+
+@pytest.fixture
+def home(settings) -> Iterator[Path]:
+    """As short as sockets need it."""
+    with TemporaryDirectory(prefix="gs-", dir="/tmp") as folder:
+        settings.GPUSHARE_HOME = Path(folder)
+        yield settings.GPUSHARE_HOME
+
+
+# ---- the host ----
+
+
+def test_a_missing_shim(settings, tmp_path):
+    settings.GPUSHARE_BUILD = tmp_path
+    assert "libgpushare.so" in one(host.versions).found
+
+
+def test_a_home_that_is_open_to_everybody(home):
+    assert is_fine(host.home)
+    home.chmod(0o755)
+    assert f"chmod o= {home}" in one(host.home).do
+
+
+def test_a_home_that_cannot_be_written(settings):
+    settings.GPUSHARE_HOME = Path("/proc/self/task")
+    assert one(host.home).check == "home"
+    assert one(host.sockets).check == "sockets"
+
+
+def test_sockets_work_however_deep_the_home_is(home, settings):
+    settings.GPUSHARE_HOME = home / ("d" * 100)
+    settings.GPUSHARE_HOME.mkdir()
+    assert is_fine(host.sockets)
+
+
+def test_a_user_who_is_not_root(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "1000" in one(host.rights, State.NOTE).found
+
+
+@pytest.mark.parametrize(("free", "state"), [(2 << 30, State.NOTE), (100 << 20, State.WRONG)])
+def test_a_disk_that_is_nearly_full(home, monkeypatch, free, state):
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free, "total": 100 << 30}))
+    assert "free at GPUSHARE_HOME" in one(host.disk, state).found
+
+
+def test_a_clock_that_was_set_back():
+    make_node(seen_at=timezone.now() + timedelta(hours=2))
+    assert "in the future" in one(host.clock).found
+
+
+def test_few_descriptors(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 1024))
+    assert "1024" in one(host.descriptors, State.NOTE).found
+
+
+def test_a_pid_namespace_of_its_own():
+    code = "import django; django.setup(); from appliance.doctor import host; print(*host.pid_namespace())"
+    environ = os.environ | {"DJANGO_SETTINGS_MODULE": "appliance.settings"}
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environ).stdout
+    assert "not the host's PID namespace" in told
+    assert "--pid=host" in told
+
+
+def test_control_groups_that_are_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "CGROUPS", tmp_path)
+    assert "no control groups" in one(host.cgroups, State.NOTE).found
+    (tmp_path / "cgroup.controllers").touch()
+    assert "version 2" in next(host.cgroups()).found
+
+
+def test_huge_pages_matter_where_memory_is_swapped(monkeypatch, tmp_path, settings):
+    monkeypatch.setattr(host, "HUGE_PAGES", tmp_path / "enabled")
+    host.HUGE_PAGES.write_text("always [madvise] never")
+    settings.GPUSHARE_SWAP_MEMORY = None
+    assert "always" in one(host.huge_pages, State.NOTE).do
+    settings.GPUSHARE_SWAP_MEMORY = 0
+    assert is_fine(host.huge_pages)
+    settings.GPUSHARE_SWAP_MEMORY = None
+    host.HUGE_PAGES.write_text("[always] madvise never")
+    assert is_fine(host.huge_pages)
+
+
+# ---- GPUs and Docker ----
+
+
+@pytest.mark.parametrize(("wanted", "state"), [("nvidia", State.WRONG), ("auto", State.NOTE)])
+def test_a_host_without_a_driver(settings, wanted, state):
+    settings.GPUSHARE_GPUS = wanted
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("this host has one")
+    assert "nvidia-smi" in one(cards.driver, state).do
+
+
+def test_the_simulated_card_that_stands_in_for_a_gpu_needs_no_access_to_one(settings, monkeypatch):
+    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE = "auto", "docker"
+    monkeypatch.setattr(gpus, "real_cards", lambda: 0)
+    monkeypatch.setattr(cards, "_ask_docker", lambda address: ({"Runtimes": {}}, []))
+    assert is_fine(cards.gpu_access)
+
+
+def test_gpus_that_the_scheduler_does_not_know(settings):
+    settings.GPUSHARE_GPUS = "nvidia:6GiB"
+    assert "nvidia:cap=6GiB" in one(cards.driver).found
+
+
+@pytest.mark.parametrize(("engine", "state"), [("docker", State.WRONG), ("auto", State.NOTE)])
+def test_a_docker_that_is_away(settings, tmp_path, engine, state):
+    settings.GPUSHARE_DOCKER_HOST, settings.GPUSHARE_ENGINE = f"unix://{tmp_path}/none.sock", engine
+    assert "systemctl start docker" in one(cards.docker, state).do
+
+
+def test_what_is_not_used_is_not_missed(settings):
+    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE = "sim:1x1GiB", "process"
+    assert all(is_fine(check) for check in (cards.driver, cards.docker, cards.gpu_access))
+    assert all(is_fine(check) for check in (services.redis, services.proxy, services.ldap, services.oidc))
+
+
+def test_a_card_that_stands_in_needs_no_way_into_containers(settings, monkeypatch):
+    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE = "auto", "docker"
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("this host has a driver")
+    assert is_fine(cards.gpu_access)
+
+
+def test_docker_without_nvidias_runtime(settings, monkeypatch):
+    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE, settings.GPUSHARE_GPU_ACCESS = "nvidia", "docker", "runtime"
+    monkeypatch.setattr(cards, "_ask_docker", lambda address: ({"Runtimes": {"runc": {}}}, []))
+    assert "nvidia-ctk runtime configure" in one(cards.gpu_access).do
+
+
+# ---- services ----
+
+
+def test_a_database_that_lacks_this_release_and_one_of_a_newer(transactional_db):
+    assert is_fine(services.database)
+    recorder = MigrationRecorder(connection)
+    recorder.record_applied("web", "0999_from_the_future")
+    try:
+        assert "0999_from_the_future" in one(services.database).found
+    finally:
+        recorder.record_unapplied("web", "0999_from_the_future")
+    last = sorted(name for app, name in recorder.applied_migrations() if app == "web")[-1]
+    recorder.record_unapplied("web", last)
+    try:
+        assert "manage.py migrate" in one(services.database, State.NOTE).do
+    finally:
+        recorder.record_applied("web", last)
+
+
+def test_a_database_that_does_not_answer(monkeypatch):
+    def away(*_):
+        raise DatabaseError("connection refused")
+
+    monkeypatch.setattr(services, "MigrationExecutor", away)
+    assert "DATABASE_URL" in one(services.database).do
+
+
+def test_redis_that_is_away(settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    assert "REDIS_URL" in one(services.redis).do
+
+
+def test_a_scheduler_that_is_silent_or_has_lost_its_engine(settings):
+    assert "so far" in one(services.scheduler, State.NOTE).found
+    node = make_node(name=settings.GPUSHARE_NODE, engine_error="Docker is away.")
+    assert "Docker is away." in one(services.scheduler).found
+    node.engine_error, node.cannot_swap = "", "The driver is too old."
+    node.save()
+    assert "too old" in one(services.scheduler, State.NOTE).found
+
+
+class _Stranger(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b'{"status": "ok"}' if self.path == "/healthz" and self.server.answers else b"hello"  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[ThreadingHTTPServer]:
+    """A web server that is not ours; with `answers` it passes for a proxy that leads nothing but /healthz to us."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
+        server.answers = False  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_port_that_somebody_else_has(settings, stranger):
+    settings.HOST, settings.PORT = "127.0.0.1", stranger.server_port
+    assert "Somebody else listens" in one(services.port).found
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        settings.PORT = free.getsockname()[1]
+    assert is_fine(services.port)
+    settings.HOST = "192.0.2.1"
+    assert "an address of this host" in one(services.port).do
+
+
+def test_a_proxy_that_is_away_leads_elsewhere_or_passes_no_websockets(settings, stranger):
+    settings.GPUSHARE_TRUSTED_PROXIES = ["127.0.0.1"]
+    settings.CSRF_TRUSTED_ORIGINS = ["http://127.0.0.1:1"]
+    assert "does not answer" in one(services.proxy).found
+    settings.CSRF_TRUSTED_ORIGINS = [f"http://127.0.0.1:{stranger.server_port}"]
+    assert "not as the appliance" in one(services.proxy).found
+    stranger.answers = True
+    assert "passes no WebSocket on" in one(services.proxy).found
+
+
+@pytest.fixture
+def site(tmp_path: Path, django_db_blocker, transactional_db) -> Iterator[Site]:
+    with running_site(tmp_path, django_db_blocker, GPUSHARE_ALLOWED_HOSTS="127.0.0.1") as site:
+        yield site
+
+
+def test_an_appliance_that_is_reached_through_its_name_and_through_one_it_does_not_know(settings, site):
+    settings.HOST, settings.PORT = "127.0.0.1", int(site.url.rpartition(":")[2])
+    settings.ALLOWED_HOSTS = ["127.0.0.1"]
+    for settings.HOST in ("0.0.0.0", "127.0.0.1"):
+        assert "The appliance answers" in next(services.port()).found
+    settings.GPUSHARE_TRUSTED_PROXIES = ["127.0.0.1"]
+    settings.CSRF_TRUSTED_ORIGINS = [site.url]
+    assert is_fine(services.proxy), list(services.proxy())
+    settings.CSRF_TRUSTED_ORIGINS = [f"http://localhost:{settings.PORT}"]
+    assert "does not know that name" in one(services.proxy).found
+    settings.CSRF_TRUSTED_ORIGINS = [site.url]
+    settings.GPUSHARE_TRUSTED_PROXIES = []
+    assert "GPUSHARE_TRUSTED_PROXIES" in one(services.proxy, State.NOTE).found
+
+
+@pytest.mark.skipif(SLAPD is None, reason="needs slapd")
+def test_a_directory_that_does_not_let_us_in(settings, tmp_path):
+    directory = pytest.importorskip("appliance.directory")
+    pytest.importorskip("django_auth_ldap", reason="needs the extra 'signin'")
+    with running_slapd(tmp_path) as url:
+        given = {"GPUSHARE_LDAP_URL": url, "GPUSHARE_LDAP_PEOPLE": "dc=lab",
+                 "GPUSHARE_LDAP_BIND_DN": "cn=reader,dc=lab", "GPUSHARE_LDAP_BIND_PASSWORD": "reads"}  # fmt: skip
+        settings.LDAP = directory.ldap(given)
+        assert is_fine(services.ldap)
+        settings.LDAP = directory.ldap(given | {"GPUSHARE_LDAP_BIND_PASSWORD": "wrong"})
+        assert "Invalid credentials" in one(services.ldap).found
+
+
+def test_a_provider_that_is_away_or_says_that_it_has_no_such_page(settings, stranger):
+    url = f"http://127.0.0.1:{stranger.server_port}/authorize"
+    settings.OIDC = {"OIDC_OP_AUTHORIZATION_ENDPOINT": url, "OIDC_OP_TOKEN_ENDPOINT": "http://127.0.0.1:1/token"}
+    assert "http://127.0.0.1:1/token does not answer" in one(services.oidc).found
+
+
+# ---- the whole ----
+
+
+def test_a_check_that_fails_itself_is_told_as_wrong():
+    def broken() -> Iterator[Finding]:
+        raise ZeroDivisionError("by nothing")
+        yield
+
+    (found,) = examine((broken,))
+    assert found.state == State.WRONG
+    assert "ZeroDivisionError: by nothing" in found.found
+
+
+def test_the_command_says_it_as_text_and_as_json_and_by_its_exit_code(home):
+    environ = {**os.environ, "GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x1GiB", "PORT": "0",
+               "GPUSHARE_ENGINE": "process", "GPUSHARE_SWAP_MEMORY": "0"}  # fmt: skip
+    environ.pop("DATABASE_URL", None)
+
+    def doctor(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        code = "from appliance.cli import main; main()"
+        command = [sys.executable, "-c", code, "doctor", *words]
+        return subprocess.run(command, cwd=ROOT, env=environ | more, capture_output=True, text=True, check=False)
+
+    healthy = doctor("--json")
+    assert healthy.returncode == 0, healthy.stdout
+    told = json.loads(healthy.stdout)
+    assert told["ok"] is True
+    assert {each["check"] for each in told["findings"]} == {check.__name__ for check in CHECKS}
+    ill = doctor(REDIS_URL="redis://127.0.0.1:1/0")
+    assert ill.returncode == 1
+    assert "BAD  redis: Redis does not answer" in ill.stdout
+    assert "     → Start it, or look at REDIS_URL." in ill.stdout
+    assert "1 wrong" in ill.stdout

@@ -1,0 +1,153 @@
+"""Whoever stops a process for a turn may die at any moment, and so may any two of the three that know of it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing.connection
+import os
+import signal
+import sys
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from scheduler.card.guardian import Guardian
+from scheduler.card.helper import CardError, CardHelper, State
+from tests.support.card import BUILD, Card
+from tests.support.eventually import eventually, until
+from tests.support.program import Program
+
+LONG = 30.0
+SOON = 1.0  # seconds in which everybody goes on
+PARTS = ("scheduler", "helper", "guardian")
+GUARDIAN = BUILD / "guardian"
+
+
+def program(card: Card) -> Program:
+    program = Program(card, card.env())
+    program("cuInit", 0)
+    program("cuCtxSetCurrent", program.new("cuDevicePrimaryCtxRetain", 0))
+    return program
+
+
+class Stopper:
+    """stopper.py, which has stopped these processes. `pids`: of scheduler, helper and guardian."""
+
+    def __init__(self, card: Card, *programs: Program) -> None:
+        words = [sys.executable, "-m", "tests.card.stopper", str(GUARDIAN), str(card.path.with_name("lock"))]
+        self.process = card.popen([*words, *(str(each.pid) for each in programs)], stdin=-1, stdout=-1)
+        assert self.process.stdout is not None
+        guardian, *workers = map(int, self.process.stdout.readline().split())
+        self.pids = {"scheduler": [self.process.pid], "helper": workers, "guardian": [guardian]}
+
+    def kill(self, *parts: str) -> None:
+        for part in parts:
+            for pid in self.pids[part]:
+                os.kill(pid, signal.SIGKILL)
+
+
+async def all_go_on(helper: CardHelper, *programs: Program) -> float:
+    """Seconds until none is locked."""
+    begun = time.monotonic()
+    for each in programs:
+        while await helper.state(each.pid, LONG) is not State.RUNNING:
+            assert time.monotonic() < begun + LONG, "it stays locked"
+            await asyncio.sleep(0.005)
+    return time.monotonic() - begun
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "killed", [those for size in (1, 2) for those in combinations(PARTS, size) if "scheduler" in those], ids="+".join
+)
+async def test_all_go_on_when_who_stopped_them_is_killed(card: Card, helper: CardHelper, killed: list[str]) -> None:
+    programs = [program(card) for _ in range(3)]
+    stopper = Stopper(card, *programs)
+    assert [await helper.state(each.pid, LONG) for each in programs] == [State.LOCKED] * 3
+    stopper.kill(*killed)
+    assert await all_go_on(helper, *programs) < SOON
+    until(lambda: all(ended(pid) for pids in stopper.pids.values() for pid in pids))
+
+
+async def test_a_guardian_and_a_helper_that_are_killed_leave_it_to_the_scheduler(
+    card: Card,
+    helper: CardHelper,
+) -> None:
+    one = program(card)
+    stopper = Stopper(card, one)
+    stopper.kill("helper", "guardian")
+    assert await helper.state(one.pid, LONG) is State.LOCKED
+    assert stopper.process.communicate("go on\n", LONG)[0] == "all go on\n"
+    assert await helper.state(one.pid, LONG) is State.RUNNING
+
+
+async def test_a_killed_guardian_is_followed_by_one_that_knows_everybody(
+    card: Card,
+    helper: CardHelper,
+    tmp_path: Path,
+) -> None:
+    one = program(card)
+    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    await guardian.watch([one.pid])
+    first = guardian.pid
+    assert first is not None
+    await helper.stop(one.pid, LONG)
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: guardian.pid not in (None, first))
+    await guardian.watch([one.pid])  # it is ready
+    await guardian.close()
+    assert await all_go_on(helper, one) < SOON
+
+
+async def test_a_lock_that_is_done_only_after_the_scheduler_is_gone_is_undone_too(
+    card: Card,
+    helper: CardHelper,
+    tmp_path: Path,
+) -> None:
+    one = program(card)
+    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    await guardian.watch([one.pid])
+    await guardian.close()
+    await helper.lock(one.pid, LONG)  # a worker that was asked by who is gone, and killed itself
+    assert await all_go_on(helper, one) < SOON
+
+
+async def test_one_that_is_frozen_holds_up_nobody_else_and_goes_on_when_it_is_thawed(
+    card: Card,
+    helper: CardHelper,
+) -> None:
+    frozen, other = program(card), program(card)
+    stopper = Stopper(card, frozen, other)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    stopper.kill("scheduler", "helper")
+    assert await all_go_on(helper, other) < SOON
+    os.kill(frozen.pid, signal.SIGCONT)
+    assert await all_go_on(helper, frozen) < SOON
+
+
+async def test_no_signal_but_sigkill_ends_a_guardian_and_the_next_waits_for_it(card: Card, tmp_path: Path) -> None:
+    first, second = [card.popen([str(GUARDIAN), str(tmp_path / "lock")], stdin=-1, stdout=-1) for _ in "12"]
+    ready = multiprocessing.connection.wait([first.stdout, second.stdout], LONG)
+    assert len(ready) == 1
+    holder, waiter = (first, second) if ready == [first.stdout] else (second, first)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        holder.send_signal(number)
+    assert not multiprocessing.connection.wait([waiter.stdout], 0.1)
+    assert holder.communicate("", LONG)[0] == "ready\n"
+    assert holder.returncode == 0
+    assert waiter.stdout is not None
+    assert waiter.stdout.readline() == "ready\n"
+
+
+async def test_without_the_drivers_calls_there_is_none_and_it_says_so(card: Card, tmp_path: Path) -> None:
+    guardian = Guardian(GUARDIAN, tmp_path / "lock", {"LD_LIBRARY_PATH": str(tmp_path)})
+    with pytest.raises(CardError, match=r"The guardian cannot be started: .*libcuda"):
+        await guardian.watch([1])

@@ -1,0 +1,88 @@
+"""The commands that ask one question, against a real appliance."""
+
+import json
+
+import pytest
+
+import appliance as product
+from tests.cli.support import gpushare
+from tests.support.appliance import until
+
+
+@pytest.fixture
+def shell(appliance):
+    """Runs one command line, logged in."""
+    return lambda *words, **more: gpushare(*words, environ=appliance.environ, **more)
+
+
+def test_the_version():
+    assert gpushare("--version").stdout == f"gpushare {product.VERSION}\n"
+
+
+def test_whoami_tells_the_allowance_and_what_of_it_is_in_use(appliance, shell):
+    appliance.launch("sleep", "60", gpu_memory="256MiB")
+    who, _, memory, containers, _ = shell("whoami").stdout.splitlines()
+    assert who.startswith("admin (admin) on http://")
+    assert memory.split() == ["GPU", "memory", "256", "MiB", "-"]
+    assert containers.split() == ["containers", "1", "-"]
+    assert json.loads(shell("whoami", "--json").stdout)["username"] == "admin"
+
+
+def test_the_policy_is_told_and_set(shell):
+    for name in ("fair", "fifo"):  # the latter is how this appliance began
+        done = shell("policy", name)
+        assert (done.returncode, name in done.stdout) == (0, True)
+        until(lambda: f"*  {name} " in shell("policy").stdout)  # noqa: B023 - called in this round
+    assert shell("policy", "nonsense").returncode == 1
+
+
+def test_a_forecast_launches_nothing(appliance, shell):
+    assert "fit" in shell("forecast", "--gpu-memory", "1GiB").stdout
+    assert shell("forecast", "--gpu-memory", "64MiB", "--gpus", "9").returncode == 1
+    assert appliance.containers() == []
+    appliance.launch("sleep", "60", gpu_memory="900MiB", guaranteed=True)
+    assert shell("forecast", "--gpu-memory", "1GiB").stdout.startswith("GPU 0 lacks ")
+
+
+def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, start):
+    for name, code in (("three", "3"), ("none", "0")):
+        appliance.launch("sh", "-c", f"exit {code}", name=name)
+    done = shell("wait", "none", "three")
+    assert (done.stdout, done.returncode) == ("0\n3\n", 3)
+    made = appliance.launch("sleep", "60", name="long")
+    waiting = start("wait", "long", environ=appliance.environ)
+    until(lambda: appliance.api("GET", f"containers/{made['id']}/")["state"] == "running", within=30)
+    shell("kill", "long")
+    assert waiting.communicate(timeout=30)[0] == "137\n"
+    assert waiting.returncode == 137
+
+
+def test_ps_filters(appliance, shell):
+    appliance.launch("sleep", "60", name="one")
+    shell("run", "--name", "two", "local", "sh", "-c", "exit 3")
+    assert names(shell("ps", "-f", "name=one")) == ["one"]
+    assert names(shell("ps", "-f", "owner=nobody")) == []
+    assert "two" in names(shell("ps", "-f", "state=failed"))
+    assert names(shell("ps", "-f", "state=failed", "-f", "name=one")) == []
+    for wrong in ("nonsense=1", "name", "state=nonsense"):
+        done = shell("ps", "--filter", wrong)
+        assert done.returncode != 0, wrong
+        assert done.stderr.count("\n") == 1
+    assert '--filter: "nonsense" is none of created, running, ' in done.stderr
+    assert names(shell("ps", "-f", "gpu=0")) == ["one"]
+    assert shell("ps", "-f", "gpu=7").stderr == "gpushare: no GPU 7: gpushare gpus lists them\n"
+
+
+def names(done):
+    return [row.split()[1] for row in done.stdout.splitlines()[1:]]
+
+
+def test_a_password_from_a_pipe(appliance, tmp_path):
+    config = {"GPUSHARE_CONFIG": str(tmp_path)}
+    words = ("login", appliance.url, "--user", "admin", "--password-stdin")
+    password = appliance.environ["GPUSHARE_TOKEN"]
+    assert "as admin" in gpushare(*words, environ=config, stdin=password + "\n").stdout
+    refused = gpushare(*words, environ=config, stdin="wrong\n")
+    assert refused.returncode == 1
+    alone = gpushare("login", appliance.url, "--password-stdin", environ=config, stdin="x\n")
+    assert "--password-stdin needs --user" in alone.stderr

@@ -1,0 +1,144 @@
+"""What needs somebody now: there as long as it is so, and gone when it is not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tests.support import rows
+from tests.support.people import client_for
+from tests.support.site import person
+from web.models import Claim, Container, Gpu, Node
+from web.services import attention
+
+pytestmark = pytest.mark.django_db
+
+
+def told():
+    return [(item.kind.value, item.person) for item in attention.items()]
+
+
+def message_of(kind):
+    (found,) = [item.message for item in attention.items() if item.kind == kind]
+    return found
+
+
+@pytest.fixture
+def card():
+    return rows.gpu()
+
+
+@pytest.fixture
+def ann():
+    return person("ann", "user")
+
+
+def test_while_all_is_well_there_is_nothing(card, ann):
+    rows.container("train", ann, card, quota=2, used=1)
+    rows.container("short-wait", ann, card, suspended_since=rows.ago(30))
+    rows.container("idle-and-alone", ann, rows.gpu(1), quota=2, used=1, idle_since=rows.ago(4000))
+    assert told() == []
+
+
+def test_a_scheduler_or_an_engine_that_is_away(card):
+    Node.objects.update(seen_at=rows.ago(60))
+    assert told() == [("scheduler_away", "")]
+    Node.objects.update(seen_at=timezone.now() + timedelta(hours=1), engine_error="Docker does not answer.")
+    assert [item.message for item in attention.items()] == ["Docker does not answer."]
+    Node.objects.update(engine_error="")
+    assert told() == []
+
+
+def test_a_card_that_is_gone_matters_while_somebody_has_a_quota_on_it(card, ann):
+    made = rows.container("train", ann, card, quota=2, used=1)
+    Gpu.objects.update(present=False)
+    assert told() == [("gpu_gone", "")]
+    Container.objects.filter(pk=made.pk).update(finished_at=timezone.now(), exit_code=0)
+    assert told() == []
+
+
+def test_foreign_memory_is_what_no_container_accounts_for(card, ann):
+    made = rows.container("sly", ann, card, quota=2, used=1)
+    Gpu.objects.update(foreign=700 << 20)
+    assert message_of("foreign").startswith("700 MiB of GPU 0")
+    Claim.objects.filter(container=made).update(unexplained=600 << 20)
+    assert told() == [("unexplained", "ann")]
+    assert message_of("unexplained") == '"sly" holds 600 MiB past the shim, beyond what it was charged.'
+
+
+def test_a_process_that_the_shim_is_not_in(card, ann):
+    made = rows.container("static", ann, card, quota=2, used=1)
+    Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 0, "real": 9, "uncapped": True}])
+    assert told() == [("uncapped", "ann")]
+    Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 9, "real": 9, "uncapped": False}])
+    assert told() == []
+
+
+def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, settings):
+    bob = person("bob", "user")
+    waits = rows.container("waits", ann, card, quota=3, suspended_since=rows.ago(400), queue_reason="It needs 3 GiB.")
+    Claim.objects.filter(container=waits).update(waiting=3 << 30)
+    rows.container("paused", bob, card, quota=2, used=2, paused_at=rows.ago(500))
+    rows.container("idle", bob, card, quota=2, used=1, idle_since=rows.ago(900))
+    rows.container("elsewhere", bob, rows.gpu(1), quota=2, used=1, paused_at=rows.ago(500))
+    assert told() == [("waiting", "ann"), ("holding", "bob"), ("holding", "bob")]
+    assert message_of("waiting") == '"waits" waits for memory. It needs 3 GiB.'
+    found = {item.message: item.acts for item in attention.items() if item.kind == "holding"}
+    assert found == {
+        '"paused" is paused and holds 2 GiB, for which "waits" waits.': ("resume", "free", "kill"),
+        '"idle" computes nothing and holds 1 GiB, for which "waits" waits.': ("free", "kill"),
+    }
+    settings.GPUSHARE_ATTENTION_MINUTES = 10
+    assert [kind for kind, _ in told()] == ["holding", "holding"]
+    Node.objects.update(cannot_swap="The driver is too old.")
+    assert ("resume", "kill") in [item.acts for item in attention.items()]
+    Container.objects.filter(pk=waits.pk).update(suspended_since=None)
+    assert told() == []
+
+
+def test_one_that_takes_no_part_in_the_turns(card, ann):
+    rows.container("rude", ann, card, no_turns="It did not stop within 10 s.")
+    assert message_of("no_turns") == '"rude" takes no part in the turns of computing. It did not stop within 10 s.'
+
+
+def ended(name, owner, card, after, code, ago, **fields):
+    """It started so many seconds ago, and ended with this code `after` its start."""
+    times = {"started_at": rows.ago(ago), "finished_at": rows.ago(ago - after)}
+    return rows.container(name, owner, card, exit_code=code, command=["train.py"], **times, **fields)
+
+
+def test_a_launch_that_fails_again_and_again_soon_after_its_start(card, ann):
+    ended("first", ann, card, 5, 1, 600)
+    ended("second", ann, card, 5, 1, 500)
+    assert told() == []
+    third = ended("third", ann, card, 2, 1, 400, reason="The image has no train.py.")
+    assert told() == [("failing", "ann")]
+    (item,) = attention.items()
+    said = '"third" failed 3 times in a row within seconds of its start. The last: The image has no train.py.'
+    assert item.message == said
+    ended("somebody-elses", person("bob", "user"), card, 5, 1, 300)
+    fourth = ended("fourth", ann, card, 2, 2, 300)
+    (again,) = attention.items()
+    assert (again.key, again.container) == (item.key, fourth)  # the same trouble, told once
+    assert item.container == third
+    ended("works", ann, card, 200, 0, 250)
+    assert told() == []
+
+
+def test_rest_tells_what_the_reader_may_do(card, ann):
+    waits = rows.container("waits", ann, card, quota=3, suspended_since=rows.ago(400))
+    rows.container("rude", person("bob", "user"), card, no_turns="It did not stop.")
+
+    def asked(user):
+        answer = client_for(user).get("/api/v1/attention/").json()
+        return answer["count"], {item["kind"]: item["acts"] for item in answer["results"]}
+
+    assert asked(ann) == (2, {"waiting": ["kill"], "no_turns": []})
+    assert asked(person("op", "operator"))[1] == {"waiting": ["kill"], "no_turns": ["kill"]}
+    (first, _) = client_for(ann).get("/api/v1/attention/").json()["results"]
+    assert first["container"] == str(waits.pk)
+    assert first["person"] == "ann"
+    assert client_for(ann).get("/api/v1/attention/?page_size=1").json()["count"] == 2
+    assert client_for(ann).get("/api/v1/attention/?nonsense=1").status_code == 400

@@ -1,0 +1,50 @@
+"""attention/: what needs somebody now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.generics import GenericAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from web.api.protocol.access import person
+from web.api.protocol.outcome import ERRORS
+from web.api.protocol.queries import PageQuery
+from web.people.roles import steered_by
+from web.services import attention
+
+
+class AttentionAnswer(serializers.Serializer[Any]):
+    key = serializers.CharField(help_text="Stays the same for as long as this is so.")
+    kind = serializers.ChoiceField([kind.value for kind in attention.Kind])
+    person = serializers.CharField(help_text="Whose it is; empty: the host's.")
+    message = serializers.CharField()
+    since = serializers.DateTimeField(allow_null=True)
+    container = serializers.UUIDField(allow_null=True, source="container.pk", default=None)
+    gpu = serializers.CharField(allow_null=True, source="gpu.uuid", default=None)
+    acts = serializers.SerializerMethodField(help_text="What of pause, free, resume, kill would help, and you may do.")
+
+    def get_acts(self, item: attention.Item) -> list[str]:
+        return list(item.acts) if item.container and self.context["steers"](item.container) else []
+
+
+class Attention(GenericAPIView[Any]):
+    """What needs somebody now, what stops everybody first. Empty while all is well.
+
+    Who waits for long, and who is paused or idle and keeps others waiting; memory that nobody accounts for; who takes
+    no part in the turns; launches that fail again and again; a scheduler, an engine or a GPU that is away.
+    """
+
+    serializer_class = AttentionAnswer
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "steers": steered_by(person(self.request))}
+
+    @extend_schema(parameters=[PageQuery], responses={200: AttentionAnswer(many=True), **ERRORS})
+    def get(self, request: Request) -> Response:
+        PageQuery.of(request)
+        page = self.paginate_queryset(attention.items())
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)

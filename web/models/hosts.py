@@ -1,0 +1,103 @@
+"""The hosts that run a scheduler, and their GPUs. Sizes are bytes. Times are aware UTC datetimes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.expressions import OrderBy
+from django.utils import timezone
+
+SUPPOSED = float(1 << 30)  # bytes a second, before a scheduler has said what it supposes
+SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
+
+
+def ordered(field: str, *, down: bool = False) -> OrderBy:
+    """By this field, what has nothing there behind all others: by themselves, databases do not agree about that."""
+    by = models.F(field)
+    return by.desc(nulls_last=True) if down else by.asc(nulls_last=True)
+
+
+class Node(models.Model):
+    """One host that runs a scheduler."""
+
+    name = models.CharField(max_length=255, unique=True)
+    # observed
+    engine = models.CharField(max_length=16, blank=True)
+    policy = models.CharField(max_length=32, blank=True, help_text="The name of the one in force.")
+    policies = models.JSONField(default=list, help_text="[{name, explanation, bound, source}], the default first.")
+    driver = models.CharField(max_length=64, blank=True)
+    simulated = models.BooleanField(default=False)
+    started_at = models.DateTimeField(null=True, blank=True)
+    seen_at = models.DateTimeField(null=True, blank=True, help_text="The scheduler's last sign of life.")
+    late = models.FloatField(default=0, help_text="Seconds: the longest that its decisions were held up lately.")
+    engine_error = models.CharField(max_length=500, blank=True, help_text="Why the engine is away; empty if it is not.")
+    outdated = models.JSONField(default=list, help_text="What of the engine is older than it should be: sentences.")
+    cannot_swap = models.CharField(
+        max_length=500, blank=True, help_text="Why VRAM cannot be moved to host memory here; empty if it can."
+    )
+    figures = models.JSONField(default=dict, help_text="Counts of the scheduler's own work since its start.")
+    moved = models.JSONField(default=dict, help_text="{first, out, back: [bytes, seconds]}: transfers so far, lately.")
+    cannot_turn = models.CharField(
+        max_length=500, blank=True, help_text="Why containers cannot take turns on a card here; empty if they can."
+    )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def here(cls) -> Node | None:
+        """The host that people are told of: the one of our name, else the one whose scheduler was seen last."""
+        own = Q(name=settings.GPUSHARE_NODE)
+        return cls.objects.filter(own).first() or cls.objects.order_by(ordered("seen_at", down=True), "-pk").first()
+
+    def rates(self, *, first: bool) -> dict[str, float]:
+        """Bytes a second with which memory moves `out` and `back`; the first time that a program's goes is slower."""
+        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items()}
+        return {"out": rates.get("first" if first else "out", SUPPOSED), "back": rates.get("back", SUPPOSED)}
+
+    def is_alive(self) -> bool:
+        return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
+
+
+class Compute(models.TextChoices):
+    """How containers that compute on one GPU share it."""
+
+    SHARED = "shared"  # all at once, as the driver does it
+    TURNS = "turns"  # one at a time, by weight
+
+
+class Gpu(models.Model):
+    """One GPU, as last seen. All of it is observed, but what an admin chose for it."""
+
+    compute_asked = models.CharField(
+        max_length=6, blank=True, choices=Compute, help_text="What an admin chose; empty: as GPUSHARE_COMPUTE says."
+    )
+    # observed
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
+    uuid = models.CharField(max_length=64, unique=True)
+    index = models.PositiveIntegerField()
+    name = models.CharField(max_length=255)
+    present = models.BooleanField(default=True)
+    simulated = models.BooleanField(default=False)
+    total = models.BigIntegerField(help_text="What the card has, or the cap set by configuration.")
+    capacity = models.BigIntegerField(help_text="What containers may hold together: total − reserve − foreign.")
+    most = models.BigIntegerField(default=0, help_text="What capacity is when no foreign memory is in use.")
+    free = models.BigIntegerField(default=0, help_text="What nobody holds or has reserved of capacity.")
+    idle = models.BigIntegerField(default=0, help_text="Headroom that others get as soon as they ask for it.")
+    foreign = models.BigIntegerField(default=0, help_text="In use, but by no session.")
+    real = models.BigIntegerField(default=0, help_text="In use, by NVML.")
+    context = models.BigIntegerField(default=0, help_text="What one CUDA context takes, measured.")
+    utilisation = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Percent.")
+    temperature = models.SmallIntegerField(null=True, blank=True, help_text="Degrees Celsius.")
+    power = models.FloatField(null=True, blank=True, help_text="Watts.")
+    compute = models.CharField(max_length=6, choices=Compute, default=Compute.SHARED, help_text="What is in force.")
+    compute_why = models.CharField(max_length=500, blank=True, help_text="Why that is in force: a sentence.")
+
+    class Meta:
+        ordering = ["node_id", "index"]
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.name}"
