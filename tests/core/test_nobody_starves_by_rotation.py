@@ -40,6 +40,7 @@ class Host(RuleBasedStateMachine):
         self.serial = 0
         self.first: tuple[int, int] | None = None  # the first of those due
         self.since = 0.0  # it has been that, and has waited for long
+        self.arriving: set[str] = set()  # who was on its way back then: it holds from its arrival on
         for gpu in GPUS:
             self.world.do(GpuSeen(0.0, gpu, CAPACITY))
         self.world.do(
@@ -121,6 +122,10 @@ class Host(RuleBasedStateMachine):
         first = next((r for r in state.waiting if self.is_first(r) and self.now - r.since >= LONG), None)
         if first is None or (first.session, first.serial) != self.first:
             self.first, self.since = (first.session, first.serial) if first else None, self.now
+            self.arriving = set(self.world.coming)
+        if self.arriving:
+            self.since = self.now
+            self.arriving &= self.world.coming
         if first is None or self.world.leaving or self.world.coming or self.now < self.since + LONG:
             return
         old = [each for each in state.containers.values() if self.holds_before(each, first)]

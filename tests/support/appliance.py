@@ -102,7 +102,9 @@ class Appliance:
             if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 break
             time.sleep(float(answer.headers["retry-after"]))
-        answer.raise_for_status()
+        if answer.is_error:
+            told = f"{method} {path}: {answer.status_code} {answer.text}"
+            raise httpx.HTTPStatusError(told, request=answer.request, response=answer)
         return answer.json()
 
     def containers(self, **filters: str) -> list[dict[str, Any]]:
