@@ -22,18 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.card.guardian import Guardian
-from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.card.helper import CardError, CardHelper, State
+from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
 from scheduler.core import turns as core
 from scheduler.core.turns import Mode, Rules, Standing, Turns
 from web.errors import Problem
 
-LOCK_WITHIN = 5.0  # seconds in which what a process has given to its cards must be done; guardian.c waits for it
-UNLOCK_WITHIN = 2.0  # seconds; it takes half a millisecond
-ATTEMPTS = 3  # where the worker that was asked is killed
 AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
-REMEMBERED = 40.0  # seconds of when it was locked
-AT_ONCE = 4  # processes of one container that are stopped at a time: others' do not wait behind them
 PREPARED = 4  # workers
 CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian sees to the rest
 HUNG, FOUND = "hung", "found"  # reasons to take no turns
@@ -52,23 +48,15 @@ class Terms:
 
 @dataclass(eq=False, slots=True)
 class Part:
-    """What is played for one container. `stops`: since when it is stopped; `stopped`: when it was before."""
+    """What is played for one container."""
 
     id: str
     terms: Terms
+    processes: Processes
     barred: set[str] = field(default_factory=set)  # the reasons why it takes no turns now
-    locked: set[int] = field(default_factory=set)  # pids that are, or may be
     orders: deque[core.Effect | None] = field(default_factory=deque)  # None: its new processes are to be locked
     task: asyncio.Task[None] | None = None
     quiet: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is locked, and nobody is being asked
-    stops: float | None = None
-    stopped: deque[tuple[float, float]] = field(default_factory=deque)
-    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-
-    def locked_in(self, begin: float, end: float) -> float:
-        """Seconds between these two in which it was locked."""
-        spans = [*self.stopped, *([(self.stops, end)] if self.stops is not None else [])]
-        return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in spans)
 
 
 class TurnPlayer:
@@ -123,12 +111,15 @@ class TurnPlayer:
         for id_, its in terms.items():
             part = self._parts.get(id_)
             if part is None:
-                part = self._parts[id_] = Part(id_, its)
+                part = self._parts[id_] = Part(id_, its, self._processes(id_))
                 part.quiet.set()
                 self._tell(core.Joined(self.now(), id_, its.gpus, its.weight, its.limit, its.priority))
             elif part.terms != its:
                 part.terms = its
                 self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority))
+
+    def _processes(self, container: str) -> Processes:
+        return Processes(container, self._card, self._guardian, lambda id_: self.pids(id_))
 
     def bar(self, container: str, why: str, on: bool = True) -> None:
         """It takes no turns for this reason (or, not `on`, for this one no more), and is let go if it is stopped."""
@@ -175,7 +166,7 @@ class TurnPlayer:
         ]
         self._tell(*events)
         for part in self._parts.values():
-            if part.stops is not None and part.task is None and not part.barred and self.pids(part.id) - part.locked:
+            if part.processes.stops is not None and part.task is None and not part.barred and part.processes.new():
                 self._order(part, None)
 
     def prepare(self, processes: int) -> None:
@@ -207,12 +198,12 @@ class TurnPlayer:
 
     def is_stopped(self, container: str) -> bool:
         part = self._parts.get(container)
-        return part is not None and part.stops is not None
+        return part is not None and part.processes.stops is not None
 
     def free_in(self, container: str, begin: float, end: float) -> float:
         """Seconds between these two in which it was not locked."""
         part = self._parts.get(container)
-        return end - begin - (0.0 if part is None else part.locked_in(begin, end))
+        return end - begin - (0.0 if part is None else part.processes.locked_in(begin, end))
 
     def hang(self, container: str, why: str) -> None:
         """It takes no turns for a while, for this reason, although it was stopped."""
@@ -230,7 +221,7 @@ class TurnPlayer:
         for pid in self.pids(part.id):
             with contextlib.suppress(CardError):
                 if await self._card.state(pid, UNLOCK_WITHIN) is State.LOCKED:
-                    part.locked.add(pid)
+                    part.processes.locked.add(pid)
         await self._until_free(part, FOUND)
 
     async def close(self) -> None:
@@ -244,7 +235,7 @@ class TurnPlayer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await asyncio.gather(*(part.task for part in self._parts.values() if part.task is not None))
-                await asyncio.gather(*(self._unlock(part) for part in self._parts.values()))
+                await asyncio.gather(*(part.processes.unlock() for part in self._parts.values()))
         await self._guardian.close()
         await self._card.close()
 
@@ -273,7 +264,7 @@ class TurnPlayer:
         del self._parts[part.id]
         self._tell(core.Left(self.now(), part.id))
         part.orders.clear()
-        self._guardian.release(part.locked)
+        self._guardian.release(part.processes.locked)
 
     # ---- one container ----
 
@@ -291,7 +282,7 @@ class TurnPlayer:
                     await self._go(part)
                 elif isinstance(order, core.Stop):
                     await self._stop(part)
-                elif part.stops is not None and not part.barred:
+                elif part.processes.stops is not None and not part.barred:
                     await self._stop_more(part)
         except Exception:
             log.exception("container %s: its turn", part.id)
@@ -302,26 +293,26 @@ class TurnPlayer:
             part.task = None
             if part.orders:
                 self._order(part, part.orders.pop())
-            elif not part.locked:
+            elif not part.processes.locked:
                 part.quiet.set()
 
     async def _stop(self, part: Part) -> None:
         why = "" if not part.barred and not self._closing else "It takes no turns now."
-        why = why or await self._lock(part)
+        why = why or await part.processes.lock()
         if not why:
-            part.stops = self.now()
-            self._tell(core.Stopped(part.stops, part.id))
+            part.processes.stops = self.now()
+            self._tell(core.Stopped(part.processes.stops, part.id))
             return
-        if not await self._unlock(part) or not part.barred:
+        if not await part.processes.unlock() or not part.barred:
             self._hang(part, why)
         self._tell(core.NotStopped(self.now(), part.id))
 
     async def _stop_more(self, part: Part) -> None:
-        if why := await self._lock(part):
+        if why := await part.processes.lock():
             self._hang(part, why)
 
     async def _go(self, part: Part) -> None:
-        if not await self._unlock(part):
+        if not await part.processes.unlock():
             self._hang(part, "It could not be let go on: it is frozen, or its driver hangs.")
         self._tell(core.Started(self.now(), part.id))
 
@@ -337,7 +328,7 @@ class TurnPlayer:
     async def _until_free(self, part: Part, why: str, after: float = 0.0) -> None:
         """Asks again and again until all of it is unlocked. `after`: seconds from then until it takes turns again."""
         while True:
-            if await self._unlock(part):
+            if await part.processes.unlock():
                 break
             await asyncio.sleep(AGAIN)
         if part.task is None and not part.orders:
@@ -352,78 +343,3 @@ class TurnPlayer:
         task = asyncio.create_task(what, name="turns")
         self._later.add(task)
         task.add_done_callback(self._later.discard)
-
-    # ---- its processes ----
-
-    async def _lock(self, part: Part) -> str:
-        """All that it has, until it has no more. Returns why that could not be, in a sentence."""
-        while new := self.pids(part.id) - part.locked:
-            part.locked |= new
-            try:
-                await self._guardian.watch(new)
-            except CardError as error:
-                part.locked -= new
-                return str(error)
-            failed = asyncio.Event()  # whoever has not been asked by then need not be
-            answers = await asyncio.gather(*(self._lock_one(part, pid, failed) for pid in new))
-            ended = {pid for pid, answer in zip(new, answers, strict=True) if answer is None}
-            part.locked -= ended
-            self._guardian.release(ended)
-            if why := next((answer for answer in answers if answer), ""):
-                return why
-            if ended == new:
-                return ""  # what has no context yet, or no more, is looked at again
-        return ""
-
-    async def _lock_one(self, part: Part, pid: int, failed: asyncio.Event) -> str | None:
-        """ "" if it is locked, None if there is nothing to lock, or why it could not be."""
-        async with part.places:
-            answer = None if failed.is_set() else await self._lock_process(pid)
-        if answer:
-            failed.set()
-        return answer
-
-    async def _lock_process(self, pid: int) -> str | None:
-        for attempt in range(ATTEMPTS):
-            try:
-                await self._card.stop(pid, LOCK_WITHIN)
-            except CardError as error:
-                if error.why is Why.NOT_THERE:
-                    return None
-                if error.why is Why.WRONG_STATE and error.state is State.LOCKED:
-                    return ""
-                if error.why is not Why.FAILED or error.state is not State.UNKNOWN or attempt == ATTEMPTS - 1:
-                    return str(error)
-            else:
-                return ""
-        return None
-
-    async def _unlock(self, part: Part) -> bool:
-        """All that may be locked; whether none is any more."""
-        pids = list(part.locked)
-        answers = await asyncio.gather(*(self._unlock_one(pid) for pid in pids))
-        free = {pid for pid, answer in zip(pids, answers, strict=True) if answer}
-        part.locked -= free
-        self._guardian.release(free)
-        if part.locked:
-            return False
-        if part.stops is not None:
-            now = self.now()
-            part.stopped.append((part.stops, now))
-            part.stops = None
-            while part.stopped and part.stopped[0][1] < now - REMEMBERED:
-                part.stopped.popleft()
-        return True
-
-    async def _unlock_one(self, pid: int) -> bool:
-        for _ in range(ATTEMPTS):
-            try:
-                await self._card.unlock(pid, UNLOCK_WITHIN)
-            except CardError as error:
-                if error.why is Why.NOT_THERE or (error.why is Why.WRONG_STATE and error.state is not State.LOCKED):
-                    return True
-                if error.why is Why.HUNG:
-                    return False
-            else:
-                return True
-        return False

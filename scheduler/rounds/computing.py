@@ -24,7 +24,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from scheduler.card.turns import REMEMBERED, Terms, TurnPlayer
+from scheduler.card.processes import REMEMBERED
+from scheduler.card.turns import Terms, TurnPlayer
 from scheduler.core.turns import Mode
 from scheduler.gpus import Gpus, Work
 from scheduler.sessions.broker import Broker

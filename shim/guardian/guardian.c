@@ -22,7 +22,7 @@
 
 #define PIDS (1 << 22) /* the kernel's largest pid_max */
 #define LONGEST_LOCK                                                                                                   \
-    12 /* seconds in which a lock that was asked for is done or given up: LOCK_WITHIN of turns.py, and more */
+    12 /* seconds in which a lock that was asked for is done or given up: LOCK_WITHIN of processes.py, and more */
 #define AGAIN_NS 3000000
 
 enum { SUCCESS = 0, ILLEGAL_STATE = 401 }; /* CUresult */

@@ -47,6 +47,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.timeout(900)  # a dozen processes start one after the other, on a machine that may be busy
 def test_a_host_that_is_wiped_comes_back_with_everything(tmp_path: Path) -> None:
     home, target, secret = tmp_path / "home", tmp_path / "lab.backup", tmp_path / "passphrase"
     secret.write_text("correct horse battery staple\n")

@@ -48,7 +48,7 @@ class Pair:
     def asked(self, id_: str) -> bool:
         """Something is being done about it just now, and it may be locked."""
         part = self.player._parts[id_]
-        return part.task is not None and bool(part.locked)
+        return part.task is not None and bool(part.processes.locked)
 
 
 @pytest.fixture

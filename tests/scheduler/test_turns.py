@@ -13,7 +13,8 @@ import pytest
 
 import shim.sim
 from scheduler.card.helper import CardHelper, State
-from scheduler.card.turns import HUNG, LOCK_WITHIN
+from scheduler.card.processes import LOCK_WITHIN
+from scheduler.card.turns import HUNG
 from scheduler.core.turns import Standing
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
@@ -140,7 +141,7 @@ async def test_a_new_process_of_one_that_is_stopped_is_stopped_as_well(host: Hos
     )
     await take_turns(host, one, two)
     await eventually(lambda: len(host.up.computing.pids(str(two.pk))) == 2)
-    await eventually(lambda: len(host.up.turns._parts[str(two.pk)].locked) == 2)
+    await eventually(lambda: len(host.up.turns._parts[str(two.pk)].processes.locked) == 2)
     before = units(host, two)
     first, second = await had(host, one, two, seconds=5)
     assert before

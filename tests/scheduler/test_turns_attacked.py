@@ -8,7 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from scheduler.card.turns import AT_ONCE, HUNG
+from scheduler.card.processes import AT_ONCE
+from scheduler.card.turns import HUNG
 from scheduler.core.turns import Ticked
 from tests.scheduler.test_turns import ALWAYS, computing, goes_on, standing, take_turns
 from tests.support.eventually import eventually
@@ -61,13 +62,13 @@ async def test_many_processes_that_do_not_answer_leave_the_helper_to_others(host
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     most = 0
-    locking = asyncio.create_task(turns._lock(part))
+    locking = asyncio.create_task(part.processes.lock())
     while not locking.done():
         most = max(most, len(turns._card._busy))
         await asyncio.sleep(0.01)
     assert "is stopped" in await locking
     assert 0 < most <= AT_ONCE
-    assert len(part.locked) <= AT_ONCE
+    assert len(part.processes.locked) <= AT_ONCE
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    assert await turns._unlock(part)
+    assert await part.processes.unlock()

@@ -1,0 +1,113 @@
+"""The processes of one container: locked and let go together, by the driver, each with a deadline.
+
+Whoever is to be locked is told to the guardian first, which lets go what a dead scheduler leaves locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from scheduler.card.guardian import Guardian
+from scheduler.card.helper import CardError, CardHelper, State, Why
+
+LOCK_WITHIN = 5.0  # seconds in which what a process has given to its cards must be done; guardian.c waits for it
+UNLOCK_WITHIN = 2.0  # seconds; it takes half a millisecond
+ATTEMPTS = 3  # where the worker that was asked is killed
+REMEMBERED = 40.0  # seconds of when they were locked
+AT_ONCE = 4  # processes of one container that are stopped at a time: others' do not wait behind them
+
+
+class Processes:
+    """`locked`: pids that are, or may be. `stops`: since when all are, while they are."""
+
+    def __init__(self, container: str, card: CardHelper, guardian: Guardian, pids: Callable[[str], set[int]]) -> None:
+        self._container, self._card, self._guardian, self._pids = container, card, guardian, pids
+        self._stopped: deque[tuple[float, float]] = deque()  # when they were before
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self.locked: set[int] = set()
+        self.stops: float | None = None
+
+    def new(self) -> set[int]:
+        """Those that are not locked."""
+        return self._pids(self._container) - self.locked
+
+    def locked_in(self, begin: float, end: float) -> float:
+        """Seconds between these two in which all were locked."""
+        spans = [*self._stopped, *([(self.stops, end)] if self.stops is not None else [])]
+        return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in spans)
+
+    async def lock(self) -> str:
+        """All that there are, until there are no more. Returns why that could not be, in a sentence."""
+        while new := self.new():
+            self.locked |= new
+            try:
+                await self._guardian.watch(new)
+            except CardError as error:
+                self.locked -= new
+                return str(error)
+            failed = asyncio.Event()  # whoever has not been asked by then need not be
+            answers = await asyncio.gather(*(self._lock_one(pid, failed) for pid in new))
+            ended = {pid for pid, answer in zip(new, answers, strict=True) if answer is None}
+            self.locked -= ended
+            self._guardian.release(ended)
+            if why := next((answer for answer in answers if answer), ""):
+                return why
+            if ended == new:
+                return ""  # what has no context yet, or no more, is looked at again
+        return ""
+
+    async def _lock_one(self, pid: int, failed: asyncio.Event) -> str | None:
+        """ "" if it is locked, None if there is nothing to lock, or why it could not be."""
+        async with self._places:
+            answer = None if failed.is_set() else await self._lock_process(pid)
+        if answer:
+            failed.set()
+        return answer
+
+    async def _lock_process(self, pid: int) -> str | None:
+        for attempt in range(ATTEMPTS):
+            try:
+                await self._card.stop(pid, LOCK_WITHIN)
+            except CardError as error:
+                if error.why is Why.NOT_THERE:
+                    return None
+                if error.why is Why.WRONG_STATE and error.state is State.LOCKED:
+                    return ""
+                if error.why is not Why.FAILED or error.state is not State.UNKNOWN or attempt == ATTEMPTS - 1:
+                    return str(error)
+            else:
+                return ""
+        return None
+
+    async def unlock(self) -> bool:
+        """All that may be locked; whether none is any more."""
+        pids = list(self.locked)
+        answers = await asyncio.gather(*(self._unlock_one(pid) for pid in pids))
+        free = {pid for pid, answer in zip(pids, answers, strict=True) if answer}
+        self.locked -= free
+        self._guardian.release(free)
+        if self.locked:
+            return False
+        if self.stops is not None:
+            now = time.monotonic()
+            self._stopped.append((self.stops, now))
+            self.stops = None
+            while self._stopped and self._stopped[0][1] < now - REMEMBERED:
+                self._stopped.popleft()
+        return True
+
+    async def _unlock_one(self, pid: int) -> bool:
+        for _ in range(ATTEMPTS):
+            try:
+                await self._card.unlock(pid, UNLOCK_WITHIN)
+            except CardError as error:
+                if error.why is Why.NOT_THERE or (error.why is Why.WRONG_STATE and error.state is not State.LOCKED):
+                    return True
+                if error.why is Why.HUNG:
+                    return False
+            else:
+                return True
+        return False
