@@ -8,6 +8,7 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from web.errors import Problem
@@ -48,6 +49,35 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "since": seconds(found.waiting_since),
     }
     return show(request, "container.html", context)
+
+
+@login_required
+@require_GET
+def console(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """The terminal that it was launched with."""
+    found = container_or_404(pk)
+    return _terminal(request, found, "Console", kind="console", keyboard=found.interactive)
+
+
+@login_required
+@require_GET
+def shell(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """A shell beside its program."""
+    return _terminal(request, container_or_404(pk), "Shell", kind="shell", keyboard=True)
+
+
+def _terminal(request: HttpRequest, found: Container, heading: str, *, kind: str, keyboard: bool) -> HttpResponse:
+    """Who may use it is asked when it connects, as it is for every client."""
+    way = "console" if kind == "console" else "exec"
+    context = {
+        "container": found,
+        "state_label": STATES[found.state],
+        "heading": heading,
+        "kind": kind,
+        "keyboard": keyboard,
+        "socket": f"{reverse('dashboard')}ws/containers/{found.pk}/{way}/",
+    }
+    return show(request, "console.html", context)
 
 
 @login_required
