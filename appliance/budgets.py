@@ -84,7 +84,9 @@ class Budgets:
         32, "followed logs", "user", "A run with its output on the screen is one; a log is read once for all.",
     )  # fmt: skip
     log_followers_in_all: int = _row(256, "followed logs", "all", "300 of them slowed decisions down to 0.3 s.")
-    consoles: int = _row(8, "consoles", "user", "Each takes three descriptors, and its output a share of the loop.")
+    consoles: int = _row(
+        8, "consoles", "user", "And programs by exec. Each takes some descriptors, and its output a share of the loop.",
+    )  # fmt: skip
     consoles_in_all: int = _row(64, "consoles", "all", "A share of the loop and of the descriptors is kept for others.")
     websockets: int = _row(32, "WebSockets", "user", "Every open tab of the dashboard has one.")
     websockets_of_an_address: int = _row(

@@ -257,6 +257,7 @@ GPUSHARE_GPU_PRICE = environment.number("GPUSHARE_GPU_PRICE", 0)  # of an hour o
 GPUSHARE_DEFAULT_ROLE = environment.one_of(
     "GPUSHARE_DEFAULT_ROLE", "user", "viewer", "operator", "admin"
 )  # of people in no role's group
+GPUSHARE_EXEC = environment.one_of("GPUSHARE_EXEC", "user", "operator", "admin")  # may start programs in containers
 GPUSHARE_VOLUME_ROOTS = environment.words(
     "GPUSHARE_VOLUME_ROOTS"
 )  # host folders that may be mounted; {user} is who launches

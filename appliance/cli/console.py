@@ -1,4 +1,5 @@
-"""A container's keyboard and screen, here: over the WebSocket /ws/containers/ID/console/.
+"""A container's keyboard and screen, here: over the WebSocket /ws/containers/ID/console/; those of one more program in
+it over /ws/containers/ID/exec/, where the first message says which.
 
 A binary message is a frame: its kind (a byte) and what belongs to it. A text message is a refusal, as REST would have
 answered. Neither side sends more than WINDOW bytes of which the other has not said that they were taken, so the
@@ -13,6 +14,7 @@ import struct
 import termios
 import threading
 import tty
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
 from types import TracebackType
@@ -38,13 +40,16 @@ class FrameKind(IntEnum):
     RESIZE = 3  # rows and columns, two bytes each, big-endian
     END = 4
     TAKEN = 5  # how many bytes, four bytes, big-endian
+    EXIT = 8  # the exit code of one more program, four bytes, big-endian, signed
 
 
 class Console:
     """`with` it, the terminal is as it was afterwards, whatever happens."""
 
-    def __init__(self, client: Client, *, interactive: bool, tty: bool) -> None:
-        self._client, self._interactive, self._tty = client, interactive, tty
+    def __init__(self, client: Client, *, interactive: bool, tty: bool, command: Sequence[str] | None = None) -> None:
+        """`command`: one more program in the container; empty: a shell. None: the container's own."""
+        self._client, self._interactive, self._tty, self._command = client, interactive, tty, command
+        self.exit_code: int | None = None  # of one more program, when it has ended
         self._socket: ClientConnection | None = None
         self._room = threading.Condition()
         self._untaken = 0
@@ -64,16 +69,20 @@ class Console:
         from websockets.typing import Origin
 
         address = urlsplit(self._client.url)
+        way = "console" if self._command is None else "exec"
         try:
             with connect(
-                f"ws{self._client.url.removeprefix('http')}/ws/containers/{container['id']}/console/",
+                f"ws{self._client.url.removeprefix('http')}/ws/containers/{container['id']}/{way}/",
                 origin=Origin(f"{address.scheme}://{address.netloc}"),
                 additional_headers={"Authorization": f"Token {self._client.token}"},
                 compression=None,
                 open_timeout=CONNECT,
                 max_queue=None,  # WINDOW bounds it
             ) as self._socket:
-                self.resize()
+                if self._command is None:
+                    self.resize()
+                else:
+                    self._socket.send(json.dumps(self._asked(self._command)))
                 if self._interactive:
                     if self._tty:
                         self._terminal.make_raw()
@@ -82,7 +91,8 @@ class Console:
         except ConnectionClosed:
             if self._left:
                 return False
-            hint = f"it goes on, if it has not ended: gpushare attach {container['name']}"
+            goes_on = f"it goes on, if it has not ended: gpushare attach {container['name']}"
+            hint = goes_on if self._command is None else "what was started over it ends"
             raise Problem(f"the connection to {container['name']} broke", code="dropped", hint=hint) from None
         except (OSError, InvalidHandshake) as error:
             if isinstance(error, BrokenPipeError):
@@ -91,13 +101,20 @@ class Console:
         finally:
             self._terminal.restore()
 
+    def _asked(self, command: Sequence[str]) -> Json:
+        size = {}
+        with suppress(OSError):
+            found = _size()
+            size = {"rows": max(1, found.lines), "columns": max(1, found.columns)}
+        return {"command": list(command), "interactive": self._interactive, "tty": self._tty, **size}
+
     def resize(self) -> None:
         """Tells it how large our window is."""
         from websockets.exceptions import ConnectionClosed
 
         if self._tty and self._socket:
             with suppress(OSError, ConnectionClosed):
-                size = os.get_terminal_size(1 if os.isatty(1) else 0)
+                size = _size()
                 self._socket.send(struct.pack("!BHH", FrameKind.RESIZE, size.lines, size.columns))
 
     def _show(self, socket: ClientConnection) -> bool:
@@ -117,6 +134,8 @@ class Console:
                 with self._room:
                     self._untaken -= struct.unpack("!I", data)[0]
                     self._room.notify()
+            elif kind == FrameKind.EXIT:
+                self.exit_code = struct.unpack("!i", data)[0]
             elif kind == FrameKind.END:
                 return True
 
@@ -124,7 +143,7 @@ class Console:
         """In a thread of its own, which the end of the process ends."""
         from websockets.exceptions import ConnectionClosed
 
-        keys = Keys() if self._tty else None
+        keys = Keys() if self._tty and self._command is None else None
         with suppress(OSError, ConnectionClosed):
             while data := os.read(0, CHUNK):
                 if keys:
@@ -139,6 +158,10 @@ class Console:
                     socket.close()
                     return
             socket.send(bytes([FrameKind.END]))
+
+
+def _size() -> os.terminal_size:
+    return os.get_terminal_size(1 if os.isatty(1) else 0)
 
 
 class Keys:

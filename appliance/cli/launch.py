@@ -1,8 +1,11 @@
-"""`gpushare run`: the options people know from `docker run`, as the fields of a launch. And `attach`, to come back."""
+"""`gpushare run`: the options people know from `docker run`, as the fields of a launch. `attach`, to come back;
+`exec`, for one more program in it."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -13,7 +16,7 @@ from appliance.cli import options
 from appliance.cli.attach import LOOK, PATIENCE, Attachment, exit_code
 from appliance.cli.client import Client, Json, Pending
 from appliance.cli.console import Console
-from appliance.cli.errors import Problem
+from appliance.cli.errors import REFUSED, Problem
 from appliance.cli.options import connect
 from appliance.cli.output import note, note_json, show
 from appliance.cli.text import seconds
@@ -117,6 +120,27 @@ def attach(container: options.Container, stop_timeout: StopTimeout = 10.0, as_js
     if interactive and tty and not os.isatty(0):
         raise NO_TERMINAL
     _follow(client, lambda pending: found, Console(client, interactive=interactive, tty=tty), stop_timeout, as_json)
+
+
+def execute(
+    container: options.Container,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[CMD]...", help="Empty: a shell, as with -it.", show_default=False)
+    ] = None,
+    interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass our input on to it.")] = False,
+    tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
+) -> None:
+    """Start one more program in a container that runs. It is under the container's quota and ends with this command."""
+    if not command:
+        interactive = tty = True
+    if interactive and tty and not os.isatty(0):
+        raise NO_TERMINAL
+    client = connect()
+    with Console(client, interactive=interactive, tty=tty, command=command or []) as console:
+        # In a thread: a signal comes at any moment, also while this one holds the connection's lock.
+        signal.signal(signal.SIGWINCH, lambda *_: threading.Thread(target=console.resize, daemon=True).start())
+        console.pass_on(client.container(container))
+    raise typer.Exit(REFUSED if console.exit_code is None else console.exit_code)
 
 
 def _follow(

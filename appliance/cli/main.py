@@ -24,8 +24,10 @@ app = typer.Typer(
 
 # What follows IMAGE belongs to the container, options too, as with docker run.
 VERBATIM = {"allow_interspersed_args": False}
+OURS_AND_ITS = (["run"], ["attach"], ["exec"])  # their exit code is a program's, unless it is REFUSED
 
 app.command("run", context_settings=VERBATIM)(launch.run)
+app.command("exec", context_settings=VERBATIM)(launch.execute)
 for command in (
     actions.login,
     actions.logout,
@@ -90,7 +92,7 @@ def _report(problem: Problem, words: list[str]) -> int:
         output.note_json(**problem.as_json())
     else:
         output.note(problem.line())
-    return REFUSED if words[:1] in (["run"], ["attach"]) else 1
+    return REFUSED if words[:1] in OURS_AND_ITS else 1
 
 
 def _usage(error: typer.TyperException, words: list[str]) -> int:
@@ -99,4 +101,4 @@ def _usage(error: typer.TyperException, words: list[str]) -> int:
     path = context.command_path if context else "gpushare"
     message = error.format_message().replace("Value error, ", "")  # pydantic's words for any of ours
     _report(Problem(message, code="usage", hint=f"see {path} --help"), words)
-    return REFUSED if words[:1] in (["run"], ["attach"]) else error.exit_code
+    return REFUSED if words[:1] in OURS_AND_ITS else error.exit_code

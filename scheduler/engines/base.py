@@ -71,8 +71,22 @@ class Output(IntEnum):
     ERR = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Exec:
+    """One more program in a container that runs, with its environment, folder and limits.
+
+    With `interactive` it has a keyboard, with `tty` a terminal of this size.
+    """
+
+    command: Sequence[str]
+    interactive: bool = False
+    tty: bool = False
+    rows: int = 24
+    columns: int = 80
+
+
 class Attached(Protocol):
-    """A container's keyboard and screen."""
+    """The keyboard and screen of a container, or of a program in it."""
 
     async def read(self) -> tuple[Output, bytes]:
         """What it has written; nothing once it has ended. Until it is read, the container waits in the end."""
@@ -87,6 +101,15 @@ class Attached(Protocol):
 
     async def close(self) -> None: ...
 
+
+class Executed(Attached, Protocol):
+    """What `Engine.exec` gives. `close` ends the program and its session (setsid), if they have not ended."""
+
+    async def exit_code(self) -> int | None:
+        """Once `read` has given nothing; 128 + n for signal n. None where nobody knows."""
+
+
+HANGS_UP = 2.0  # seconds from SIGHUP to SIGKILL for a program whose keyboard has gone
 
 Progress = Callable[[str], None]
 """Told, in words for people, how far the fetching of an image is. Called from any thread."""
@@ -134,6 +157,9 @@ class Engine(Protocol):
 
     async def attach(self, engine_id: str) -> Attached:
         """To one that was launched `interactive` or `tty`: from its start if nobody did before, else from now on."""
+
+    async def exec(self, engine_id: str, asked: Exec) -> Executed:
+        """Starts it. It ends with its keyboard, whoever dies: at the latest when this engine is next started."""
 
     async def pause(self, engine_id: str) -> None: ...
 

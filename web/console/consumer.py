@@ -1,12 +1,15 @@
-"""The WebSocket /ws/containers/ID/console/: a container's keyboard and screen (web/console/frames.py says what passes).
+"""Two WebSockets (web/console/frames.py says what passes): a container's keyboard and screen at
+/ws/containers/ID/console/, and those of one more program in it at /ws/containers/ID/exec/.
 
-Whoever may not use it is sent a refusal, and 4000 + its status as close code. Opening and closing go into the audit
-log; what is typed and what is shown do not.
+What is to be started is the first message, in JSON (ExecSpec): in an address, every proxy would log it. Whoever may not
+is sent a refusal, and 4000 + its status as close code. Opening and closing go into the audit log; what is started,
+typed and shown does not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,21 +21,25 @@ from django.conf import settings
 
 from web import audit
 from web.budgets import Place, Places
-from web.console.frames import BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
-from web.errors import Problem, conflict, not_found
+from web.console.frames import PAYLOAD_LIMIT, BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
+from web.errors import Problem, conflict, invalid, not_found
 from web.models import Container
 from web.people import visitor
-from web.people.roles import require_steering
+from web.people.roles import Deed, require, require_steering
+from web.spec.requests import ExecSpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
 _open = Places("consoles", "consoles_in_all")
+SAYS_WITHIN = 10.0  # seconds
+NOTHING_SAID = Problem("too_slow", "Nothing was said about what is to be started.", 408)
 AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
 
 
 class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    kind = "console"
     line: Line | None = None
     passing: asyncio.Task[None] | None = None
     place: Place | None = None
@@ -41,14 +48,28 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def connect(self) -> None:
         await self.accept()
         try:
-            self.user, self.container = await database_sync_to_async(admit)(self.scope)
+            self.user, self.container = await database_sync_to_async(self.admit)(self.scope)
             self.place = _open.require(self.user.pk, "consoles are open")
-            self.line = await dial(settings.GPUSHARE_HOME, self.container.pk)
+        except Problem as problem:
+            await self._refuse(problem)
+        else:
+            await self._begin()
+
+    def admit(self, scope: dict[str, Any]) -> tuple[User, Container]:
+        return admit(scope)
+
+    async def _begin(self) -> None:
+        """May wait for what is to be said first."""
+        await self._open()
+
+    async def _open(self, program: dict[str, Any] | None = None) -> None:
+        try:
+            self.line = await dial(settings.GPUSHARE_HOME, self.container.pk, program)
         except Problem as problem:
             await self._refuse(problem)
             return
         self.opened_at = time.monotonic()
-        await self._record("console-opened")
+        await self._record(f"{self.kind}-opened")
         self.passing = asyncio.create_task(self._pass_on(self.line))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -67,12 +88,12 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await asyncio.gather(self.passing, return_exceptions=True)
         if self.line:
             await self.line.close()
-            await self._record("console-closed", seconds=round(time.monotonic() - self.opened_at, 1))
+            await self._record(f"{self.kind}-closed", seconds=round(time.monotonic() - self.opened_at, 1))
 
     async def _pass_on(self, line: Line) -> None:
         """Until the output has ended, somebody may no longer look, or the WebSocket is closed."""
         showing = asyncio.create_task(self._show(line))
-        watching = asyncio.create_task(visitor.watch(admit, self.scope))
+        watching = asyncio.create_task(visitor.watch(self.admit, self.scope))
         try:
             await asyncio.wait([showing, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -113,14 +134,70 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await database_sync_to_async(record)()
 
 
+class ExecConsumer(ConsoleConsumer):
+    kind = "exec"
+    waiting: asyncio.Task[None] | None = None
+
+    def admit(self, scope: dict[str, Any]) -> tuple[User, Container]:
+        return admit_to_exec(scope)
+
+    async def _begin(self) -> None:
+        self.waiting = asyncio.create_task(self._give_up())
+
+    async def _give_up(self) -> None:
+        await asyncio.sleep(SAYS_WITHIN)
+        await self._refuse(NOTHING_SAID)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self.waiting is None:
+            await super().receive(text_data, bytes_data)
+            return
+        self.waiting.cancel()
+        self.waiting = None
+        try:
+            program = ExecSpec.parse(_json(text_data))
+        except Problem as problem:
+            await self._refuse(problem)
+        else:
+            await self._open(program)
+
+    async def disconnect(self, code: int) -> None:
+        if self.waiting:
+            self.waiting.cancel()
+        await super().disconnect(code)
+
+
+def _json(text: str | None) -> Any:
+    """Raises Problem."""
+    try:
+        if text is not None and len(text) <= PAYLOAD_LIMIT:
+            return json.loads(text)
+    except ValueError:
+        pass
+    raise invalid("The first message says in JSON what is to be started.")
+
+
 def admit(scope: dict[str, Any]) -> tuple[User, Container]:
     """Who asks, by token or session, and for which container. Raises Problem if they may not, or no longer."""
+    user, container = _asked_for(scope)
+    require_steering(user, container, "use the console of")
+    if not (container.interactive or container.tty):
+        raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
+    return user, container
+
+
+def admit_to_exec(scope: dict[str, Any]) -> tuple[User, Container]:
+    """The same for one more program in it."""
+    user, container = _asked_for(scope)
+    require(user, Deed.EXEC)
+    require_steering(user, container, "start anything in")
+    return user, container
+
+
+def _asked_for(scope: dict[str, Any]) -> tuple[User, Container]:
     user = visitor.person(scope, by_token=True)
     pk: UUID = scope["url_route"]["kwargs"]["pk"]
     container = Container.objects.select_related("owner").filter(pk=pk).first()
     if container is None:
         raise not_found("There is no such container.")
-    require_steering(user, container, "use the console of")
-    if not (container.interactive or container.tty):
-        raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
     return user, container

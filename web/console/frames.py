@@ -1,9 +1,10 @@
 """Frames between people and the keyboard of a container: over a WebSocket to us, over a UNIX socket to the scheduler.
 
 The web never talks to an engine. One UNIX socket, GPUSHARE_HOME/consoles/console.sock, leads to the scheduler; its
-folder lets in whoever may read the containers' output. The first frame, OPEN, names the container and is answered with
-OPEN or REFUSED. From then on frames are passed on as they are: on the WebSocket a binary message is a frame's kind (a
-byte) and payload, and a text message is a refusal.
+folder lets in whoever may read the containers' output. The first frame is answered with OPEN or REFUSED: OPEN names the
+container whose own keyboard is meant, EXEC the container and the program that is to be started in it. From then on
+frames are passed on as they are: on the WebSocket a binary message is a frame's kind (a byte) and payload, and a text
+message is a refusal.
 
 Neither side sends more than WINDOW bytes of INPUT, or of OUTPUT and ERRORS together, of which the other has not said
 that they were TAKEN: typed in, or shown. So nobody in between ever has to wait or to keep much, and a terminal that
@@ -19,9 +20,10 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from web.errors import Problem
@@ -42,10 +44,12 @@ class FrameKind(IntEnum):
     TAKEN = 5  # how many bytes, four bytes, big-endian
     OPEN = 6
     REFUSED = 7  # {"status", "error"} as REST would answer
+    EXIT = 8  # the exit code of what EXEC has started, four bytes, big-endian, signed; just before the END
+    EXEC = 9  # {"container", "command", "interactive", "tty", "rows", "columns"}
 
 
 FROM_PEOPLE = frozenset({FrameKind.INPUT, FrameKind.RESIZE, FrameKind.END, FrameKind.TAKEN})
-_LENGTHS: dict[int, int] = {FrameKind.RESIZE: 4, FrameKind.END: 0, FrameKind.TAKEN: 4}
+_LENGTHS: dict[int, int] = {FrameKind.RESIZE: 4, FrameKind.END: 0, FrameKind.TAKEN: 4, FrameKind.EXIT: 4}
 
 Frame = tuple[FrameKind, bytes]
 
@@ -115,8 +119,8 @@ def socket_path(home: Path) -> Iterator[str]:
         os.close(folder)
 
 
-async def dial(home: Path, container: UUID) -> Line:
-    """Asks the scheduler for a container's keyboard and screen. Raises Problem."""
+async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = None) -> Line:
+    """Asks the scheduler for a container's keyboard and screen, or a `program`'s (an ExecSpec). Raises Problem."""
     try:
         with socket_path(home) as path:
             line = Line(*await asyncio.open_unix_connection(path))
@@ -124,7 +128,10 @@ async def dial(home: Path, container: UUID) -> Line:
         raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
-            await line.send(FrameKind.OPEN, str(container).encode())
+            if program is None:
+                await line.send(FrameKind.OPEN, str(container).encode())
+            else:
+                await line.send(FrameKind.EXEC, json.dumps({"container": str(container), **program}).encode())
             answer = await line.read()
         if answer is None:
             raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)

@@ -19,7 +19,7 @@ from web.models import AllocationEvent, Container, Node
 from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES
-from web.people.roles import may_steer
+from web.people.roles import Deed, rights_of
 from web.spec.asked import asked_for
 from web.times import seconds
 
@@ -30,7 +30,8 @@ EVENTS_PER_PAGE = 50
 @require_GET
 def container(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = container_or_404(pk)
-    steers = may_steer(person(request), found)
+    rights = rights_of(person(request))
+    steers = rights.steers(found)
     claims = list(found.claims.select_related("gpu"))
     context = {
         "container": found,
@@ -42,6 +43,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "stretches": _stretches(found),
         "events": _events(found),
         "may_act": steers,
+        "may_exec": steers and rights.may(Deed.EXEC),
         "may_read": steers,  # output and environment may hold secrets
         "settings": _settings(found, steers),
         "ended": seconds(found.finished_at),

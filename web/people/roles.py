@@ -58,6 +58,7 @@ class Deed(Enum):
     """What takes a role. Each ends the sentence: "only an operator may …"."""
 
     LAUNCH = "launch containers"
+    EXEC = "start programs in containers that run"
     STEER_ALL = "steer other people's containers"
     ORDER_QUEUE = "reorder the queue"
     SET_POLICY = "set the policy"
@@ -68,6 +69,7 @@ class Deed(Enum):
 
 NEEDS: Mapping[Deed, Role] = {
     Deed.LAUNCH: Role.USER,
+    Deed.EXEC: Role[settings.GPUSHARE_EXEC.upper()],
     Deed.STEER_ALL: Role.OPERATOR,
     Deed.ORDER_QUEUE: Role.OPERATOR,
     Deed.SET_POLICY: Role.ADMIN,

@@ -21,6 +21,7 @@ from web.spec.mounts import check_folder, check_port, check_volume
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
 LONGEST_SECONDS = 366 * 24 * 3600.0
+SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _MIB = 2**20
@@ -233,6 +234,21 @@ class PauseSpec(NoteSpec):
 
 class KillSpec(NoteSpec):
     grace = StrictNumber(required=False, default=0.0, min_value=0, max_value=3600)
+
+
+class ExecSpec(StrictSerializer):
+    """One more program in a container. Without a command it is the best shell that is there."""
+
+    command = WordsField(required=False, default=list)
+    interactive = StrictBoolean(required=False, default=False)
+    tty = StrictBoolean(required=False, default=False)
+    rows = StrictInteger(required=False, default=24, min_value=1, max_value=10_000)
+    columns = StrictInteger(required=False, default=80, min_value=1, max_value=10_000)
+
+    def validate_command(self, value: list[str]) -> list[str]:
+        if value and not value[0]:
+            raise serializers.ValidationError("The program has no name.")
+        return value or list(SHELL)
 
 
 class PolicySpec(StrictSerializer):

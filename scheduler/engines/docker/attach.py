@@ -24,11 +24,19 @@ NO_DETACH_KEYS = ",".join(["%FF"] * 8)
 def attach(client: Client, engine_id: str, *, interactive: bool, tty: bool) -> Attached:
     """Blocking. Attached before a container starts, it is told all of its output. Raises EngineError or OSError."""
     query = f"stream=1&stdout=1&stderr=1&stdin={int(interactive)}&detachKeys={NO_DETACH_KEYS}"
+    sock = upgraded(client, f"containers/{engine_id}/attach?{query}")
+    return Attached(client, engine_id, sock, interactive=interactive, tty=tty)
+
+
+def upgraded(client: Client, path: str, body: bytes = b"") -> socket.socket:
+    """A POST that turns into a stream. Blocking. Raises EngineError or OSError."""
     sock = _connect(client.address)
     try:
         sock.sendall(
-            f"POST /v{client.api.api_version}/containers/{engine_id}/attach?{query} HTTP/1.1\r\n"
-            "Host: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n".encode()
+            f"POST /v{client.api.api_version}/{path} HTTP/1.1\r\n"
+            "Host: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         status = int(_head(sock).split(maxsplit=2)[1])
         if status != 101:
@@ -36,7 +44,7 @@ def attach(client: Client, engine_id: str, *, interactive: bool, tty: bool) -> A
     except BaseException:
         sock.close()
         raise
-    return Attached(client, engine_id, sock, interactive=interactive, tty=tty)
+    return sock
 
 
 def attach_again(client: Client, engine_id: str) -> Attached:

@@ -14,10 +14,11 @@ from typing import Any
 
 import docker.errors
 
-from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, Progress, Sighting
+from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting
 from scheduler.engines.docker import folders, options
 from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
+from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.images import Images
 from scheduler.engines.docker.together import Together, together
@@ -61,6 +62,7 @@ class DockerEngine:
         self._places = self._home / "mounts"
         self._client = Client(settings.address)
         self._watch = Watch(self._client, self._home, settings.log_bytes)
+        self._execs = Execs(self._client, self._home / "execs")
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
         self._together: Together | None = None
         self._why_not_held: str | None = None
@@ -85,6 +87,7 @@ class DockerEngine:
             await self._prepare(info)
             await self._client.blocking(self._hold_together)
             await self._watch.start()
+            await self._client.call(self._execs.end_what_was_left)
         except EngineAway as error:
             self._why_not_started = str(error)
             raise
@@ -170,6 +173,15 @@ class DockerEngine:
         if attached is None:
             attached = await self._client.call(attach_again, self._client, engine_id)
         return await attached.open()
+
+    async def exec(self, engine_id: str, asked: Exec) -> Executed:
+        self._check_started()
+        found = await self._watch.look(engine_id)
+        if found is None or found.condition is Condition.ENDED:
+            raise EngineError("It has ended.", code="not_running")
+        if found.condition is Condition.PAUSED:
+            raise EngineError("It is paused: resume it first.", code="paused")
+        return await (await self._client.call(self._execs.start, engine_id, asked)).open()
 
     async def pause(self, engine_id: str) -> None:
         await self._act(self._client.api.pause, engine_id, Condition.PAUSED)

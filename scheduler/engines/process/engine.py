@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.engines import kernel_log
-from scheduler.engines.base import Attached, Condition, EngineError, Launch, Progress, Sighting
+from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting
 from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
+from scheduler.engines.process.executed import execute
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 from scheduler.engines.process.taken import check_fields, check_image
 
@@ -143,6 +144,12 @@ class ProcessEngine:
 
     async def attach(self, engine_id: str) -> Attached:
         raise EngineError("There is no keyboard into a local process.", code="not_supported", status=400)
+
+    async def exec(self, engine_id: str, asked: Exec) -> Executed:
+        running = self._living(engine_id)
+        if await asyncio.to_thread(tree.is_frozen, running.keeper):
+            raise EngineError("It is paused: resume it first.", code="paused")
+        return await execute(self._home / engine_id, asked)
 
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)

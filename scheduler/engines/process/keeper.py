@@ -7,6 +7,7 @@ It outlives the scheduler, so that a restarted one learns the exit codes of what
     running.json  {"boot", "keeper", "keeper_started", "pid", "pid_started", "started_at"}, before the program begins
     ended.partial room on the disk for the next, taken by the engine: an end can be written where nothing else can
     ended.json    {"exit_code", "finished_at", "reason"}, once no process of the container is left
+    door          a socket: whoever connects has one more program started in the container (inside.py)
 
 The folder is locked until the program has started or could not be: of two keepers of one launch, which a scheduler that
 was killed over it and the next have started, the second finds that there is nothing to do.
@@ -27,9 +28,11 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +41,7 @@ from scheduler.engines.process import tree
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+DOOR = "door"
 ROOM = 4096  # bytes kept for ended.json
 RETRY = 1.0  # seconds
 LAST_WORDS = 5.0  # seconds for what is printed still; a process of somebody else's may hold the pipe open
@@ -94,21 +98,24 @@ def is_starting(folder: Path) -> bool:
     return False
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _become(launch: dict[str, Any], output: int, report: int, keeper: int) -> None:
-    """In the new process: turns into the program. Returns only by raising OSError."""
+def become(
+    launch: dict[str, Any], streams: Sequence[int], report: int, parent: int, before: Callable[[], None] | None = None
+) -> None:
+    """In the new process: turns into the program, over these three streams. Returns only by raising OSError."""
     os.setsid()
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:
-        os._exit(1)  # the keeper died before the line above could tell the kernel
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the line above could tell the kernel
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+    if before:
+        before()
     os.chdir(launch["working_dir"])
     os.set_inheritable(report, False)
     os.execvpe(launch["command"][0], launch["command"], launch["environment"])
@@ -129,6 +136,7 @@ def _start_first(folder: Path) -> Started:
     launch = json.loads((folder / "launch.json").read_text())
     keeper = os.getpid()
     log = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    door = _open_door(folder)
     output, prints = os.pipe()
     reads, writes = os.pipe()
     go_reads, go_writes = os.pipe()
@@ -137,7 +145,7 @@ def _start_first(folder: Path) -> Started:
         try:
             os.close(go_writes)
             if os.read(go_reads, 1):  # not before the keeper has written who it is
-                _become(launch, prints, writes, keeper)
+                become(launch, (os.open(os.devnull, os.O_RDONLY), prints, prints), writes, keeper)
         except OSError as error:
             os.write(writes, str(error.errno).encode())
         finally:
@@ -153,16 +161,47 @@ def _start_first(folder: Path) -> Started:
             os.waitpid(pid, 0)
             (folder / "running.json").unlink()
             raise OSError(int(failed), os.strerror(int(failed)), launch["command"][0])
-    return Started(pid, output, log, launch["log_bytes"])
+    return Started(door, pid, output, log, launch["log_bytes"])
 
 
 class Started(NamedTuple):
-    """The first process, and where what is printed comes out and goes to."""
+    """The door, the first process, and where what is printed comes out and goes to."""
 
+    door: socket.socket
     pid: int
     output: int
     log: int
     log_bytes: int
+
+
+def _open_door(folder: Path) -> socket.socket:
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.suppress(FileNotFoundError):
+        (folder / DOOR).unlink()
+    with address_in(folder) as address:
+        door.bind(address)
+    door.listen()
+    return door
+
+
+@contextlib.contextmanager
+def address_in(folder: Path) -> Iterator[str]:
+    """Of the door, in fewer than the 108 bytes of a UNIX address, however deep the folder is. Raises OSError."""
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{opened}/{DOOR}"
+    finally:
+        os.close(opened)
+
+
+def _let_in(door: socket.socket, folder: Path) -> None:
+    """In a thread: each who comes gets a process of its own, a child of ours, that does what is asked for."""
+    program = [sys.executable, "-SPm", "scheduler.engines.process.inside", str(folder)]
+    while True:
+        connection, _ = door.accept()
+        with connection, contextlib.suppress(OSError):  # no process is left: who came sees that we hang up
+            actions = [(os.POSIX_SPAWN_DUP2, connection.fileno(), 0)]
+            os.posix_spawn(program[0], program, os.environ, file_actions=actions)
 
 
 def _identity(keeper: int, pid: int) -> dict[str, object]:
@@ -233,7 +272,7 @@ def main(folder: Path) -> None:
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         started = _start(folder)
     except OSError as error:
@@ -244,8 +283,9 @@ def main(folder: Path) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # the engine reads until both are closed
     os.dup2(nowhere, 2)
-    keeping = threading.Thread(target=keep, args=started[1:], daemon=True)
+    keeping = threading.Thread(target=keep, args=started[2:], daemon=True)
     keeping.start()
+    threading.Thread(target=_let_in, args=(started.door, folder), daemon=True).start()
     _pass_sigterm_on(started.pid)
     code = _wait_for(started.pid)
     _end_the_rest()

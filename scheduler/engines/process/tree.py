@@ -17,6 +17,7 @@ class Stat:
     pid: int
     state: str
     parent: int
+    session: int
     started: int
     threads: int
 
@@ -33,7 +34,9 @@ def stat(pid: int | str) -> Stat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before may hold anything, spaces and brackets too
-    return Stat(int(text[: text.index(" ")]), fields[0], int(fields[1]), int(fields[19]), int(fields[17]))
+    return Stat(
+        int(text[: text.index(" ")]), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17])
+    )
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -75,6 +78,23 @@ def is_below(pid: int, root: int) -> bool:
             return True
         pid = found.parent
     return False
+
+
+def of_session(leader: int) -> list[Stat]:
+    """Every living process of the session that this one began, and it."""
+    return [each for below in look().values() for each in below if each.session == leader and each.living]
+
+
+def hang_up(leader: int, patience: float) -> None:
+    """Ends a session: SIGHUP, and SIGKILL for what is left after `patience` seconds. Blocking."""
+    signal_each(of_session(leader), signal.SIGHUP)
+    signal_each(of_session(leader), signal.SIGCONT)
+    deadline = time.monotonic() + patience
+    while left := of_session(leader):
+        if time.monotonic() > deadline:
+            signal_each(left, signal.SIGKILL)
+            return
+        time.sleep(0.05)
 
 
 def with_environment(entry: str) -> list[Stat]:

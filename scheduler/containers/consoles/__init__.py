@@ -1,5 +1,7 @@
 """Containers' keyboards and screens, for whoever the web lets in (web/console/frames.py).
 
+Programs that people start beside a container's own have one connection each, and end with it: programs.py.
+
 A console is attached before its container starts, so that no output is missed, and stays attached until the container
 ends. One connection at a time looks at it; a newer one takes over from an older one, which may be half dead. While
 nobody looks, the newest output is kept in memory for the next who does; the log has all of it anyway.
@@ -9,20 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
-import struct
 import time
 from collections import deque
 from pathlib import Path
 
 from django.conf import settings
 
-from scheduler.engines.base import Attached, Engine, EngineError, Output
+from scheduler.containers.consoles.programs import run
+from scheduler.containers.consoles.viewer import KINDS, Viewer
+from scheduler.engines.base import Attached, Engine, EngineError
 from scheduler.pace import Pace
 from scheduler.sessions.broker import Broker
-from web.console.frames import PAYLOAD_LIMIT, WINDOW, BadFrame, FrameKind, Line, refusal, socket_path
+from web.console.frames import PAYLOAD_LIMIT, BadFrame, FrameKind, Line, refusal, socket_path
 from web.errors import Problem
 
 log = logging.getLogger(__name__)
@@ -30,73 +34,6 @@ log = logging.getLogger(__name__)
 FIRST = 10.0  # seconds in which whoever launched it comes to look; until then the container's output waits
 KEPT = 64 << 10  # bytes of output that nobody has seen yet
 SAYS_WITHIN = 10.0  # seconds until a connection has said whose console it wants
-TAKEN_OVER = Problem("console_taken", "Somebody opened this console elsewhere.", 409)
-KINDS = {Output.OUT: FrameKind.OUTPUT, Output.ERR: FrameKind.ERRORS}
-
-
-class Viewer:
-    """One connection that looks at a console and types into it."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self._keys: asyncio.Queue[bytes] = asyncio.Queue()  # empty bytes: the input's end
-        self._said_all = False
-        self._untyped = 0
-        self._unseen = 0
-        self._news = asyncio.Event()
-        self._gone = False
-
-    async def show(self, kind: FrameKind, data: bytes) -> bool:
-        """Waits until the person has seen enough of what came before. False if they have gone."""
-        while self._unseen >= WINDOW and not self._gone:
-            self._news.clear()
-            await self._news.wait()
-        if self._gone:
-            return False
-        self._unseen += len(data)
-        await self.line.send(kind, data)
-        return True
-
-    async def dismiss(self) -> None:
-        await self.line.send(FrameKind.REFUSED, refusal(TAKEN_OVER).encode())
-        await self.line.close()
-
-    def leave(self) -> None:
-        self._gone = True
-        self._news.set()
-
-    async def listen(self, attached: Attached) -> None:
-        """Until they hang up. Raises BadFrame."""
-        typing = asyncio.create_task(self._type(attached))
-        try:
-            while (frame := await self.line.read()) and not self._gone:
-                await self._hear(*frame, attached)
-        finally:
-            typing.cancel()
-
-    async def _hear(self, kind: FrameKind, payload: bytes, attached: Attached) -> None:
-        if kind is FrameKind.INPUT and payload:
-            self._untyped += len(payload)
-            if self._untyped > WINDOW:
-                raise BadFrame("more input than was to be sent")
-            self._keys.put_nowait(payload)
-        elif kind is FrameKind.END and not self._said_all:
-            self._said_all = True
-            self._keys.put_nowait(b"")
-        elif kind is FrameKind.TAKEN:
-            self._unseen = max(0, self._unseen - struct.unpack("!I", payload)[0])
-            self._news.set()
-        elif kind is FrameKind.RESIZE:
-            with contextlib.suppress(EngineError):  # it has ended, or Docker is away: a later one may do
-                await attached.resize(*struct.unpack("!HH", payload))
-
-    async def _type(self, attached: Attached) -> None:
-        """Beside the listening: a program that does not read its input must not hide that somebody has hung up."""
-        while keys := await self._keys.get():
-            await attached.write(keys)
-            self._untyped -= len(keys)
-            await self.line.send(FrameKind.TAKEN, struct.pack("!I", len(keys)))
-        attached.end_input()
 
 
 class Console:
@@ -211,12 +148,17 @@ class Consoles:
         try:
             async with asyncio.timeout(SAYS_WITHIN):
                 frame = await line.read()
-            if frame is None or frame[0] is not FrameKind.OPEN:
-                raise BadFrame("OPEN is to be said first")
-            async with self._finding:
-                console = await self._find(frame[1].decode())
-            await line.send(FrameKind.OPEN)
-            await console.look(Viewer(line))
+            match frame:
+                case (FrameKind.OPEN, container):
+                    async with self._finding:
+                        console = await self._find(container.decode())
+                    await line.send(FrameKind.OPEN)
+                    await console.look(Viewer(line))
+                case (FrameKind.EXEC, asked):
+                    program = json.loads(asked)
+                    await run(self._engine, self._engine_id(program.pop("container")), program, line)
+                case _:
+                    raise BadFrame("OPEN or EXEC is to be said first")
         except Problem as problem:
             await line.send(FrameKind.REFUSED, refusal(problem).encode())
         except (ValueError, TimeoutError) as error:
@@ -228,13 +170,17 @@ class Consoles:
         """Held since its start; or attached to now, after a restart of ours. Raises Problem."""
         if console := self._consoles.get(container):
             return console
+        try:
+            return await self.hold(container, self._engine_id(container))
+        except EngineError as error:
+            raise Problem(error.code, str(error), error.status) from None
+
+    def _engine_id(self, container: str) -> str:
+        """Raises Problem if it does not live."""
         tenant = self._broker.tenants.get(container)
         if tenant is None or tenant.finished or not tenant.engine_id:
             raise Problem("container_ended", "It has ended.", 409)
-        try:
-            return await self.hold(container, tenant.engine_id)
-        except EngineError as error:
-            raise Problem(error.code, str(error), error.status) from None
+        return tenant.engine_id
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

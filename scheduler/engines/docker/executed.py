@@ -1,0 +1,107 @@
+"""One more program in a Docker container: Docker's "exec".
+
+Docker does not end such a program when whoever started it hangs up, or dies. So each is noted in a folder before it
+is started, by Docker's name for it, and is ended by its host pid: when its keyboard goes, or when the next scheduler
+starts and finds the note.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import docker.errors
+
+from scheduler.engines.base import HANGS_UP, EngineError, Exec
+from scheduler.engines.docker.attach import Attached, upgraded
+from scheduler.engines.docker.client import Client
+from scheduler.engines.process import tree
+
+TERMINAL = "xterm-256color"
+# Docker holds back what may be the beginning of these keys until the next one. JSON cannot say the byte that nobody
+# types (attach.py); a mark that is set with Ctrl-@ is as good if it is set just before the next key.
+HARDLY_TYPED = ",".join(["ctrl-@"] * 64)
+
+
+class Execs:
+    """Those of this engine. `folder` is where they are noted."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        self._client, self._folder = client, folder
+
+    def end_what_was_left(self) -> None:
+        """Blocking. What an earlier scheduler had started and could not end. Raises APIError and others."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        for note in list(self._folder.iterdir()):
+            self.end(note.name)
+
+    def start(self, engine_id: str, asked: Exec) -> Executed:
+        """Blocking. Raises EngineError, APIError, OSError."""
+        made = self._client.api.exec_create(
+            engine_id,
+            list(asked.command),
+            stdin=asked.interactive,
+            tty=asked.tty,
+            environment=[f"TERM={TERMINAL}"] if asked.tty else None,
+            detach_keys=HARDLY_TYPED,
+        )
+        exec_id = str(made["Id"])
+        (self._folder / exec_id).touch()
+        try:
+            sock = upgraded(
+                self._client, f"exec/{exec_id}/start", json.dumps({"Detach": False, "Tty": asked.tty}).encode()
+            )
+        except BaseException:
+            self.end(exec_id)
+            raise
+        return Executed(self._client, self, exec_id, sock, asked)
+
+    def end(self, exec_id: str) -> int | None:
+        """Blocking. Its exit code, if it has ended by itself; else it ends now, with its session."""
+        code = None
+        try:
+            found = self._client.look.exec_inspect(exec_id)
+        except docker.errors.NotFound:  # with its container
+            found = {"Running": False, "ExitCode": None, "Pid": 0}
+        if found["Running"] and found["Pid"]:
+            tree.hang_up(found["Pid"], HANGS_UP)
+        else:
+            code = found["ExitCode"]
+        (self._folder / exec_id).unlink(missing_ok=True)
+        return code
+
+
+class Executed(Attached):
+    """What `Engine.exec` gives."""
+
+    def __init__(self, client: Client, execs: Execs, exec_id: str, sock: socket.socket, asked: Exec) -> None:
+        super().__init__(client, exec_id, sock, interactive=asked.interactive, tty=asked.tty)
+        self._execs, self._asked = execs, asked
+        self._code: int | None = None
+        self._ended = False
+
+    async def open(self) -> Executed:
+        await super().open()
+        await self.resize(self._asked.rows, self._asked.columns)
+        return self
+
+    async def resize(self, rows: int, columns: int) -> None:
+        if self._tty:
+            await self._client.unless_gone(self._client.api.exec_resize, self._engine_id, rows, columns)
+
+    async def exit_code(self) -> int | None:
+        await self._end()
+        return self._code
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.shield(self._end())
+
+    async def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            with suppress(EngineError):  # Docker is away: its note stays
+                self._code = await self._client.call(self._execs.end, self._engine_id)

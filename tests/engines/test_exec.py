@@ -1,0 +1,170 @@
+"""One more program in a container that runs, as both engines do it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from scheduler.engines.base import Condition, Engine, EngineError, Exec, Executed, Output
+from scheduler.engines.docker.attach import Attached
+from scheduler.engines.process import tree
+from tests.engines.conftest import leaks_sockets
+from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, kind, opened, told, tried
+from tests.support.eventually import eventually
+
+__all__ = ["KINDS", "a_launch", "engine", "kind", "opened"]
+pytestmark = leaks_sockets
+SH = ("/bin/sh", "-c")
+
+
+async def all_of(executed: Executed) -> tuple[bytes, bytes, int | None]:
+    """Its output, its errors and its exit code."""
+    written = {Output.OUT: b"", Output.ERR: b""}
+    async with asyncio.timeout(30):
+        while (piece := await executed.read())[1]:
+            written[piece[0]] += piece[1]
+        code = await executed.exit_code()
+    await executed.close()
+    return written[Output.OUT], written[Output.ERR], code
+
+
+async def die(executed: Executed) -> None:
+    """As a scheduler that is killed: the kernel closes what it had open, and nobody ends anything."""
+    if isinstance(executed, Attached):
+        await Attached.close(executed)
+    else:
+        await executed.close()  # which does no more than that
+
+
+async def until(executed: Executed, words: bytes) -> bytes:
+    seen = b""
+    async with asyncio.timeout(30):
+        while words not in seen:
+            piece = (await executed.read())[1]
+            assert piece, seen
+            seen += piece
+    return seen
+
+
+def processes(mark: str) -> list[int]:
+    """Those of this host that have `mark` in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+async def test_output_errors_and_exit_code_are_the_programs_own(engine: Engine, a_launch: Launcher) -> None:
+    engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
+    executed = await engine.exec(engine_id, Exec((*SH, "echo out; echo wrong >&2; exit 7")))
+    assert await all_of(executed) == (b"out\n", b"wrong\n", 7)
+
+
+async def test_it_has_the_environment_and_the_folder_of_its_container(engine: Engine, a_launch: Launcher) -> None:
+    launch = a_launch(*FOREVER, environment={"MINE": "yes"}, working_dir="/usr")
+    engine_id = (await engine.launch(launch)).engine_id
+    out, _, code = await all_of(await engine.exec(engine_id, Exec((*SH, "pwd; echo $MINE; echo $LD_PRELOAD"))))
+    assert (out.split(b"\n")[:2], code) == ([b"/usr", b"yes"], 0)
+    assert b"libgpushare.so" in out
+
+
+async def test_every_byte_goes_in_and_comes_out(engine: Engine, a_launch: Launcher) -> None:
+    engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
+    executed = await engine.exec(engine_id, Exec(("cat",), interactive=True))
+    data = bytes(range(256)) * 4000
+
+    async def type_it() -> None:
+        await executed.write(data)
+        executed.end_input()
+
+    typing = asyncio.create_task(type_it())
+    assert await all_of(executed) == (data, b"", 0)
+    await typing
+
+
+async def test_a_terminal_has_the_size_that_it_is_given(engine: Engine, a_launch: Launcher) -> None:
+    engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
+    asked = Exec(("/bin/sh",), interactive=True, tty=True, rows=33, columns=111)
+    executed = await engine.exec(engine_id, asked)
+    await executed.write(b"stty size; echo $TERM\n")
+    assert b"33 111\r\nxterm" in await until(executed, b"xterm")
+    await executed.resize(20, 90)
+    await executed.write(b"stty size; exit 3\n")
+    out, _, code = await all_of(executed)
+    assert (b"20 90" in out, code) == (True, 3)
+
+
+@pytest.mark.parametrize("tty", [True, False], ids=["terminal", "pipes"])
+async def test_whoever_closes_it_ends_it_and_what_it_started(engine: Engine, a_launch: Launcher, tty: bool) -> None:
+    launch = a_launch(*FOREVER)
+    engine_id = (await engine.launch(launch)).engine_id
+    mark = f"stay-{launch.id}"
+    script = f"trap '' HUP; echo ready; sleep 600 & : {mark}; while :; do sleep 0.1; done"
+    executed = await engine.exec(engine_id, Exec((*SH, script), interactive=True, tty=tty))
+    await until(executed, b"ready")
+    await eventually(lambda: processes(mark))
+    await executed.close()
+    await eventually(lambda: not processes(mark), within=15)
+    assert (await engine.sightings())[0].condition is Condition.RUNNING
+
+
+async def test_the_end_of_the_container_ends_it(engine: Engine, a_launch: Launcher) -> None:
+    launch = a_launch(*FOREVER)
+    engine_id = (await engine.launch(launch)).engine_id
+    executed = await engine.exec(engine_id, Exec(("/bin/sh",), interactive=True, tty=True))
+    await engine.kill(engine_id)
+    await told(engine, launch.id, Condition.ENDED)
+    await all_of(executed)
+    with pytest.raises(EngineError):
+        await engine.exec(engine_id, Exec(("true",)))
+
+
+async def test_what_was_left_by_a_scheduler_that_was_killed_ends_when_the_next_one_starts(
+    opened: Opener, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = a_launch(*FOREVER)
+    mark = f"left-{launch.id}"
+    async with opened() as first:
+        engine_id = (await first.launch(launch)).engine_id
+        script = f"trap '' HUP; echo ready; : {mark}; while :; do sleep 0.1; done"
+        executed = await first.exec(engine_id, Exec((*SH, script), tty=True))
+        await until(executed, b"ready")
+        await eventually(lambda: processes(mark))
+        await die(executed)
+    async with opened() as second:
+        await eventually(lambda: not processes(mark), within=15)
+        assert (await second.sightings())[0].condition is Condition.RUNNING
+        await second.kill(engine_id)
+        await second.remove(engine_id)
+
+
+async def test_in_a_paused_one_nothing_is_started(engine: Engine, a_launch: Launcher) -> None:
+    engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
+    await engine.pause(engine_id)
+    with pytest.raises(EngineError, match="paused"):
+        await engine.exec(engine_id, Exec(("true",)))
+    await engine.resume(engine_id)
+
+
+async def test_a_program_that_is_not_there_is_told(engine: Engine, a_launch: Launcher) -> None:
+    engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
+    executed = await tried(engine.exec(engine_id, Exec(("/no/such",))))
+    if isinstance(executed, EngineError):
+        assert str(executed) == "Cannot start it: /no/such: No such file or directory."
+    else:  # Docker knows only when it has tried
+        out, wrong, code = await all_of(executed)
+        assert code in (126, 127)
+        assert b"no such file" in out + wrong
+
+
+def test_a_session_is_its_leader_and_what_it_started() -> None:
+    me = tree.stat(os.getpid())
+    assert me is not None
+    assert os.getpid() in [each.pid for each in tree.of_session(os.getsid(0))]
+    assert me.session == os.getsid(0)
