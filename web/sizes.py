@@ -12,8 +12,8 @@ _HUNDREDTHS = Decimal("0.01")
 LARGEST = 2**63 - 1
 
 
-def parse_size(text: str | int) -> int:
-    """Bytes. Raises ValueError with a sentence for people. Zero is a size: whether it makes sense is for others."""
+def parse_size(text: str | int, least: int = 0) -> int:
+    """Bytes, at least so many. Raises ValueError with a sentence for people."""
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise ValueError('A size is a number of bytes, or text such as "2GiB" or "512m".')
     if isinstance(text, int):
@@ -31,7 +31,18 @@ def parse_size(text: str | int) -> int:
         raise ValueError("A size cannot be negative.")
     if size > LARGEST:
         raise ValueError("That is more bytes than any machine has.")
+    if size < least:
+        raise ValueError(_too_small(str(text), size, least))
     return size
+
+
+def _too_small(text: str, size: int, least: int) -> str:
+    """Who writes "4" rarely means four bytes."""
+    told = f"This has to be at least {format_size(least)}."
+    if not size or not text.strip().isdecimal():
+        return told
+    unit = "GiB" if size < 256 else "MiB"
+    return f'{told} {size} without a unit is {size} bytes: did you mean "{size}{unit}"?'
 
 
 def format_size(size: int) -> str:

@@ -21,7 +21,9 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     state, quota = broker.state, int(arguments["gpu_memory"])
     asked: int | list[str] = arguments.get("gpus", 1)
     gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
-    found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), {gpu: idle(broker, gpu) for gpu in gpus})
+    names = {tenant.id: tenant.name for tenant in broker.tenants.values()}
+    heads = {gpu: idle(broker, gpu) for gpu in gpus}
+    found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), heads, names)
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
     # First those in the queue, then those who hold the memory; nobody twice.

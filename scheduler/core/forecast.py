@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -12,6 +12,7 @@ from scheduler.core.arbiter import handle
 from scheduler.core.events import ContainerEnded, Granted
 from scheduler.core.state import Container, Request, State
 
+NAMED = 3  # of those who wait; the others are counted
 TRIED = 4  # containers whose end is tried out for one call: each trial costs as much as a decision
 
 
@@ -37,11 +38,13 @@ def forecast(
     quota: Mapping[str, int],
     ends: Mapping[str, float] | None = None,
     idle: Mapping[str, int] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Forecast:
     """Answers for a container that is not here, or for one that is and waits.
 
     `quota`: GPU → bytes, as for a launch. `ends`: container → the time (on the state's clock) by which its time limit
     ends it; those without a limit left out. `idle`: GPU → bytes of headroom that a take-back would collect.
+    `names`: container → what people call it.
 
     The bound takes the worst: every other container, also one that still waits, takes its whole quota and keeps it
     until its time limit.
@@ -59,7 +62,7 @@ def forecast(
     holders = {name: None for gpu in short for name in state.gpus[gpu].members if _holds(state, name, gpu)}
     latest = max(_room_by(state, gpu, amount, ends) for gpu, amount in quota.items())
     known = None if latest == inf else max(state.now, latest)
-    explanation = _explain(state, short, behind, known)
+    explanation = _explain(state, short, [(names or {}).get(each, each) for each in behind], known)
     return Forecast(False, True, behind, tuple(holders), known, explanation)
 
 
@@ -105,10 +108,10 @@ def _room_by(state: State, gpu: str, amount: int, ends: Mapping[str, float]) -> 
     return inf
 
 
-def _explain(state: State, short: Mapping[str, int], behind: tuple[str, ...], latest: float | None) -> str:
+def _explain(state: State, short: Mapping[str, int], behind: Sequence[str], latest: float | None) -> str:
     parts = [f"GPU {gpu} lacks {size(missing)}" for gpu, missing in short.items()]
     if behind:
-        parts.append(f"{len(behind)} {'waits' if len(behind) == 1 else 'wait'} already")
+        parts.append(f"{_named(behind)} {'waits' if len(behind) == 1 else 'wait'} already")
     if latest is None:
         parts.append(
             "when it will fit cannot be known, because containers without a time limit hold or want the memory"
@@ -117,3 +120,10 @@ def _explain(state: State, short: Mapping[str, int], behind: tuple[str, ...], la
         parts.append(f"it fits in {max(0.0, latest - state.now):.0f} s at the latest, when time limits end others")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first few: "a", "a and b", "a, b, c and 26 others"."""
+    shown = [*names[:NAMED], *([f"{more} others"] if (more := len(names) - NAMED) > 1 else names[NAMED:])]
+    *first, last = shown
+    return f"{', '.join(first)} and {last}" if first else last

@@ -6,7 +6,7 @@ import pytest
 
 import appliance as product
 from tests.cli.support import gpushare
-from tests.support.appliance import until
+from tests.support.appliance import WORKLOAD, until
 
 
 @pytest.fixture
@@ -42,6 +42,24 @@ def test_a_forecast_launches_nothing(appliance, shell):
     assert appliance.containers() == []
     appliance.launch("sleep", "60", gpu_memory="900MiB", guaranteed=True)
     assert shell("forecast", "--gpu-memory", "1GiB").stdout.startswith("GPU 0 lacks ")
+
+
+def test_a_forecast_names_who_waits_already(appliance, shell):
+    appliance.launch("sleep", "60", name="holds", gpu_memory="900MiB", guaranteed=True)
+    appliance.launch(WORKLOAD, "--bytes", "500MiB", "--hold", "60", name="waits", gpu_memory="800MiB")
+    until(lambda: appliance.named("waits")["state"] == "suspended")
+    assert "; waits waits already; " in shell("forecast", "--gpu-memory", "1GiB").stdout
+
+
+def test_four_bytes_were_meant_to_be_gibibytes(appliance, shell):
+    """Wherever a quota is said."""
+    appliance.launch("sleep", "60", name="it", gpu_memory="256MiB")
+    for words in (("run", "--gpu-memory", "4", "local", "true"), ("set", "it", "--gpu-memory", "4"),
+                  ("forecast", "--gpu-memory", "4")):  # fmt: skip
+        done = shell(*words)
+        assert done.returncode in (1, 125)
+        told = 'This has to be at least 1 MiB. 4 without a unit is 4 bytes: did you mean "4GiB"?'
+        assert done.stderr == f"gpushare: --gpu-memory: {told}\n"
 
 
 def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, start):

@@ -39,6 +39,17 @@ def test_it_names_who_waits_ahead_and_who_holds_the_memory():
     assert answer.holders == ("A", "B")
 
 
+def test_it_says_by_name_who_waits_already():
+    names = {"C": "train-2", "D": "notebook"}
+    assert "; train-2 waits already; " in forecast(world(A=6, B=4, C=5).state, {"g": 2}, names=names).explanation
+    two = world(A=6, B=4, C=5, D=5).state
+    assert "; train-2 and notebook wait already; " in forecast(two, {"g": 2}, names=names).explanation
+    four = world(A=6, B=4, C=5, D=5, E=5, F=5).state
+    assert "; train-2, notebook, E and F wait already; " in forecast(four, {"g": 2}, names=names).explanation
+    five = world(A=6, B=4, C=5, D=5, E=5, F=5, G=5).state
+    assert "; train-2, notebook, E and 2 others wait already; " in forecast(five, {"g": 2}, names=names).explanation
+
+
 def test_time_limits_give_an_upper_bound():
     state = world(A=6, B=4, C=5).state
     assert forecast(state, {"g": 5}, ends={"A": 100.0, "B": 50.0, "C": 300.0}).latest == 100.0

@@ -46,7 +46,11 @@ HOSTILE = [
     ({"gpu_memroy": "2g"}, U, "gpu_memroy", "gpu_memory"),
     ({"x" * 5000: 1}, U, "x" * 64, "no field"),
     # the quota
-    ({"gpu_memory": 0}, V, "gpu_memory", "more than 0"),
+    ({"gpu_memory": 0}, V, "gpu_memory", "at least 1 MiB."),
+    ({"gpu_memory": 4}, V, "gpu_memory", 'did you mean "4GiB"?'),
+    ({"gpu_memory": "512"}, V, "gpu_memory", 'did you mean "512MiB"?'),
+    ({"gpu_memory": "1023k"}, V, "gpu_memory", "at least 1 MiB."),
+    ({"memory": "4"}, V, "memory", 'did you mean "4GiB"?'),
     ({"gpu_memory": -1}, V, "gpu_memory", "negative"),
     ({"gpu_memory": "-2g"}, V, "gpu_memory", "not a size"),
     ({"gpu_memory": "lots"}, V, "gpu_memory", "not a size"),

@@ -39,3 +39,21 @@ def test_bytes_are_read_back_exactly(size):
 )  # fmt: skip
 def test_a_size_is_written_for_people(size, text):
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("4", '"4GiB"'), (4, '"4GiB"'), (" 80 ", '"80GiB"'), ("512", '"512MiB"'), (40960, '"40960MiB"')]
+)
+def test_a_number_that_was_meant_in_another_unit_is_asked_about(text, meant):
+    with pytest.raises(ValueError, match=rf"at least 1 MiB\. .* bytes: did you mean {meant}\?$"):
+        parse_size(text, 2**20)
+
+
+@pytest.mark.parametrize("text", ["0", 0, "4k", "0.5m", "1023KiB"])
+def test_too_little_with_a_unit_is_only_refused(text):
+    with pytest.raises(ValueError, match=r"at least 1 MiB\.$"):
+        parse_size(text, 2**20)
+
+
+def test_the_least_itself_is_enough():
+    assert parse_size("1m", 2**20) == 2**20

@@ -22,6 +22,7 @@ from web.errors import Problem
 from web.models import Container, Node
 from web.models.records import claims_with_gpus
 from web.services import steering
+from web.spec import quotas
 from web.spec.fields import SizeField
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
 
@@ -85,7 +86,7 @@ class Policy(APIView):
 
 
 class ForecastQuery(Query):
-    gpu_memory = SizeField()
+    gpu_memory = SizeField(smallest=quotas.LEAST)
     gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=MOST_GPUS)
     priority = serializers.IntegerField(
         required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST

@@ -15,7 +15,7 @@ from web.errors import Problem, invalid
 from web.models import Command, Container
 from web.pages.frame import answer, person, refusal, toast
 from web.services import steering
-from web.sizes import parse_size
+from web.spec import quotas
 
 Action = Callable[[User, Container, dict[str, Any]], Command]
 ACTIONS: dict[str, Action] = {
@@ -89,7 +89,7 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if text := given.get("gpu_memory", "").strip():
         try:
-            changes["gpu_memory"] = parse_size(text)
+            changes["gpu_memory"] = quotas.read(text)
         except ValueError as error:
             raise invalid(str(error), "gpu_memory") from None
     for name in ("priority", "compute_weight", "compute_limit"):

@@ -20,7 +20,7 @@ from web.people import allowances
 from web.people.roles import Deed, may_steer, require
 from web.services import steering
 from web.services.steering import wait_for
-from web.sizes import format_size, parse_size
+from web.sizes import format_size
 from web.spec import quotas
 
 RECENT = 8
@@ -115,7 +115,7 @@ def _told(found: peaks.Peak) -> str:
 def forecast(request: HttpRequest) -> JsonResponse:
     """What the scheduler says would become of it now: {"text"}, empty while nothing sensible is asked."""
     try:
-        size = parse_size(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
+        size = quotas.read(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
         return JsonResponse({"text": _for_people(_foreseen(steering.forecast(person(request), size, gpus)))})
     except ValueError:

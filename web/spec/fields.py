@@ -15,7 +15,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from web.errors import Problem
-from web.sizes import format_size, parse_size
+from web.sizes import parse_size
 from web.texts import fault_of
 
 
@@ -115,23 +115,19 @@ class StrictNumber(serializers.FloatField):
         return number + 0.0
 
 
-@extend_schema_field({"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "example": "2GiB"}]})
+@extend_schema_field({"oneOf": [{"type": "integer", "minimum": 2**20}, {"type": "string", "example": "2GiB"}]})
 class SizeField(serializers.Field[int, Any, int, Any]):
     """Bytes, or text such as "2GiB". At least `smallest`."""
 
-    def __init__(self, smallest: int = 1, **options: Any) -> None:
+    def __init__(self, *, smallest: int, **options: Any) -> None:
         super().__init__(**options)
         self.smallest = smallest
 
     def to_internal_value(self, data: Any) -> int:
         try:
-            size = parse_size(data)
+            return parse_size(data, self.smallest)
         except ValueError as error:
             raise serializers.ValidationError(str(error)) from None
-        if size < self.smallest:
-            least = "more than 0 bytes" if self.smallest == 1 else f"at least {format_size(self.smallest)}"
-            raise serializers.ValidationError(f"This has to be {least}.")
-        return size
 
     def to_representation(self, value: int) -> int:
         return value

@@ -8,7 +8,13 @@ from web.errors import Problem
 from web.sizes import parse_size
 
 LABEL = "com.nvidia.memory.limit"
+LEAST = 2**20  # bytes: less has no CUDA context, and was meant otherwise
 DEFAULT = 2**30  # bytes, where neither launch nor image says anything (docs/rest.md)
+
+
+def read(text: str | int) -> int:
+    """Bytes. Raises ValueError with a sentence if this is no size, or none of a quota."""
+    return parse_size(text, LEAST)
 
 
 def of_image(labels: Mapping[str, str]) -> int:
@@ -16,7 +22,7 @@ def of_image(labels: Mapping[str, str]) -> int:
     if (label := labels.get(LABEL)) is None:
         return DEFAULT
     try:
-        return parse_size(label)
+        return read(label)
     except ValueError as error:
         message = f"The image's label {LABEL} cannot be used: {error} Give gpu_memory."
         raise Problem("bad_label", message, 400, "gpu_memory") from None

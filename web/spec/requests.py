@@ -14,6 +14,7 @@ from rest_framework import serializers
 
 from web.models import Compute, Shortage
 from web.models.people import HEAVIEST
+from web.spec import quotas
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
@@ -117,7 +118,10 @@ class LaunchSpec(StrictSerializer):
     )
     command = WordsField(required=False, default=list, label="Command", help_text="Empty: the image's own")
     gpu_memory = SizeField(
-        label="Quota on each GPU", help_text="For example 2GiB; empty: the image's label, else 1 GiB", **_OR_NULL
+        smallest=quotas.LEAST,
+        label="Quota on each GPU",
+        help_text="For example 2GiB; empty: the image's label, else 1 GiB",
+        **_OR_NULL,
     )
     gpus = GpusField(required=False, default=1, label="GPUs", help_text="How many, or which ones by UUID")
     name = StrictText(
@@ -212,7 +216,7 @@ def _each_once(value: list[str], places: list[str], verb: str) -> list[str]:
 
 
 class ChangeSpec(StrictSerializer):
-    gpu_memory = SizeField(required=False)
+    gpu_memory = SizeField(smallest=quotas.LEAST, required=False)
     priority = StrictInteger(required=False, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
     compute_weight = StrictInteger(required=False, min_value=1, max_value=HEAVIEST)
     compute_limit = StrictInteger(
