@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
@@ -87,14 +88,41 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as their widest cell; a head that begins with `>` is a column of figures, set right."""
     right = [head.startswith(">") for head in heads]
     lines = [[head.lstrip(">") for head in heads], *[[printable(cell) for cell in row] for row in rows]]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    widths = [max(width(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
+        "  ".join(padded(*each) for each in zip(line, widths, right, strict=True)).rstrip() for line in lines
     )
+
+
+def width(text: str) -> int:
+    """In cells of a terminal: a wide character (East Asian, emoji) takes two, one that combines with another none."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(char) for char in text)
+
+
+def _cells(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def cut(text: str, cells: int) -> str:
+    """As much as fits; an ellipsis says that there is more."""
+    if width(text) <= cells:
+        return text
+    kept, room = "", cells - 1
+    for char in text:
+        room -= _cells(char)
+        if room < 0:
+            break
+        kept += char
+    return f"{kept}…" if cells > 0 else ""
+
+
+def padded(text: str, cells: int, to_right: bool = False) -> str:
+    rest = " " * (cells - width(text))
+    return rest + text if to_right else text + rest
 
 
 def printable(text: str) -> str:

@@ -172,7 +172,7 @@ def top(
     interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 1.0,
     as_json: options.Json = False,
 ) -> None:
-    """GPUs, containers and the queue, live in the terminal. Ctrl-C returns."""
-    from appliance.cli.top import watch
+    """GPUs, containers and the queue, live in the terminal, with keys to sort, filter and kill: h lists them."""
+    from appliance.cli.top.watching import watch
 
     watch(connect(), once=once, interval=interval, as_json=as_json)

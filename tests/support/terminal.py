@@ -11,7 +11,9 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pyte
 
 
 class Terminal:
@@ -74,3 +76,49 @@ class Terminal:
             return False
         self.seen += os.read(self._master, 65536)
         return True
+
+
+class Screen(Terminal):
+    """A terminal whose screen can be looked at: pyte does with the bytes what a terminal does."""
+
+    def __init__(self, command: Sequence[str], environ: dict[str, str], rows: int = 24, columns: int = 80) -> None:
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        self.written: list[bytes] = []
+        super().__init__(command, environ | {"TERM": "xterm-256color"}, rows, columns)
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands there, without the spaces at the right. A wide character is followed by nothing."""
+        return [line.rstrip() for line in self._screen.display]
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._screen.resize(rows, columns)
+        super().resize(rows, columns)
+
+    def shows(self, condition: Callable[[list[str]], object], within: float = 30.0) -> list[str]:
+        """The lines as soon as they are so, and nothing is half drawn."""
+        deadline = time.monotonic() + within
+        while self._half_drawn() or not condition(self.lines):
+            assert time.monotonic() < deadline, "\n".join(self.lines)
+            self._read(0.1)
+        return self.lines
+
+    def _half_drawn(self) -> bool:
+        said = b"".join(self.written)
+        return said.count(b"\x1b[?2026h") > said.count(b"\x1b[?2026l")
+
+    def rests(self, seconds: float) -> bytes:
+        """What is written meanwhile."""
+        before, deadline = len(self.written), time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._read(0.05)
+        return b"".join(self.written[before:])
+
+    def _read(self, timeout: float) -> bool:
+        before = len(self.seen)
+        done = super()._read(timeout)
+        if new := self.seen[before:]:
+            self.written.append(new)
+            self._stream.feed(new)
+        return done
