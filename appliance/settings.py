@@ -11,12 +11,14 @@ import hashlib
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import dj_database_url
 
 from appliance import budgets, database, directory, environment, flags
 from appliance.running import web_user
 from scheduler.core.policies import POLICIES
+from web.logs import choose as logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = Path(environment.text("GPUSHARE_HOME", str(BASE_DIR / "var"))).resolve()
@@ -209,18 +211,15 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {"StateEnum": "web.models.State"},
 }
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "filters": {"in sums": {"()": "web.http.sums.InSums"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["in sums"]}},
-    "loggers": {name: {"level": "WARNING"} for name in ("httpx", "uvicorn")},  # a line a request is too much
-    "root": {
-        "handlers": ["stderr"],
-        "level": environment.one_of("GPUSHARE_LOG", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
-    },
-}
+GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
+_SECRETS = (SECRET_KEY, *SECRET_KEY_FALLBACKS, DATABASES["default"].get("PASSWORD"), urlsplit(REDIS_URL).password,
+            LDAP.get("AUTH_LDAP_BIND_PASSWORD"), OIDC.get("OIDC_RP_CLIENT_SECRET"))  # fmt: skip
+LOGGING = logs.configured(
+    environment.one_of("GPUSHARE_LOG_FORMAT", *logs.FORMS),
+    environment.one_of("GPUSHARE_LOG", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
+    GPUSHARE_NODE,
+    _SECRETS,
+)
 
 # ---- the appliance's own ---------------------------------------------------------------------------------------
 
@@ -231,7 +230,6 @@ GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
-GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
 GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload

@@ -72,7 +72,7 @@ class Doors:
         if oldest is None:
             log.warning("a connection was refused: all there is room for are being answered")
             return False
-        log.warning("a connection gave way to a newer one: it had waited longest without a whole request")
+        log.info("a connection gave way to a newer one: it had waited longest without a whole request")
         oldest.abort()
         return True
 

@@ -27,6 +27,7 @@ from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
 from scheduler.core import turns as core
 from scheduler.core.turns import Mode, Rules, Standing, Turns
 from web.errors import Problem
+from web.logs import ById
 
 AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
@@ -152,7 +153,7 @@ class TurnPlayer:
                 if part is not None:
                     await part.quiet.wait()
         except TimeoutError:
-            log.warning("container %s does not answer, and something of it stays locked for now", container)
+            log.warning("container %s does not answer, and something of it stays locked for now", ById(container))
             return False
         return True
 
@@ -285,7 +286,7 @@ class TurnPlayer:
                 elif part.processes.stops is not None and not part.barred:
                     await self._stop_more(part)
         except Exception:
-            log.exception("container %s: its turn", part.id)
+            log.exception("container %s: its turn", ById(part.id))
             self._hang(part, "The scheduler failed at its turn; its log tells more.")
             # The others do not wait for an answer. The one that was not asked for is passed over.
             self._tell(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
@@ -320,7 +321,7 @@ class TurnPlayer:
         """It takes no turns for a while: what nobody can stop cannot, and the others do not wait for it."""
         if HUNG in part.barred or part.id not in self._parts:
             return
-        log.warning("container %s takes no turns at computing: %s", part.id, why)
+        log.warning("container %s takes no turns at computing: %s", ById(part.id), why)
         self.told(part.id, why)
         self.bar(part.id, HUNG)
         self._begin(self._until_free(part, HUNG, HUNG_FOR))

@@ -99,8 +99,8 @@ class Ender:
             try:
                 await self._attempt(tenant, grace)
             except EXPECTED as error:
-                log.warning("container %s could not be ended, again in %.0f s: %s", tenant.name, pause, error)
+                log.warning("container %s could not be ended, again in %.0f s: %s", tenant, pause, error)
             except Exception:
-                log.exception("container %s could not be ended, again in %.0f s", tenant.name, pause)
+                log.exception("container %s could not be ended, again in %.0f s", tenant, pause)
             else:
                 return

@@ -83,7 +83,7 @@ class Launcher:
             try:
                 await self._consoles.hold(tenant.id, sighting.engine_id)
             except EngineError as error:  # it runs, and can be attached to later
-                log.warning("container %s: its console: %s", row.name, error)
+                log.warning("container %s: its console: %s", tenant, error)
 
     async def _place(self, row: Container, progress: Progress | None) -> dict[str, int]:
         """Bytes of quota on each of the GPUs that it gets."""

@@ -57,4 +57,4 @@ class Leftovers:
             except EngineAway:
                 return  # it says so elsewhere; all are tried again
             except EngineError as error:
-                log.warning("container %s has ended but cannot be removed: %s", row.name, error)
+                log.warning("container %s has ended but cannot be removed: %s", row, error)

@@ -22,6 +22,7 @@ from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
+from web.logs import ById
 from web.models import Container, Shortage, Swap
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class Containers:
         try:
             self.seen(sighting)
         except Exception:
-            log.exception("what the engine shows of container %s cannot be taken in", sighting.id)
+            log.exception("what the engine shows of container %s cannot be taken in", ById(sighting.id))
 
     def seen(self, sighting: Sighting) -> None:
         tenant = self.find(sighting.id)
@@ -179,6 +180,7 @@ def as_tenant(row: Container, quota: Mapping[str, int]) -> Tenant:
         str(row.pk),
         row.name,
         dict(quota),
+        row.owner.username,
         ttl=row.ttl_seconds,
         remove_when_done=row.remove_when_done,
         priority=row.priority,

@@ -11,6 +11,7 @@ from django.utils import timezone
 from scheduler.containers.intents import Intents
 from scheduler.engines.base import Engine, EngineError
 from scheduler.store import Store
+from web.logs import ById
 from web.models import Container
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Removal:
         try:
             await self._remove(id_, engine_id)
         except (EngineError, DatabaseError) as error:
-            log.warning("container %s has ended but cannot be removed: %s", id_, error)
+            log.warning("container %s has ended but cannot be removed: %s", ById(id_), error)
 
     async def _remove(self, id_: str, engine_id: str) -> None:
         await self._intents.durable()  # its exit code is nowhere else

@@ -166,7 +166,7 @@ class Swapping:
 
     def _stays(self, tenant: Tenant, whom: str, why: Exception) -> None:
         if not (tenant.finished or tenant.killed):
-            log.warning("container %s did not give way: %s", tenant.name, why)
+            log.warning("container %s did not give way: %s", tenant, why)
             self._store.event("not_moved", tenant.id, detail=f'It was to give way to "{whom}". {why}')
 
     def _require_share(self, tenant: Tenant) -> None:
@@ -214,7 +214,7 @@ class Swapping:
                 await self._mover.await_answer(session)
                 await self._mover.back(session)
             except CardError as error:
-                log.error("container %s is stopped on its card, and will go on later: %s", tenant.name, error)
+                log.error("container %s is stopped on its card, and will go on later: %s", tenant, error)
                 await self._not_yet(tenant, error, partial(self._undo_in_turn, tenant, sessions, stays))
                 return
         self._hung.pop(tenant.id, None)
@@ -294,7 +294,7 @@ class Swapping:
             except CardError as error:
                 # There was less room than the card had said, or it does not answer. It keeps what it was lent
                 # meanwhile: some of its processes may be back already.
-                log.error("container %s was not brought back, and will be later: %s", tenant.name, error)
+                log.error("container %s was not brought back, and will be later: %s", tenant, error)
                 self._broker.tell(NotMoved(self._broker.now(), tenant.id))
                 await self._not_yet(tenant, error, partial(self._bring_back, tenant))
                 return
@@ -339,7 +339,7 @@ class Swapping:
                 self._later(tenant, again, min(max(AGAIN, hung), LONGEST))
 
     async def _lost(self, tenant: Tenant, error: CardError) -> None:
-        log.error("container %s has lost its GPU memory: %s", tenant.name, error)
+        log.error("container %s has lost its GPU memory: %s", tenant, error)
         await self._end(tenant, f"Its GPU memory was lost on the way to or from host memory: {error}"[:500])
 
     # ---- over a restart ----
@@ -375,7 +375,7 @@ class Swapping:
         try:
             await self._engine.add_memory(tenant.engine_id, 0)
         except EngineError as error:
-            log.warning("container %s keeps its raised limit of host memory for now: %s", tenant.name, error)
+            log.warning("container %s keeps its raised limit of host memory for now: %s", tenant, error)
             self._later(tenant, partial(self._lower_memory_later, tenant))
 
     async def _lower_memory_later(self, tenant: Tenant) -> None:
@@ -394,7 +394,7 @@ class Swapping:
             try:
                 await self._store.durable()
             except DatabaseError as error:
-                log.error("container %s: its swapping waits for the database: %s", tenant.name, error)
+                log.error("container %s: its swapping waits for the database: %s", tenant, error)
                 await asyncio.sleep(FULL_AGAIN)
             else:
                 return

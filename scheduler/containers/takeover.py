@@ -91,7 +91,7 @@ class TakeOver:
         if row.no_turns:
             self._store.container(tenant.id, no_turns="")  # a new scheduler tries it anew
         if refused := self._containers.admit(row, tenant, running=True):
-            log.error("container %s gets no more memory, but can be killed: %s", row.name, refused.explanation)
+            log.error("container %s gets no more memory, but can be killed: %s", tenant, refused.explanation)
             self._containers.keep_stray(tenant)
 
     async def _processes(self) -> None:

@@ -50,5 +50,5 @@ class Bypass:
     def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
             text = f"Process {pid} holds {format_size(size)} past the shim."
-            log.warning("container %s: %s", tenant.name, text)
+            log.warning("container %s: %s", tenant, text)
             self._store.event("bypass", tenant.id, pid=pid, size=size, detail=text)

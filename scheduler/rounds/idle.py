@@ -96,7 +96,7 @@ class Idle:
             elif settings.GPUSHARE_IDLE_ACTION == "pause":
                 await self._intents.pause(tenant, why)
         except DatabaseError as error:
-            log.warning("container %s is idle; what is to follow is tried again: %s", tenant.name, error)
+            log.warning("container %s is idle; what is to follow is tried again: %s", tenant, error)
             return
         if tenant.finished:
             return  # meanwhile

@@ -177,7 +177,11 @@ class Measure:
             if self._broker.tenants[session.container].swap:
                 continue  # what it has on the card comes and goes
             if lease.check():
-                log.warning("container %s, process %d forged its lease page", session.container, session.pid)
+                log.warning(
+                    "container %s, process %d forged its lease page",
+                    self._broker.tenants[session.container],
+                    session.pid,
+                )
             used = lease.used
             if before.get((session.id, gpu)) != used:
                 continue  # it allocated or freed while the card was read

@@ -136,7 +136,7 @@ class Stirring:
             known = await aside(partial(_read, self._file(tenant.id)))
         except (OSError, ValueError) as error:
             if tenant.gave_way:  # who was paused by a person comes back by one
-                log.warning("how container %s behaves while it is idle is not known: %s", tenant.name, error)
+                log.warning("how container %s behaves while it is idle is not known: %s", tenant, error)
         self._habits |= {id_: Habits(looks[id_], places=known[pid]) for id_, pid in pids.items() if pid in known}
         if not known and tenant.is_out and not tenant.paused and tenant.gave_way:
             self._broker.tell(Stirred(self._broker.now(), tenant.id))

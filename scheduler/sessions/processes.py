@@ -109,7 +109,7 @@ class Sessions:
             session = self._open(tenant, connection, program, version, handed_back)
         except BadPage as error:
             # A process goes on with the page that it has, so there is no giving it another.
-            log.warning("container %s, process %d: its page is refused: %s", tenant.name, connection.peer.pid, error)
+            log.warning("container %s, process %d: its page is refused: %s", tenant, connection.peer.pid, error)
             self._refuse(connection, Code.BAD_VERSION)
         else:
             self._welcome(connection, session)
@@ -207,7 +207,7 @@ class Sessions:
         if is_power_of_two(session.physical):
             log.warning(
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
-                self._broker.tenants[session.container].name, session.pid, gpu, size, session.physical,
+                self._broker.tenants[session.container], session.pid, gpu, size, session.physical,
             )  # fmt: skip
             self._broker.records.card_full(self._broker.tenants[session.container], session, gpu, size)
 

@@ -31,6 +31,7 @@ from scheduler.sessions.closer import Closer
 from scheduler.sessions.connection import Connection, Handler, Peer
 from scheduler.sessions.rota import Rota
 from shim.binding import EXHAUSTED
+from web.logs import ById
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class Server:
         """Into the log, more and more rarely: a program may do it a thousand times a second."""
         self._complaints[container] = number = self._complaints.get(container, 0) + 1
         if is_power_of_two(number):
-            log.warning("container %s: %s (complaint %d)", container, text, number, exc_info=error)
+            log.warning("container %s: %s (complaint %d)", ById(container), text, number, exc_info=error)
 
     def forget(self, connection: Connection, sock: socket.socket) -> None:
         """It is closed."""

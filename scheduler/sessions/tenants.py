@@ -57,6 +57,7 @@ class Tenant:
     id: str
     name: str
     quota: dict[str, int]
+    owner: str = ""
     sessions: dict[int, Session] = field(default_factory=dict)
     past_shim: Mapping[int, int] = field(default_factory=dict)  # of its processes that got past it: pid → bytes
     open_calls: int = 0  # NEEDs of its processes that are not answered yet
@@ -85,6 +86,12 @@ class Tenant:
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     reason: str = ""  # why it is being ended, if it is
     end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def log_fields(self) -> dict[str, str]:
+        return {"container": self.name, "container_id": self.id, "owner": self.owner}
 
     @property
     def is_out(self) -> bool:

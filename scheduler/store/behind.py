@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DataError, Error, IntegrityError, models, transaction
 
+from scheduler.store import telling
 from scheduler.store.database import Database
 from web import audit
 from web.models import AllocationEvent, Claim, Command, UsageSample
@@ -233,3 +234,4 @@ def _write(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample
             model._default_manager.filter(**key).update(**fields)
         audit.append(events)
         UsageSample.objects.bulk_create(samples)
+    telling.tell(events)

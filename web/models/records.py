@@ -164,6 +164,11 @@ class Container(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def log_fields(self) -> dict[str, str]:
+        """Whatever is known of it without a query."""
+        owner = self._state.fields_cache.get("owner")
+        return {"container": self.name, "container_id": str(self.pk), "owner": owner.username if owner else ""}
+
     def save(self, *args: Any, **kwargs: Any) -> None:
         if self._state.adding and self.colour is None:
             self.colour = Container.objects.freest_colour()

@@ -28,6 +28,7 @@ from scheduler.pace import Pace
 from scheduler.sessions.broker import Broker
 from web.console.frames import PAYLOAD_LIMIT, BadFrame, FrameKind, Line, refusal, socket_path
 from web.errors import Problem
+from web.logs import ById
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class Consoles:
         try:
             await console.run()
         except Exception:
-            log.exception("the console of container %s", container)
+            log.exception("the console of container %s", ById(container))
         finally:
             if self._consoles.get(container) is console:
                 del self._consoles[container]

@@ -200,7 +200,7 @@ class Watch:
 
     def _is_away(self, why: str) -> None:
         if bool(why) != bool(self.away):
-            log.warning("%s", why or "Docker answers again.")
+            log.log(logging.ERROR if why else logging.INFO, "%s", why or "Docker answers again.")
         self.away = why
 
 

@@ -1,0 +1,79 @@
+"""How often the log says the same: the first of a kind is written, the others of the next seconds are counted."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+SECONDS = 10.0
+# Of whatever a request is like: addresses that are not there, hosts that are not ours, what is no HTTP, refusals.
+CAUSED_FROM_OUTSIDE = ("django.request", "django.security", "uvicorn", "asyncio", "web.http", "appliance.running.doors")
+OURS = 50  # of one kind: each may be of another container. Of those with a traceback one is enough
+KINDS = 256
+
+
+class Seen(NamedTuple):
+    since: float
+    lines: int  # written and not
+    most: int  # that are written
+    text: str  # of the first one
+
+    @property
+    def left_out(self) -> int:
+        return max(0, self.lines - self.most)
+
+
+class InSums(logging.Filter):
+    """For a handler. Lines are of one kind if their text is the same before figures and names are put in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[object, ...], Seen] = {}
+        self._swept = time.monotonic()
+        atexit.register(self._sweep, everything=True)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == __name__:
+            return True
+        outside = record.name.startswith(CAUSED_FROM_OUTSIDE)
+        text = str(record.msg)
+        # Where nothing is put in, it is in the text.
+        kind = record.name, text if record.args or not outside else text[:20], _place(record)
+        now = time.monotonic()
+        with self._lock:
+            seen = self._kinds.get(kind)
+            if seen and now - seen.since < SECONDS:
+                self._kinds[kind] = seen = seen._replace(lines=seen.lines + 1)
+                return not seen.left_out
+            most = 1 if outside or record.exc_info else OURS
+            self._kinds[kind] = Seen(now, 1, most, record.getMessage()[:200])
+            more = seen.left_out if seen else 0
+        if more:
+            record.msg = f"{record.msg} (and {more} like it since the last such line)"
+        if now - self._swept > SECONDS or len(self._kinds) > KINDS:
+            self._sweep()
+        return True
+
+    def _sweep(self, *, everything: bool = False) -> None:
+        """Forgets the kinds that have become quiet, and says how many of each were left out."""
+        self._swept = now = time.monotonic()
+        with self._lock:
+            quiet = [kind for kind, seen in self._kinds.items() if everything or now - seen.since > SECONDS]
+            found = [self._kinds.pop(kind) for kind in quiet]
+        for seen in found:
+            if seen.left_out:
+                log.warning("%d more lines like this were left out: %s", seen.left_out, seen.text)
+
+
+def _place(record: logging.LogRecord) -> tuple[str, int] | None:
+    """Where the exception was raised: failures at two places are of two kinds."""
+    at = record.exc_info[2] if isinstance(record.exc_info, tuple) else None
+    while at and at.tb_next:
+        at = at.tb_next
+    return (at.tb_frame.f_code.co_filename, at.tb_lineno) if at else None
