@@ -328,7 +328,7 @@ class Scheduler:
             late = round(self.watchdog.take_worst(), 3)
             self.store.node(
                 seen_at=timezone.now(), engine_error=self.engine.away[:500], late=late,
-                figures=self.figures.told(**self.store.progress()),
+                figures=self.figures.told(**self.store.progress(), turns=self.turns.given),
             )  # fmt: skip
             self.report.publish()
             self.memory.look()

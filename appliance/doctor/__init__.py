@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     host.descriptors,
     host.pid_namespace,
     host.cgroups,
+    host.ports,
     host.huge_pages,
     cards.driver,
     cards.docker,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import docker as sdk
@@ -16,7 +18,9 @@ from scheduler.engines.base import EngineError
 from scheduler.engines.docker import gpu_access as ways
 from scheduler.engines.docker.versions import outdated
 from scheduler.gpus import NoGpus, parse
+from web.sizes import format_size
 
+LITTLE = 20 << 30  # bytes: an image of PyTorch, and as much to unpack it
 SWAPS = 570  # the first driver that can move a process's memory away
 ANSWERS_WITHIN = 10  # seconds
 
@@ -96,6 +100,7 @@ def docker() -> Iterator[Finding]:
         f"Docker {info.get('ServerVersion')}, {info.get('CgroupDriver')} (cgroup version "
         f"{info.get('CgroupVersion', '1')}).",
     )
+    yield from _room_of(Path(info.get("DockerRootDir") or "/nowhere"))
     for sentence in outdated(components):
         yield note("docker", sentence, "A hostile image may reach the host.", "Upgrade Docker and runc.")
     if any("rootless" in option for option in info.get("SecurityOptions") or []):
@@ -104,6 +109,21 @@ def docker() -> Iterator[Finding]:
             "Docker runs rootless.",
             "Containers together have no limit of host memory.",
             "Use the system's Docker.",
+        )
+
+
+def _room_of(root: Path) -> Iterator[Finding]:
+    """Docker may be on another machine, or its folder not for us: then there is nothing to say."""
+    try:
+        free = shutil.disk_usage(root).free
+    except OSError:
+        return
+    if free < LITTLE:
+        yield note(
+            "docker",
+            f"{format_size(free)} are free at {root}, where Docker keeps images and containers.",
+            "Images cannot be pulled, and programs cannot write.",
+            "`docker system prune`, or move Docker's data-root to a larger disk.",
         )
 
 

@@ -27,6 +27,7 @@ FEW = 16384  # descriptors: four for each of the processes that a host may have,
 FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h
 TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 CGROUPS = Path("/sys/fs/cgroup")
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -179,6 +180,33 @@ def cgroups() -> Iterator[Finding]:
         )
     else:
         yield fine("cgroups", f"version {version}, writable")
+
+
+def ports() -> Iterator[Finding]:
+    """Those that containers may publish."""
+    lowest, highest = settings.GPUSHARE_PORTS
+    told = f"Containers may publish {lowest} to {highest}"
+    if lowest <= settings.PORT <= highest:
+        yield wrong(
+            "ports",
+            f"{told}, and the web side's {settings.PORT} is one of them.",
+            "A container can take its place while it starts again.",
+            "Another PORT, or other GPUSHARE_PORTS.",
+        )
+        return
+    try:
+        first, last = map(int, EPHEMERAL.read_text().split())
+    except (OSError, ValueError):
+        first, last = 1, 0
+    if lowest <= last and first <= highest:
+        yield note(
+            "ports",
+            f"{told}; this host's own connections take theirs from {first} to {last}.",
+            "Now and then a launch finds its port taken by some connection.",
+            f"Choose GPUSHARE_PORTS below {first}, or set net.ipv4.ip_local_reserved_ports={lowest}-{highest}.",
+        )
+    else:
+        yield fine("ports", f"{told}.")
 
 
 def huge_pages() -> Iterator[Finding]:

@@ -49,7 +49,7 @@ made = [Container(name=f"filler-{n}", owner=owners[n % 32], node=node, image="lo
                   started_at=now, command=["python", "train.py", "--seed", str(n)], environment={"SEED": str(n)},
                   **({"suspended_since": now, "queue_position": n // 3 + 1, "queue_bytes": GIB,
                       "queue_reason": "It waits for 1 GiB; 512 MiB are free."} if n % 3 == 0 else {}))
-        for n in range(149)]
+        for n in range(FILLERS)]
 Container.objects.bulk_create(made)
 part = GIB // 4
 Claim.objects.bulk_create(Claim(container=c, gpu=gpus[n % 50], quota=GIB, granted=part, used=part, peak=part)
@@ -70,9 +70,9 @@ def manage(home: Path, program: str) -> str:
     return subprocess.run(command, check=True, env=environ, stdout=subprocess.PIPE, text=True).stdout
 
 
-def fill(home: Path) -> list[str]:
+def fill(home: Path, fillers: int = 149) -> list[str]:
     """Rows of containers that the scheduler does not know, and so leaves alone. The tokens of 32 people."""
-    return manage(home, FILL).split()
+    return manage(home, FILL.replace("FILLERS", str(fillers))).split()
 
 
 # ---- the scheduler's own work meanwhile ----

@@ -71,6 +71,7 @@ class TurnPlayer:
         self._later: set[asyncio.Task[None]] = set()
         self._closing = False
         self._prepared = 0
+        self.given = 0  # turns, to whoever
         self.turns = Turns(rules)
         self.pids: Callable[[str], set[int]] = lambda container: set()
         self.told: Callable[[str, str], None] = lambda container, why: None
@@ -313,7 +314,9 @@ class TurnPlayer:
             self._hang(part, why)
 
     async def _go(self, part: Part) -> None:
-        if not await part.processes.unlock():
+        if await part.processes.unlock():
+            self.given += 1
+        else:
             self._hang(part, "It could not be let go on: it is frozen, or its driver hangs.")
         self._tell(core.Started(self.now(), part.id))
 

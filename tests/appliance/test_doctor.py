@@ -127,7 +127,83 @@ def test_huge_pages_matter_where_memory_is_swapped(monkeypatch, tmp_path, settin
     assert is_fine(host.huge_pages)
 
 
+def test_a_clock_that_nobody_keeps(monkeypatch):
+    for state, kept in ((host.TIME_ERROR, False), (0, True)):
+        library = type("Library", (), {"adjtimex": staticmethod(lambda _, told=state: told)})
+        monkeypatch.setattr(host.ctypes, "CDLL", lambda name, made=library: made)
+        if kept:
+            assert is_fine(host.clock)
+        else:
+            assert "set-ntp true" in one(host.clock, State.NOTE).do
+
+
+def test_control_groups_that_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "CGROUPS", tmp_path)
+    (tmp_path / "cgroup.controllers").touch()
+    assert is_fine(host.cgroups)
+    monkeypatch.setattr(host.os, "access", lambda place, mode: False)
+    assert "cannot be written" in one(host.cgroups, State.NOTE).found
+
+
+def test_ports_that_others_take(settings, monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "EPHEMERAL", tmp_path / "range")
+    settings.GPUSHARE_PORTS, settings.PORT = (20000, 29999), 8000
+    assert is_fine(host.ports), "where the kernel does not say"
+    host.EPHEMERAL.write_text("30000\t60999\n")
+    assert is_fine(host.ports)
+    host.EPHEMERAL.write_text("29999\t60999\n")
+    assert "ip_local_reserved_ports=20000-29999" in one(host.ports, State.NOTE).do
+    settings.PORT = 20000
+    assert "20000 is one of them" in one(host.ports).found
+
+
 # ---- GPUs and Docker ----
+
+
+class _Driver:
+    """NVML as far as it is asked."""
+
+    def __init__(self, version: str, count: int) -> None:
+        self.nvmlInit = self.nvmlShutdown = lambda: None
+        self.nvmlSystemGetDriverVersion = lambda: version
+        self.nvmlDeviceGetCount = lambda: count
+        self.NVMLError = OSError
+
+
+def test_a_driver_that_is_old_or_sees_no_gpu(settings, monkeypatch):
+    settings.GPUSHARE_GPUS = "nvidia"
+    monkeypatch.setattr(cards, "pynvml", _Driver("580.159.04", 2))
+    assert is_fine(cards.driver)
+    monkeypatch.setattr(cards, "pynvml", _Driver("550.54.15", 2))
+    assert "Driver 550.54.15" in one(cards.driver, State.NOTE).found
+    monkeypatch.setattr(cards, "pynvml", _Driver("580.159.04", 0))
+    assert "sees no GPU" in one(cards.driver).found
+
+
+def test_a_docker_that_is_old_rootless_or_has_no_room(settings, monkeypatch):
+    settings.GPUSHARE_ENGINE = "docker"
+    info = {"ServerVersion": "29.0.0", "CgroupDriver": "systemd", "CgroupVersion": "2"}
+
+    def has(more, components=()):
+        monkeypatch.setattr(cards, "_ask_docker", lambda address: (info | more, list(components)))
+
+    has({})
+    assert is_fine(cards.docker)
+    has({"SecurityOptions": ["name=rootless"]})
+    assert "rootless" in one(cards.docker, State.NOTE).found
+    has({}, [{"Name": "runc", "Version": "1.0.0"}])
+    assert "runc" in one(cards.docker, State.NOTE).found
+    has({"DockerRootDir": "/"})
+    monkeypatch.setattr(cards.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1 << 30}))
+    assert "docker system prune" in one(cards.docker, State.NOTE).do
+
+
+def test_no_device_nodes_of_a_gpu(settings, monkeypatch):
+    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE, settings.GPUSHARE_GPU_ACCESS = "nvidia", "docker", "raw"
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this host has them")
+    monkeypatch.setattr(cards, "_ask_docker", lambda address: ({"Runtimes": {}}, []))
+    assert "no device nodes" in one(cards.gpu_access).found
 
 
 @pytest.mark.parametrize(("wanted", "state"), [("nvidia", State.WRONG), ("auto", State.NOTE)])
@@ -219,7 +295,7 @@ def test_a_scheduler_that_is_silent_or_has_lost_its_engine(settings):
 class _Stranger(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = b'{"status": "ok"}' if self.path == "/healthz" and self.server.answers else b"hello"  # type: ignore[attr-defined]
-        self.send_response(200)
+        self.send_response(404 if self.server.missing else 200)  # type: ignore[attr-defined]
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -232,7 +308,7 @@ class _Stranger(BaseHTTPRequestHandler):
 def stranger() -> Iterator[ThreadingHTTPServer]:
     """A web server that is not ours; with `answers` it passes for a proxy that leads nothing but /healthz to us."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
-        server.answers = False  # type: ignore[attr-defined]
+        server.answers = server.missing = False  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -298,6 +374,9 @@ def test_a_provider_that_is_away_or_says_that_it_has_no_such_page(settings, stra
     url = f"http://127.0.0.1:{stranger.server_port}/authorize"
     settings.OIDC = {"OIDC_OP_AUTHORIZATION_ENDPOINT": url, "OIDC_OP_TOKEN_ENDPOINT": "http://127.0.0.1:1/token"}
     assert "http://127.0.0.1:1/token does not answer" in one(services.oidc).found
+    stranger.missing = True
+    settings.OIDC = {"OIDC_OP_AUTHORIZATION_ENDPOINT": url}
+    assert "answers 404" in one(services.oidc).found
 
 
 # ---- the whole ----

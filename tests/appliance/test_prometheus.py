@@ -121,6 +121,31 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
     running.close()
 
 
+def test_promtool_has_nothing_to_say_about_names_units_and_help(appliance: Appliance) -> None:
+    """It reads the older text: there a counter's family has its suffix, and an info is a gauge."""
+    appliance.launch(WORKLOAD, "--bytes", "64MiB", "--hold", "3600", name="holds", gpu_memory="512MiB")
+    headers = {"Authorization": f"Token {appliance.token}"}
+
+    def scraped() -> str:
+        text = http.get(f"{appliance.url}/metrics", headers=headers).text
+        return text if 'container="holds"' in text and "gpushare_decision_seconds_count" in text else ""
+
+    text = until(scraped)
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert {"counter", "gauge", "histogram", "info"} == set(kinds.values())
+    for name, kind in kinds.items():
+        suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
+        text = re.sub(rf"^# (TYPE|HELP) {name} ", rf"# \1 {name}{suffix} ", text, flags=re.MULTILINE)
+    text = text.replace(" info\n", " gauge\n").removesuffix("# EOF\n")
+    assert judged(text) == (0, "")
+    assert judged(text.replace("_total", ""))[0] != 0, "it does look"
+
+
+def judged(text: str) -> tuple[int, str]:
+    done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
 @pytest.fixture
 def prometheus(tmp_path: Path, appliance: Appliance) -> Iterator[Prometheus]:
     running = Prometheus(tmp_path, appliance)

@@ -84,8 +84,11 @@ async def test_two_that_compute_share_the_card_by_their_weights(host: Host) -> N
     await take_turns(host, one, two)
     first, second = await had(host, one, two, seconds=6)
     assert first / (first + second) == pytest.approx(0.75, abs=0.08)
+    given = host.up.turns.given
+    assert given > 0
     await host.command("change", two, compute_weight=300, compute_limit=None)
     await asyncio.sleep(2)
+    assert host.up.turns.given > given, "each turn is counted"
     first, second = await had(host, one, two, seconds=5)
     assert first / (first + second) == pytest.approx(0.5, abs=0.08)
     await host.command("compute", gpu=next(iter(host.up.gpus.cards)), compute="shared")

@@ -86,7 +86,9 @@ def test_a_silent_scheduler_is_down_and_its_figures_stay(scrape):
     figures = Figures()
     figures.event("resumed", 2.0)
     figures.event("swapped_out", 0.0)
-    make_node(seen_at=timezone.now() - timedelta(minutes=1), figures=figures.told(**NOTHING | {"events_written": 2}))
+    make_node(
+        seen_at=timezone.now() - timedelta(minutes=1), figures=figures.told(**NOTHING | {"events_written": 2}, turns=7)
+    )
     found, node = scrape(), {"node": "host"}
     assert found["gpushare_scheduler_up"] == [(node, 0)]
     assert found["gpushare_wait_seconds_count"] == [(node, 1)]
@@ -95,6 +97,7 @@ def test_a_silent_scheduler_is_down_and_its_figures_stay(scrape):
     assert (at_most["1.0"], at_most["5.0"], at_most["+Inf"]) == (0, 1, 1)
     assert found["gpushare_swaps_total"] == [({**node, "direction": "out"}, 1), ({**node, "direction": "in"}, 0)]
     assert found["gpushare_events_written_total"] == [(node, 2)]
+    assert found["gpushare_turns_total"] == [(node, 7)]
 
 
 def test_a_host_without_a_scheduler_so_far_can_be_scraped(scrape, ada):

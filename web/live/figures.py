@@ -93,6 +93,7 @@ def _work(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
         yield histogram
     events = Family("counter", "gpushare_events", "What happened to containers and their memory.")
     swaps = Family("counter", "gpushare_swaps", "Times that a container's memory on a card went out, or came back in.")
+    turns = Family("counter", "gpushare_turns", "Turns of computing that containers were given.")
     calls = Family("counter", "gpushare_engine_calls", "Calls to the engine.")
     failures = Family("counter", "gpushare_engine_failures", "Calls to the engine that failed.")
     written = Family("counter", "gpushare_events_written", "Events that the audit log has.")
@@ -102,6 +103,7 @@ def _work(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
             events.add(f"{own},{labels(kind=kind)}", figures["events"].get(kind, 0))
         for direction in ("out", "in"):
             swaps.add(f"{own},{labels(direction=direction)}", figures["events"].get(f"swapped_{direction}", 0))
+        turns.add(own, figures.get("turns", 0))  # one of before this release does not tell them
         for call, count in figures["calls"].items():
             calls.add(f"{own},{labels(call=call)}", count)
         for call, why, count in figures["failures"]:
@@ -109,7 +111,7 @@ def _work(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
         written.add(own, figures["events_written"])
         for kind in BEHIND:
             behind.add(f"{own},{labels(kind=kind)}", figures[f"{kind}_behind"])
-    yield from (events, swaps, calls, failures, written, behind)
+    yield from (events, swaps, turns, calls, failures, written, behind)
 
 
 def _gpus(nodes: Mapping[int, str]) -> Iterator[Family]:
