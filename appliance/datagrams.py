@@ -19,6 +19,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import weakref
 from collections import OrderedDict
 from pathlib import Path
@@ -104,9 +105,15 @@ class Datagrams(BaseChannelLayer):  # type: ignore[misc]
         super().__init__()
         self._path = Path(folder)
         self._folder = -1  # opened when it is first needed, so that settings alone make nothing
+        self._opening = threading.Lock()
         self._ears: dict[asyncio.AbstractEventLoop, Ear] = {}
 
     async def send(self, channel: str, message: Message) -> None:
+        self._ear()  # before the answer can come
+        self.tell(channel, message)
+
+    def tell(self, channel: str, message: Message) -> None:
+        """The same from any thread, at once: to go through an event loop is two changes of threads."""
         self.require_valid_channel_name(channel)
         self._tell("channel", channel, message)
 
@@ -126,15 +133,15 @@ class Datagrams(BaseChannelLayer):  # type: ignore[misc]
 
     async def group_send(self, group: str, message: Message) -> None:
         self.require_valid_group_name(group)
+        self._ear()
         self._tell("group", group, message)
 
     def _tell(self, *words: Any) -> None:
         """Raises OSError only if there is no folder to send to."""
-        self._ear()  # before the answer can come
-        data = json.dumps(words).encode()
+        folder, data = self._opened(), json.dumps(words).encode()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as out:
-            for name in os.listdir(self._folder):
-                path = f"/proc/self/fd/{self._folder}/{name}"
+            for name in os.listdir(folder):
+                path = f"/proc/self/fd/{folder}/{name}"
                 try:
                     out.sendto(data, path)
                 except ConnectionRefusedError:  # its process has died
@@ -149,8 +156,12 @@ class Datagrams(BaseChannelLayer):  # type: ignore[misc]
         if loop not in self._ears:
             for ended in [other for other in self._ears if other.is_closed()]:
                 self._ears.pop(ended).close()
+            self._ears[loop] = Ear(self._opened())
+        return self._ears[loop]
+
+    def _opened(self) -> int:
+        with self._opening:
             if self._folder < 0:
                 self._folder = _open(self._path)
                 weakref.finalize(self, os.close, self._folder)
-            self._ears[loop] = Ear(self._folder)
-        return self._ears[loop]
+        return self._folder

@@ -77,6 +77,15 @@ async def test_whoever_listens_already_is_woken(layer):
     assert not next(iter(layer._ears.values()))._listeners
 
 
+async def test_a_thread_without_an_event_loop_tells_at_once(layer):
+    """The hint of a launch: by way of a loop, it would wait for two changes of threads."""
+    speaker = Datagrams(layer._path)
+    assert await nothing(layer, "scheduler")  # from here on the layer listens
+    await asyncio.to_thread(speaker.tell, "scheduler", {"type": "wake"})
+    assert await soon(layer, "scheduler") == {"type": "wake"}
+    assert not speaker._ears
+
+
 async def test_two_web_processes_both_hear(layer, tmp_path):
     """Each has a socket; here the second is one of another layer object in the same loop."""
     other = Datagrams(layer._path)

@@ -42,8 +42,10 @@ def hint() -> None:
     layer = get_channel_layer()
     if layer is None:
         return
+    # Without a change of threads where the layer can do that: a launch waits for it.
+    tell = getattr(layer, "tell", None) or async_to_sync(layer.send)
     try:
-        async_to_sync(layer.send)("scheduler", {"type": "wake"})
+        tell("scheduler", {"type": "wake"})
     except Exception as error:  # a full channel, Redis away: whatever it is, the row is there
         why = str(error) or type(error).__name__
         log.warning("The scheduler could not be woken (%s); it will look by itself.", why)

@@ -159,7 +159,6 @@ class DockerEngine:
             raise
         finally:
             self._watch.launching.discard(launch.id)
-        await self._client.blocking(self._hold_together)
         self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)
         sighting = self._watch.changes.last(launch.id)
         if sighting is None:  # no look was faster
@@ -290,6 +289,7 @@ class DockerEngine:
             self._let_go(engine_id)
             api.remove_container(engine_id, v=True, force=True)
             raise
+        self._hold_together()  # now that it has begun: systemd makes their slice with the first of them
         return engine_id
 
     def _take_volumes(self, launch: Launch, names: Iterable[str]) -> None:

@@ -1,0 +1,38 @@
+"""What a launch costs, by count: seconds are another machine's, each question and each change of threads is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.engines.base import Launch
+from scheduler.engines.docker.engine import DockerEngine
+
+pytestmark = pytest.mark.docker
+
+
+async def test_a_launch_asks_docker_three_things_and_changes_threads_once(
+    docker_engine: DockerEngine, a_launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = docker_engine._client
+    asked: list[str] = []
+    calls: list[str] = []
+    blocking = client.blocking
+
+    def note(answer: Any, **_: object) -> None:
+        asked.append(f"{answer.request.method} {answer.request.path_url.split('?')[0].rpartition('/')[2]}")
+
+    async def counted(function: Callable[..., Any], *arguments: Any) -> Any:
+        calls.append(getattr(function, "__name__", ""))
+        return await blocking(function, *arguments)
+
+    # A look that comes by itself is not the launch's: it uses the other of the two clients.
+    monkeypatch.setitem(client.api.hooks, "response", [note])
+    monkeypatch.setattr(client, "blocking", counted)
+    await docker_engine.launch(a_launch("sleep", "60"))
+    assert [word for word in asked if not word.endswith(("logs", "events"))][:3] == [
+        "GET json", "POST create", "POST start",
+    ]  # fmt: skip
+    assert [name for name in calls if name not in ("_inspect", "_list")] == ["_create_and_start"]
