@@ -6,6 +6,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from web.pages import actions, deciding, detail, fair, launch, overview, past, queue, reporting
+from web.pages.people import me
 from web.people.signin import SignInForm
 
 urlpatterns = [
@@ -23,6 +24,10 @@ urlpatterns = [
     path("history/<str:uuid>/moment/", past.moment, name="history_moment"),
     path("reports/", reporting.page, name="reports"),
     path("fairness/", fair.page, name="fairness"),
+    path("me/", me.page, name="me"),
+    path("me/tokens/", me.make_token, name="make_token"),
+    path("me/tokens/<int:pk>/end/", me.end_token, name="end_token"),
+    path("me/password/", me.password, name="my_password"),
     path("launch/", launch.launch, name="launch"),
     path("launch/suggestion/", launch.suggestion, name="launch_suggestion"),
     path("launch/forecast/", launch.forecast, name="launch_forecast"),

@@ -9,6 +9,7 @@
   };
   const show = (theme) => {
     if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme; // as the system has it
   };
   show(chosen());
   addEventListener("storage", () => show(chosen())); // a second tab follows

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
-from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.generics import GenericAPIView
@@ -21,25 +19,10 @@ from web import audit
 from web.api.protocol.access import person
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
-from web.errors import Problem, forbidden
-from web.models import Scope, Token
+from web.errors import Problem
+from web.models import Token
 from web.people import signin, tokens
-from web.spec.fields import StrictNumber, StrictSerializer, StrictText
-
-
-class TokenSpec(StrictSerializer):
-    """A token. `scope` `read` can look and change nothing; `expires_in` null lasts until it is ended."""
-
-    name = StrictText(required=False, allow_blank=True, default="", max_length=100)
-    scope = serializers.ChoiceField(Scope.choices, required=False, default=Scope.WRITE)
-    expires_in = StrictNumber(
-        required=False, allow_null=True, default=None, min_value=1, max_value=10 * 366 * 86400, help_text="Seconds."
-    )
-
-
-class SignInSpec(TokenSpec):
-    username = StrictText(max_length=150)
-    password = StrictText(max_length=4096)
+from web.spec.people import SignInSpec, TokenSpec
 
 
 class TokenAnswer(serializers.ModelSerializer[Token]):
@@ -61,10 +44,7 @@ class NewTokenAnswer(TokenAnswer):
         read_only_fields = fields
 
 
-def _make(user: User, spec: dict[str, Any]) -> Response:
-    seconds = spec["expires_in"]
-    expires_at = timezone.now() + timedelta(seconds=seconds) if seconds is not None else None
-    token, key = tokens.make(user, spec["name"], spec["scope"], expires_at)
+def _answer(token: Token, key: str) -> Response:
     return Response({**TokenAnswer(token).data, "key": key}, status.HTTP_201_CREATED)
 
 
@@ -87,7 +67,7 @@ class SignIn(GenericAPIView[Token]):
             raise Problem("bad_credentials", "The user name or the password is wrong.", 401)
         signin.forget_failures(request._request, user.get_username())
         audit.record(user.get_username(), "sign-in")
-        return _make(user, spec)
+        return _answer(*tokens.give(user, {name: spec[name] for name in ("name", "scope", "expires_in")}))
 
 
 class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
@@ -112,12 +92,8 @@ class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
 
         201: with its key, which is shown this once. 403: the token that asks may not do that much itself.
         """
-        spec = TokenSpec.parse(request.data)
-        if isinstance(request.auth, Token) and request.auth.expires_at is not None:
-            left = (request.auth.expires_at - timezone.now()).total_seconds()
-            if spec["expires_in"] is None or spec["expires_in"] > left:
-                raise forbidden("A token cannot make one that lives longer than itself.", "expires_in")
-        return _make(person(request), spec)
+        by = request.auth if isinstance(request.auth, Token) else None
+        return _answer(*tokens.give(person(request), request.data, by))
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -13,7 +13,7 @@ from django.db.models import Q, Sum
 from web.errors import Problem
 from web.models import Allowance, Claim, Container
 from web.models.records import USUAL_WEIGHT
-from web.people.roles import groups_of
+from web.people.roles import groups_of, is_role
 from web.sizes import format_size
 from web.spec import quotas
 
@@ -36,24 +36,71 @@ class Allowed:
     gpus: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit in force: its value (None: there is none), and the allowances that say so."""
+
+    value: Any
+    rows: tuple[Allowance, ...] = ()
+    others: int = 0  # how many groups' allowances were passed over, as less generous
+
+    @property
+    def kind(self) -> str:
+        """own, group, role, or empty where nobody says anything."""
+        if not self.rows:
+            return ""
+        if self.rows[0].user_id is not None:
+            return "own"
+        return "group" if any(not is_role(row.group) for row in self.rows) else "role"
+
+    @property
+    def groups(self) -> list[str]:
+        """The names of those that say so; a role is the group of that name."""
+        return [row.group.name for row in self.rows if row.group is not None]
+
+    @property
+    def told(self) -> str:
+        if not self.rows:
+            return "Nobody has set a limit."
+        if self.kind == "own":
+            return "Set for this person."
+        names = " and ".join(f"the {'role' if is_role(row.group) else 'group'} {row.group}" for row in self.rows)
+        if self.value is None:
+            return f"No limit, as {names} {'set' if len(self.rows) > 1 else 'sets'} none."
+        return f"From {names}{', the most generous' if self.others else ''}."
+
+
 def limits_of(user: User) -> Allowed:
     """The user's own allowance; where that is silent, the most generous of the groups', that of their role included."""
-    rows = list(Allowance.objects.filter(Q(user=user) | Q(group__in=groups_of(user))))
+    return Allowed(**{name: limit.value for name, limit in explained(user).items()})
+
+
+def explained(user: User) -> dict[str, Limit]:
+    """The same with where each comes from, by the names of `Allowed`."""
+    found = Allowance.objects.filter(Q(user=user) | Q(group__in=groups_of(user)))
+    rows = list(found.select_related("group").order_by("pk"))
     own = [row for row in rows if row.user_id is not None]
     groups = [row for row in rows if row.user_id is None]
-    return Allowed(**{field.name: _effective(field.name, own, groups) for field in fields(Allowed)})
+    return {field.name: _effective(field.name, own, groups) for field in fields(Allowed)}
 
 
-def _effective(name: str, own: list[Allowance], groups: list[Allowance]) -> Any:
+def _effective(name: str, own: list[Allowance], groups: list[Allowance]) -> Limit:
     for row in own:
         if (value := getattr(row, name)) is not None:
-            return tuple(value) if isinstance(value, list) else value
+            return Limit(tuple(value) if isinstance(value, list) else value, (row,))
     values = [getattr(row, name) for row in groups]
-    if not values or None in values:
-        return None  # a group that sets no limit is the most generous
-    if isinstance(values[0], list):
-        return tuple(dict.fromkeys(item for value in values for item in value))
-    return min(values) if name == "priority_lowest" else max(values)
+    if not values:
+        return Limit(None)
+    if None in values:  # a group that sets no limit is the most generous
+        if not any(value is not None for value in values):
+            return Limit(None)
+        most = None
+    elif isinstance(values[0], list):
+        return Limit(tuple(dict.fromkeys(item for value in values for item in value)), tuple(groups))
+    else:
+        most = min(values) if name == "priority_lowest" else max(values)
+    rows = tuple(row for row, value in zip(groups, values, strict=True) if value == most)
+    return Limit(most, rows, len(groups) - len(rows))
 
 
 def hold(user: User) -> None:

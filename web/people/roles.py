@@ -37,6 +37,10 @@ class Role(IntEnum):
         return self.name.lower()
 
 
+def is_role(group: Group | None) -> bool:
+    return group is not None and group.name in {role.group for role in Role}
+
+
 def role_of(user: User) -> Role:
     if user.is_superuser:
         return Role.ADMIN
@@ -52,6 +56,11 @@ def groups_of(user: User) -> QuerySet[Group]:
     in_a_role = Group.objects.filter(user=user, name__in=[role.group for role in Role])
     by_default = Q(~Exists(in_a_role), name=settings.GPUSHARE_DEFAULT_ROLE)
     return Group.objects.filter(Q(user=user) | by_default).distinct()
+
+
+def groups_besides_role(user: User) -> list[str]:
+    """The names of the user's groups that are no role."""
+    return [group.name for group in user.groups.all() if not is_role(group)]
 
 
 class Deed(Enum):

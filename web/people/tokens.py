@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from copy import copy
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError
 from django.db.models import Q
@@ -17,6 +17,7 @@ from web import audit
 from web.errors import Problem, forbidden
 from web.kept import kept
 from web.models import Scope, Token
+from web.spec.people import TokenSpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -30,6 +31,19 @@ def make(user: User, name: str = "", scope: str = Scope.WRITE, expires_at: datet
     token = Token.objects.create(user=user, name=name, scope=scope, expires_at=expires_at, digest=digest(key))
     audit.record(user.get_username(), "token-made", token.pk, name=name, scope=scope, expires_at=_text(expires_at))
     return token, key
+
+
+def give(user: User, asked: Any, by: Token | None = None) -> tuple[Token, str]:
+    """The token that somebody asks for (a `TokenSpec`), and its key. `by` is the token that asks, if one does: it makes
+    none that outlives itself. Raises Problem."""
+    spec = TokenSpec.parse(asked)
+    seconds = spec["expires_in"]
+    if by is not None and by.expires_at is not None:
+        left = (by.expires_at - timezone.now()).total_seconds()
+        if seconds is None or seconds > left:
+            raise forbidden("A token cannot make one that lives longer than itself.", "expires_in")
+    expires_at = timezone.now() + timedelta(seconds=seconds) if seconds is not None else None
+    return make(user, spec["name"], spec["scope"], expires_at)
 
 
 def end(user: User, token: Token) -> None:

@@ -77,6 +77,11 @@ def own_roots(roots: Iterable[str | Path], username: str) -> list[Path]:
     return [Path(str(root).replace("{user}", username)) for root in roots]
 
 
+def roots_of(username: str) -> list[str]:
+    """The folders of the host below which this person may mount whatever there is."""
+    return [str(root) for root in own_roots(settings.GPUSHARE_VOLUME_ROOTS, username)]
+
+
 def require_roots(username: str, volumes: Iterable[str]) -> None:
     """Refuses a host folder outside the allowed roots.
 

@@ -1,0 +1,95 @@
+"""One's own page, by hand: a token, a password, the colours."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser import scenes
+from tests.support import rows
+from tests.support.site import PASSWORD, person
+from web.models import Token
+from web.people import tokens
+
+
+def test_a_token_is_made_copied_from_and_ended_with_the_keyboard_alone(site, open_as):
+    rows.node()
+    page = open_as("ann", "/me/")
+    page.get_by_label("For", exact=True).focus()
+    page.keyboard.type("wall display")
+    page.keyboard.press("Tab")
+    page.keyboard.type("look")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    key = page.locator("#key")
+    expect(key).to_be_focused()
+    expect(key).to_have_text(re.compile("^gps_"))
+    made = tokens.find(key.text_content())
+    assert (made.name, made.scope) == ("wall display", "read")
+    page.get_by_role("button", name="End wall display").press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").press("Enter")
+    assert Token.objects.filter(pk=made.pk).exists()
+    page.get_by_role("button", name="End wall display").press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="End it").press("Enter")
+    expect(page.locator("#tokens")).to_contain_text("is ended")
+    expect(page.locator("#tokens-title")).to_be_focused()
+    assert not Token.objects.exists()
+
+
+def test_a_password_is_changed_and_a_wrong_one_is_told_beside_its_field(site, open_as):
+    rows.node()
+    page = open_as("ann", "/me/")
+    new = "another long password"
+
+    def change(old: str, again: str) -> None:
+        page.get_by_label("Password now").fill(old)
+        page.get_by_label("New password", exact=True).fill(new)
+        page.get_by_label("New password again").fill(again)
+        page.get_by_role("button", name="Change the password").click()
+
+    change("wrong", new)
+    expect(page.get_by_label("Password now")).to_be_focused()
+    expect(page.locator("#password .error")).to_contain_text("not your password")
+    change(PASSWORD, "something else")
+    expect(page.locator("#password .error")).to_contain_text("not the same")
+    change(PASSWORD, new)
+    expect(page.locator(".banner.good")).to_contain_text("another one now")
+    user = person("ann")
+    user.refresh_from_db()
+    assert user.check_password(new)
+
+
+def test_the_colours_are_chosen_and_the_button_in_the_frame_agrees(site, open_as):
+    rows.node()
+    page = open_as("ann", "/me/")
+    page.get_by_label("Dark", exact=True).check()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.reload()
+    expect(page.get_by_label("Dark", exact=True)).to_be_checked()
+    page.locator("#theme").click()
+    expect(page.get_by_label("Light", exact=True)).to_be_checked()
+    page.get_by_label("As the system has it").check()
+    assert page.evaluate("document.documentElement.dataset.theme ?? ''") == ""
+    page.reload()
+    expect(page.get_by_label("As the system has it")).to_be_checked()
+
+
+def test_my_containers_are_live_and_mine_alone(site, open_as):
+    _, made = scenes.a_busy_card()
+    page = open_as("ann", "/me/")
+    table = page.locator("#rows tbody")
+    expect(table).to_contain_text("train-7")
+    expect(table).not_to_contain_text("notebook")
+    rows.container("fresh", person("ann"), made["a"].claims.get().gpu, quota=0.1)
+    expect(table).to_contain_text("fresh")
+    expect(table).not_to_contain_text("notebook")
+
+
+def test_on_a_phone_the_name_leads_here(site, open_as):
+    rows.node()
+    page = open_as("ann.with-a-long-name@physics.example", "/", size="phone", role="user")
+    page.locator(".who").click()
+    expect(page).to_have_url(re.compile("/me/$"))
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

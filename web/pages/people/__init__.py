@@ -1,0 +1,1 @@
+"""Oneself, and for admins: people, groups, allowances and the audit log."""

@@ -1,0 +1,110 @@
+"""Allowances as people read and write them: sizes in GiB, lists one a line, and of each limit where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.http import QueryDict
+
+from web.errors import invalid
+from web.models import Allowance, Container
+from web.people import allowances
+from web.sizes import format_size, parse_size
+from web.spec.fields import SizeField, StrictInteger, StrictNumber
+from web.spec.people import AllowanceSpec
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+LABELS = {
+    "gpu_memory": ("GPU memory", "Quotas of all live containers together: 40GiB, 1.5TiB"),
+    "containers": ("Containers", "At once"),
+    "gib_hours": ("GiB × hours", "VRAM held in seven days"),
+    "priority_lowest": ("Lowest priority", "-100 to 100"),
+    "priority_highest": ("Highest priority", "-100 to 100"),
+    "compute_weight": ("Weight in computing", "The most of each container: 1 to 1000; 100 is usual"),
+    "compute_limit": ("Percent of a GPU's time", "The most of each container: 1 to 100"),
+    "images": ("Images", "One pattern a line: lab/*, nvcr.io/nvidia/pytorch:*"),
+    "gpus": ("GPUs", "One UUID a line"),
+}
+NOTHING = "none at all"  # how an empty list is written
+
+
+def in_force(user: User, usage: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Each limit with what of it is in use (`usage`, by name) and where it comes from. For templates."""
+    rows = []
+    for name, limit in allowances.explained(user).items():
+        used = usage.get(name)
+        rows.append(
+            {
+                "name": name,
+                "label": LABELS[name][0],
+                "used": "" if used is None else _words(name, used),
+                "most": "no limit" if limit.value is None else _words(name, limit.value),
+                "part": min(100.0, 100 * used / limit.value) if used is not None and limit.value else None,
+                "full": used is not None and limit.value is not None and used >= limit.value,
+                "told": limit.told,
+                "tells": used is not None or bool(limit.rows),
+            }
+        )
+    return rows
+
+
+def usage(user: User, gib_hours: float) -> dict[str, float]:
+    """What somebody uses of the limits that add up."""
+    return {
+        "gpu_memory": allowances.quota_held(user),
+        "containers": Container.objects.live().filter(owner=user).count(),
+        "gib_hours": gib_hours,
+    }
+
+
+def fields(allowance: Allowance | None, typed: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """A form's fields, filled with what there is, or with what was `typed`."""
+    found = []
+    for name, (label, hint) in LABELS.items():
+        value = None if allowance is None else getattr(allowance, name)
+        text = str(typed.get(name, "")) if typed is not None else _text(value)
+        found.append({"name": name, "label": label, "hint": hint, "area": name in ("images", "gpus"), "value": text})
+    return found
+
+
+def asked(form: QueryDict) -> dict[str, Any]:
+    """An `AllowanceSpec` of what was typed: an empty field is no limit. Raises Problem."""
+    return {name: _read(name, str(form[name])) for name in LABELS if name in form}
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "gpu_memory":
+        return format_size(int(value))
+    if isinstance(value, tuple | list):
+        return ", ".join(value) or NOTHING
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def _text(value: Any) -> str:
+    """As `_read` takes it."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "\n".join(value) or NOTHING
+    return str(value).removesuffix(".0")
+
+
+def _read(name: str, text: str) -> Any:
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        match AllowanceSpec().fields[name]:
+            case SizeField():
+                return parse_size(text)
+            case StrictInteger():
+                return int(text)
+            case StrictNumber():
+                return float(text)
+    except ValueError as error:
+        words = str(error) if name == "gpu_memory" else "This has to be a number."
+        raise invalid(words, name) from None
+    return [] if text == NOTHING else [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,0 +1,126 @@
+"""Me: what I may use and what of it is in use, my containers, my week, my tokens, my password, how it looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.template import TemplateDoesNotExist
+from django.template.loader import get_template
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_POST
+
+from web.errors import Problem, invalid, not_found
+from web.history import reports
+from web.models import Scope, Token
+from web.pages import table
+from web.pages.frame import person, show
+from web.pages.people import limits
+from web.people import passwords, tokens
+from web.people.roles import groups_besides_role
+from web.spec import mounts
+
+LASTS = {  # seconds, as a form sends them
+    "86400": "a day",
+    "604800": "a week",
+    "2592000": "30 days",
+    "7776000": "90 days",
+    "31536000": "a year",
+    "": "until it is ended",
+}
+NOTIFICATIONS = "parts/notifications.html"
+
+
+@never_cache
+@login_required
+@require_GET
+def page(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+def _page(request: HttpRequest, problem: Problem | None = None) -> HttpResponse:
+    user, now = person(request), timezone.now()
+    week = reports.report(now - reports.WEEK, now, "user", user.get_username()).total.as_dict()
+    context = {
+        "week": week,
+        "limits": limits.in_force(user, limits.usage(user, week["vram_gib_hours"])),
+        "page": table.page(user, QueryDict("mine=1")),
+        "roots": mounts.roots_of(user.get_username()),
+        "groups": sorted(groups_besides_role(user)),
+        "place": passwords.place(user),
+        "problem": problem,
+        "notifications": _notifications(),
+        **_tokens(request),
+    }
+    return show(request, "people/me.html", context, status=problem.status if problem else 200)
+
+
+def _notifications() -> str:
+    """The part of the page that says how one is told of things, where this appliance can."""
+    try:
+        get_template(NOTIFICATIONS)
+    except TemplateDoesNotExist:
+        return ""
+    return NOTIFICATIONS
+
+
+def _tokens(request: HttpRequest) -> dict[str, Any]:
+    return {
+        "tokens": Token.objects.filter(user=person(request)),
+        "lasts": LASTS.items(),
+        "scopes": {Scope.WRITE: "all that I may", Scope.READ: "look only"}.items(),
+        "now": timezone.now(),
+    }
+
+
+@never_cache
+@login_required
+@require_POST
+def make_token(request: HttpRequest) -> HttpResponse:
+    """The list of tokens with the new one's key, which is shown this once."""
+    seconds = request.POST.get("expires_in", "")
+    try:
+        if seconds and not (seconds.isdecimal() and seconds.isascii() and len(seconds) < 12):
+            raise invalid("This has to be a number of seconds.", "expires_in")
+        asked = {
+            "name": request.POST.get("name", ""),
+            "scope": request.POST.get("scope", Scope.WRITE),
+            "expires_in": int(seconds) if seconds else None,
+        }
+        made, key = tokens.give(person(request), asked)
+    except Problem as problem:
+        return render(request, "people/tokens.html", _tokens(request) | {"problem": problem, "typed": request.POST})
+    return render(request, "people/tokens.html", _tokens(request) | {"key": key, "made": made})
+
+
+@never_cache
+@login_required
+@require_POST
+def end_token(request: HttpRequest, pk: int) -> HttpResponse:
+    token = Token.objects.filter(user=person(request), pk=pk).first()
+    if token is None:
+        problem = not_found("That token has been ended already.")
+        return render(request, "people/tokens.html", _tokens(request) | {"problem": problem})
+    tokens.end(person(request), token)
+    return render(request, "people/tokens.html", _tokens(request) | {"ended": token})
+
+
+@sensitive_post_parameters()
+@never_cache
+@login_required
+@require_POST
+def password(request: HttpRequest) -> HttpResponse:
+    given = {name: request.POST.get(name, "") for name in ("old", "new", "again")}
+    try:
+        if given["new"] != given["again"]:
+            raise invalid("The two are not the same. Type the new password twice.", "again")
+        passwords.change(request, person(request), given["old"], given["new"])
+    except Problem as problem:
+        return _page(request, problem)
+    messages.success(request, "Your password is another one now. Wherever else you were signed in, you no longer are.")
+    return redirect("me")

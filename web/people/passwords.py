@@ -1,0 +1,76 @@
+"""Passwords: where somebody's is kept, and changing one that is kept here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.contrib.auth import authenticate, update_session_auth_hash
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from web import audit
+from web.errors import Problem, conflict, invalid
+from web.people import signin
+from web.spec.people import PasswordSpec
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+KINDS = HERE, LDAP, OIDC, NOWHERE = "here", "ldap", "oidc", "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where somebody signs in: `kind` is here, ldap, oidc or nowhere; `told` says it to an admin, `advice` to them."""
+
+    kind: str
+    told: str
+    advice: str = ""
+
+
+def place(user: User) -> Place:
+    if user.has_usable_password():
+        return Place(HERE, "With a password that is kept here.")
+    if settings.LDAP:
+        server = str(settings.LDAP["AUTH_LDAP_SERVER_URI"])
+        told = f"By the directory {server}; no password is kept here."
+        return Place(LDAP, told, f"Your password is kept in the directory {server}, not here. Change it there.")
+    if settings.OIDC:
+        issuer = settings.OIDC["GPUSHARE_OIDC_ISSUER"] or settings.OIDC["OIDC_OP_AUTHORIZATION_ENDPOINT"]
+        told = f"By {issuer}; no password is kept here."
+        return Place(OIDC, told, f"You sign in at {issuer}, where your password is kept. Change it there.")
+    told = "Not at all: it has no password. An admin can set one."
+    return Place(NOWHERE, told, "Your account has no password. An admin can set one.")
+
+
+def change(request: HttpRequest, user: User, old: str, new: str) -> None:
+    """Another password for oneself, by the one that holds now. Other sessions end; tokens go on. Raises Problem.
+
+    A wrong old one counts as a failed sign-in: who found a screen unlocked cannot try them all.
+    """
+    asked = PasswordSpec.parse({"old": old, "new": new})
+    if (where := place(user)).kind != HERE:
+        raise conflict(where.advice, code="password_elsewhere")
+    name = user.get_username()
+    signin.require_patience(request, name)
+    known = authenticate(request, username=name, password=asked["old"])
+    if known is None or known.pk != user.pk:
+        raise Problem("bad_credentials", "That is not your password now. It is case-sensitive.", 403, "old")
+    signin.forget_failures(request, name)
+    set_password(user, asked["new"], "new")
+    audit.record(name, "password-changed", name)
+    if request.user.pk == user.pk and request.session.session_key:
+        update_session_auth_hash(request, user)  # this session goes on
+
+
+def set_password(user: User, password: str, field: str = "password") -> None:
+    """Raises Problem if it is too short. Ends all sessions of this person."""
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        raise invalid(" ".join(error.messages), field) from None
+    user.set_password(password)
+    user.save(update_fields=["password"])

@@ -1,0 +1,104 @@
+"""What may be said of people: tokens, passwords, accounts, groups and allowances. Whether it fits what is there is
+decided in web/people/; here is what makes sense at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import EmailValidator
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from web.models import Scope
+from web.models.people import HEAVIEST
+from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
+from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST
+
+ROLES = ("viewer", "user", "operator", "admin")
+LONGEST_PASSWORD = 4096  # characters
+MOST_CONTAINERS = 1_000_000
+MOST_GIB_HOURS = 1e9
+_NULL: dict[str, Any] = {"required": False, "allow_null": True}
+_LEFT: dict[str, Any] = {"required": False}
+
+
+class TokenSpec(StrictSerializer):
+    """A token. `scope` `read` can look and change nothing; `expires_in` null lasts until it is ended."""
+
+    name = StrictText(required=False, allow_blank=True, default="", max_length=100)
+    scope = serializers.ChoiceField(Scope.choices, required=False, default=Scope.WRITE)
+    expires_in = StrictNumber(
+        required=False, allow_null=True, default=None, min_value=1, max_value=10 * 366 * 86400, help_text="Seconds."
+    )
+
+
+class SignInSpec(TokenSpec):
+    username = StrictText(max_length=150)
+    password = StrictText(max_length=LONGEST_PASSWORD)
+
+
+class PasswordSpec(StrictSerializer):
+    """Another password for oneself. `old` is the one that holds now."""
+
+    old = StrictText(max_length=LONGEST_PASSWORD)
+    new = StrictText(max_length=LONGEST_PASSWORD)
+
+
+class PersonSpec(StrictSerializer):
+    """An account. Without `password` one is made up and answered once; null: it has none and signs in elsewhere."""
+
+    username = StrictText(max_length=150)
+    role = serializers.ChoiceField(ROLES, required=False)
+    email = StrictText(**_LEFT, allow_blank=True, max_length=254, validators=[EmailValidator()])
+    groups = serializers.ListField(child=StrictText(max_length=150), max_length=100, **_LEFT)
+    password = StrictText(**_NULL, max_length=LONGEST_PASSWORD)
+
+
+class PersonChange(StrictSerializer):
+    """What of an account is to be otherwise. `groups` are all that it is to be in, roles aside."""
+
+    role = serializers.ChoiceField(ROLES, required=False)
+    active = StrictBoolean(**_LEFT)
+    email = StrictText(**_LEFT, allow_blank=True, max_length=254, validators=[EmailValidator()])
+    groups = serializers.ListField(child=StrictText(max_length=150), max_length=100, **_LEFT)
+    password = StrictText(**_LEFT, max_length=LONGEST_PASSWORD)
+
+
+class GroupSpec(StrictSerializer):
+    name = StrictText(max_length=150)
+
+
+class MembersSpec(StrictSerializer):
+    """User names: who is to be in the group from now on, and who is not."""
+
+    add = serializers.ListField(child=StrictText(max_length=150), max_length=1000, **_LEFT)
+    remove = serializers.ListField(child=StrictText(max_length=150), max_length=1000, **_LEFT)
+
+
+@extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 255}, "maxItems": 100})
+class TextsField(serializers.Field[list[str], Any, list[str], Any]):
+    """At most 100 texts, each once: patterns of images, UUIDs of GPUs. An empty list allows nothing."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if not isinstance(data, list) or not all(isinstance(text, str) for text in data) or len(data) > 100:
+            raise serializers.ValidationError("This has to be a list of at most 100 texts.")
+        if any(not text.strip() or len(text) > 255 or not text.isprintable() for text in data):
+            raise serializers.ValidationError("Each has to be 1 to 255 characters that can be printed.")
+        return list(dict.fromkeys(text.strip() for text in data))
+
+    def to_representation(self, value: list[str]) -> list[str]:
+        return value
+
+
+class AllowanceSpec(StrictSerializer):
+    """What of an allowance is to be otherwise; null: no limit."""
+
+    gpu_memory = SizeField(smallest=0, **_NULL)
+    containers = StrictInteger(min_value=0, max_value=MOST_CONTAINERS, **_NULL)
+    gib_hours = StrictNumber(min_value=0, max_value=MOST_GIB_HOURS, **_NULL)
+    priority_lowest = StrictInteger(min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST, **_NULL)
+    priority_highest = StrictInteger(min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST, **_NULL)
+    compute_weight = StrictInteger(min_value=1, max_value=HEAVIEST, **_NULL)
+    compute_limit = StrictInteger(min_value=1, max_value=100, **_NULL)
+    images = TextsField(**_NULL)
+    gpus = TextsField(**_NULL)
