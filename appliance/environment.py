@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -67,6 +68,33 @@ def size(name: str, default: str) -> int:
         return parse_size(text(name, default))
     except ValueError as error:
         raise ImproperlyConfigured(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PerGpu:
+    """A number for each GPU: of those not named, `default`. `named`: by index or UUID."""
+
+    default: float
+    named: Mapping[str, float]
+
+    def of(self, index: int, uuid: str) -> float:
+        return self.named.get(uuid, self.named.get(str(index), self.default))
+
+
+def per_gpu(name: str, default: float) -> PerGpu:
+    """One number for all, and others for GPUs by index or UUID: "85 0=80 GPU-5f3a…=90"."""
+    found: dict[str, float] = {}
+    for word in words(name):
+        gpu, _, given = word.rpartition("=")
+        try:
+            found[gpu] = float(given)
+        except ValueError:
+            found[gpu] = -1
+        if not 0 <= found[gpu] < float("inf") or (not gpu and "=" in word):
+            raise ImproperlyConfigured(
+                f'{name} is {text(name)!r}: "{word}" is neither a number of at least 0 nor such as 0=80, for one GPU.'
+            )
+    return PerGpu(found.pop("", default), found)
 
 
 def networks(name: str) -> list[str]:

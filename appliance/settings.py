@@ -83,6 +83,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "web.http.hosts.refuse_unknown_hosts",
     "django.middleware.security.SecurityMiddleware",
     "web.http.middleware.remember_origin",
     "web.http.middleware.refuse_bad_text",
@@ -238,6 +239,15 @@ GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample
     60: environment.whole("GPUSHARE_KEEP_MINUTES", 7 * 86400),
 }
 GPUSHARE_ATTENTION_MINUTES = environment.number("GPUSHARE_ATTENTION_MINUTES", 5)  # who waits so long needs somebody
+# From what on a GPU is told of: degrees Celsius, uncorrected memory errors; minutes after a critical one. 0: never.
+GPUSHARE_TEMPERATURE = environment.per_gpu("GPUSHARE_TEMPERATURE", 85)
+GPUSHARE_ECC_ERRORS = environment.per_gpu("GPUSHARE_ECC_ERRORS", 1)
+GPUSHARE_XID_MINUTES = environment.per_gpu("GPUSHARE_XID_MINUTES", 60)
+# What is free of a disk or of the host's memory when it counts as nearly full, or a tenth of it where that is less.
+GPUSHARE_DISK_FREE = environment.size("GPUSHARE_DISK_FREE", "5GiB")
+GPUSHARE_MEMORY_FREE = environment.size("GPUSHARE_MEMORY_FREE", "2GiB")
+GPUSHARE_WATCHED_FOLDERS = environment.words("GPUSHARE_WATCHED_FOLDERS")  # whose disks are looked at, too
+GPUSHARE_VERIFY_HOURS = environment.number("GPUSHARE_VERIFY_HOURS", 24)  # between two looks at the audit log; 0: never
 GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 10)  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
 # Host memory that swapped containers may take together; 0 switches swapping off, unset takes half of what is there.

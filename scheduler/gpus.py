@@ -26,6 +26,7 @@ import pynvml
 
 import shim.sim
 from scheduler import threads
+from scheduler.xids import Xids
 from shim.binding import UUID_SIZE
 from web.sizes import parse_size
 
@@ -88,6 +89,8 @@ class Reading:
     utilisation: int | None = None
     temperature: int | None = None
     power: float | None = None
+    ecc_errors: int | None = None  # uncorrected, since the driver was loaded
+    xid: int | None = None  # a critical error since the last look
 
     def computed(self, pids: Iterable[int]) -> float | None:
         """Per cent of the time since the last look that these computed; None where NVML does not tell them apart.
@@ -215,6 +218,7 @@ class Gpus:
         self.contexts.update({uuid: contexts[uuid] for uuid in self.unmeasured if contexts.get(uuid)})
 
     async def close(self) -> None:
+        await self._ask(self._xids.close)
         await self._ask(pynvml.nvmlShutdown)
         self._thread.shutdown()
 
@@ -250,9 +254,10 @@ class Gpus:
             raise NoGpus(f"NVML does not answer: {error}. Load the driver, or set GPUSHARE_GPUS=sim") from None
         if not self.cards:
             raise NoGpus("NVML shows no GPU. Set GPUSHARE_GPUS=sim to try the appliance with a simulated one")
+        self._xids = Xids(self._handles)
 
     def _read(self) -> dict[str, Reading]:
-        readings = {}
+        readings, xids = {}, self._xids.take()
         for uuid, handle in self._handles.items():
             try:
                 readings[uuid] = Reading(
@@ -262,6 +267,8 @@ class Gpus:
                     utilisation=_if_told(lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu, handle),
                     temperature=_if_told(lambda h: pynvml.nvmlDeviceGetTemperature(h, 0), handle),
                     power=_if_told(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
+                    ecc_errors=_if_told(_uncorrected, handle),
+                    xid=xids.get(uuid),
                 )
             except pynvml.NVMLError as error:
                 log.warning("GPU %s: %s", uuid, error)
@@ -352,6 +359,12 @@ def _memory(handle: Any) -> Any:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
     except pynvml.NVMLError:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _uncorrected(handle: Any) -> int:
+    """Since the driver was loaded: what a reset of the card has mended is not told for ever."""
+    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
 
 
 def _if_told(call: Callable[[Any], T], handle: Any) -> T | None:

@@ -41,6 +41,7 @@ from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
 from scheduler.containers.leftovers import Leftovers
 from scheduler.containers.life import Containers
+from scheduler.containers.outlook import Outlook
 from scheduler.containers.removal import Removal
 from scheduler.containers.room import available
 from scheduler.containers.steering import Steering
@@ -60,6 +61,7 @@ from scheduler.rounds.anchoring import Anchoring
 from scheduler.rounds.bypass import Bypass
 from scheduler.rounds.computing import Computing
 from scheduler.rounds.contexts import Contexts
+from scheduler.rounds.health import Health
 from scheduler.rounds.housekeeping import Housekeeping
 from scheduler.rounds.idle import Idle
 from scheduler.rounds.measure import Measure
@@ -69,6 +71,7 @@ from scheduler.rounds.sharing import Sharing
 from scheduler.rounds.showing import Showing
 from scheduler.rounds.stirring import Stirring
 from scheduler.rounds.time_limits import TimeLimits
+from scheduler.rounds.verifying import Verifying
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.processes import Sessions
@@ -208,6 +211,7 @@ class Scheduler:
         state = State(policy=settings.GPUSHARE_POLICY)
         self.report = Showing(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
+        self.outlook = self.report.outlook = Outlook(self.broker, self.store)
         self.broker.took = self.figures.decisions.note
         self.roster = Roster(self.broker)
         self.grants = Grants(self.home / "grants")
@@ -249,6 +253,8 @@ class Scheduler:
         )
         self.housekeeping = Housekeeping(self.store)
         self.anchoring = Anchoring(self.store)
+        self.verifying = Verifying(self.store)
+        self.health = Health(self.store, self.engine)
         self.time_limits = TimeLimits(self.ender, self.containers, self.store)
         self.shares = Shares(self.broker, self.store)
         self.history = History(self.broker, self.store, self.shares)
@@ -272,6 +278,7 @@ class Scheduler:
 
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()
+        self.health.see(self.gpus.cards, readings)
         self.history.write(readings)
         await self.idle.look(readings)
         await self.stirring.look()
@@ -296,7 +303,8 @@ class Scheduler:
             self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.time_limits.run,
             self.leftovers.run, self.contexts.run, self.computing.run,
             self.report.run, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
-            self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run,
+            self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
+            self.health.run, self.outlook.run,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:

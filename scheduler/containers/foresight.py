@@ -23,7 +23,7 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
     names = {tenant.id: tenant.name for tenant in broker.tenants.values()}
     heads = {gpu: idle(broker, gpu) for gpu in gpus}
-    found = forecast(state, dict.fromkeys(gpus, quota), _ends(broker), heads, names)
+    found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names)
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
     # First those in the queue, then those who hold the memory; nobody twice.
@@ -34,7 +34,7 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
 
 def turn_of(broker: Broker, request: Request) -> str:
     """Says "Next when train ends.", and by when at the latest if that is known; nothing if no single end is enough."""
-    ends = _ends(broker)
+    ends = time_limits(broker)
     name = next_after(broker.state, request, ends)
     tenant = broker.tenants.get(name) if name else None
     if tenant is None:
@@ -45,7 +45,7 @@ def turn_of(broker: Broker, request: Request) -> str:
     return f"Next when {tenant.name} ends, at {latest:%H:%M} UTC at the latest."
 
 
-def _ends(broker: Broker) -> dict[str, float]:
+def time_limits(broker: Broker) -> dict[str, float]:
     """By when time limits end containers, on the state's clock. One that has not started yet has all its time."""
     now, wall = broker.now(), timezone.now()
     ends = {}

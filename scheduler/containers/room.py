@@ -60,8 +60,14 @@ def image(tenant: Tenant) -> int:
 
 def available() -> int:
     """Bytes of host memory that programs can still get, by the kernel's own estimate."""
+    return host_memory()[0]
+
+
+def host_memory() -> tuple[int, int]:
+    """What is available of it, and all there is, in bytes."""
     fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) << 10
+    free, total = (int(fields[name].split()[0]) << 10 for name in ("MemAvailable", "MemTotal"))
+    return free, total
 
 
 def _too_little(sentence: str) -> Problem:

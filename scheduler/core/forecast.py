@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from scheduler.core import admission, safety
 from scheduler.core.admission import size
 from scheduler.core.arbiter import handle
-from scheduler.core.events import ContainerEnded, Granted
+from scheduler.core.events import ContainerEnded, Event, Granted, Needed, Returned, TakeBack
 from scheduler.core.state import Container, Request, State
 
 NAMED = 3  # of those who wait; the others are counted
+WHOLE = 1 << 40  # serials from here on are no program's: calls for the rest of a quota
+STEPS = 64  # ends that an outlook looks ahead
 TRIED = 4  # containers whose end is tried out for one call: each trial costs as much as a decision
 
 
@@ -85,6 +88,80 @@ def next_after(state: State, request: Request, ends: Mapping[str, float]) -> str
         if any(isinstance(e, Granted) and (e.session, e.serial) == (request.session, request.serial) for e in effects):
             return name
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class GoesOn:
+    """A container that waits is served once all in `after` have ended (`paused`: those of them that stand still now).
+
+    `at` is when that is, on the state's clock; None if the end of one of them is not known.
+    """
+
+    container: str
+    after: tuple[str, ...]
+    paused: tuple[str, ...]
+    at: float | None
+
+
+def outlook(state: State, ends: Mapping[str, float], lasts: Mapping[str, float]) -> Iterator[GoesOn | None]:
+    """Plays on from here: who ends next, as far as that is known, and who is served by it. None after each end.
+
+    `ends`: container → the time by which it ends, those not known left out. `lasts`: how many seconds those that wait
+    go on for once they are served. Whoever is served asks for the rest of its quota at once, and goes on when it has
+    that: so safety judges, too. Who is paused ends last, since somebody has to resume it first. Each end costs as much
+    as a few decisions: the caller may pause there.
+    """
+    left = {call.container for call in state.waiting if call.suspended}
+    known, ended, moment = dict(ends), list[str](), state.now
+    still = {name for name, container in state.containers.items() if container.paused}
+    others = {  # container → those on its GPUs, and on all that are linked with them
+        call.container: {name for gpu in safety.linked(state, [call.gpu]) for name in state.gpus[gpu].members}
+        for call in state.waiting
+    }
+    for _ in range(STEPS):
+        name = _ends_next(state, known)
+        if not left or name is None:
+            return
+        ended.append(name)
+        moment = max(moment, known.get(name, inf))
+        state = _play(state, ContainerEnded(state.now, name))
+        waiting = {call.container for call in state.waiting}
+        for served in sorted(left - waiting):
+            left.discard(served)
+            known[served] = min(known.get(served, inf), moment + lasts.get(served, inf))
+            after = tuple(each for each in ended if each in others[served])
+            at = max((known.get(each, inf) for each in after), default=moment)
+            yield GoesOn(served, after, tuple(each for each in after if each in still), None if at == inf else at)
+        yield None
+
+
+def _play(state: State, event: Event) -> State:
+    """What comes of it, if there is no headroom to take back, and whoever is served wants all that it may have."""
+    events = deque([event])
+    while events:
+        state, effects = handle(state, events.popleft())
+        for effect in effects:
+            if isinstance(effect, TakeBack):
+                events.append(Returned(state.now, effect.gpu, {}, all=True))
+            elif isinstance(effect, Granted) and effect.serial <= WHOLE:
+                container = state.containers[effect.container]
+                for number, (gpu, quota) in enumerate(container.quota.items(), WHOLE + effect.serial + 1):
+                    if (rest := quota - container.leased.get(gpu, 0) - container.out.get(gpu, 0)) > 0:
+                        events.append(Needed(state.now, effect.session, number, gpu, rest))
+    return state
+
+
+def _ends_next(state: State, ends: Mapping[str, float]) -> str | None:
+    """Of those that can end and would give back something that somebody waits for, with them."""
+    waiting = {call.container for call in state.waiting}
+    wanted = {gpu: call.bytes - safety.free(state, gpu) for call in reversed(state.waiting) for gpu in [call.gpu]}
+    short = dict[str, bool]()  # container → whether what it gives back is too little for whoever came first
+    for gpu in safety.linked(state, wanted):
+        for name in state.gpus[gpu].members:
+            held = safety.held(state.containers[name], gpu)
+            if name not in waiting and held > 0:
+                short[name] = short.get(name, True) and held < wanted.get(gpu, 1)
+    return min(short, key=lambda name: (state.containers[name].paused, ends.get(name, inf), short[name]), default=None)
 
 
 def _free(state: State, gpu: str, idle: int) -> int:

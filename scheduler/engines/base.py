@@ -140,6 +140,10 @@ class Engine(Protocol):
         """What of it is older than it should be, and why: sentences for whoever runs this host. Known from `start`."""
 
     @property
+    def folder(self) -> Path | None:
+        """Where on this host it keeps images and containers; None where that is another host, or not known."""
+
+    @property
     def away(self) -> str:
         """Why the engine does not answer at present, for people; empty while it does."""
 

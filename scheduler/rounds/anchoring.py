@@ -26,7 +26,10 @@ class Anchoring:
         while True:
             try:
                 await self._store.ask(anchor.keep)
+                self._store.node(audit_error="")
             except (anchor.Moved, ValueError, OSError, DatabaseError) as error:
+                if not isinstance(error, DatabaseError):  # that is no fault of the chain
+                    self._store.node(audit_error=str(error)[:500])
                 if time.monotonic() - self._told >= TOLD_EVERY:
                     self._told = time.monotonic()
                     log.error("the audit log has no new anchor: %s", error)

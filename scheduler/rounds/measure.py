@@ -29,6 +29,7 @@ import pynvml
 
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.gpus import Gpus, Reading
+from scheduler.rounds.strangers import Strangers
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Session, Tenant, program_of
 from scheduler.store import Store
@@ -100,6 +101,7 @@ class Measure:
         self._differences: dict[tuple[int, str], Difference] = {}
         self._missing: dict[int, int] = {}  # session → looks in a row in which no card showed it
         self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
+        self._described = Strangers()
         self._owners: dict[Process, str] = {}  # process → container
         self._strangers: dict[Process, set[str]] = {}  # process → containers that it does not run in, by engine id
         self.readings: Mapping[str, Reading] = {}
@@ -146,9 +148,11 @@ class Measure:
             self._see_card(gpu, reading)
             self._see_capacity(gpu, reading.processes, leased)
         self._see_tenants()
+        self._see_strangers()
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
         self._strangers = {process: asked for process, asked in self._strangers.items() if process[0] in shown}
+        self._described.forget(shown)
         alive = self._broker.sessions.keys()
         self._differences = {key: value for key, value in self._differences.items() if key[0] in alive}
         self._look_for_replaced()
@@ -212,6 +216,14 @@ class Measure:
         capacity = card.capacity(min(self._foreign[gpu], default=0) + beyond)
         if capacity != self._broker.state.gpus[gpu].capacity:
             self._broker.tell(GpuSeen(self._broker.now(), gpu, capacity, card.capacity(0)))
+
+    def _see_strangers(self) -> None:
+        """Tells who holds memory and is no container's."""
+        ours = {session.pid for session in self._broker.sessions.values()}
+        for gpu, reading in self.readings.items():
+            others = {pid: size for pid, size in reading.processes.items() if pid not in ours}
+            held = {pid: size for pid, size in others.items() if not self._owner(pid, gpu)}
+            self._store.gpu(gpu, strangers=self._described.described(held))
 
     def _see_tenants(self) -> None:
         uncapped: dict[str, dict[int, int]] = {}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from scheduler.containers.foresight import idle, turn_of
+from scheduler.containers.outlook import Expected, Outlook
 from scheduler.core import policies, safety
 from scheduler.core.reasons import why
 from scheduler.core.state import Request
@@ -18,10 +19,14 @@ from scheduler.store.promises import NOTHING
 PAUSE = 0.05  # seconds; the most often that rows are looked through
 
 
+NONE = Expected("")
+
+
 class Showing:
     """What has changed is told at once; everything once a second, because use inside a lease sends no message."""
 
     broker: Broker
+    outlook: Outlook
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -110,16 +115,19 @@ class Showing:
             request = calls[container][0]
             leads = request.gpu not in led
             led.add(request.gpu)
+            expected = self.outlook.expected.get(container, NONE)
+            if leads and self.outlook.queue is not state.waiting:  # it is to be known at once
+                expected = Expected(sentence) if (sentence := turn_of(self.broker, request)) else expected
             self._store.container(
                 container,
                 queue_position=position,
                 queue_bytes=sum(request.bytes for request in calls[container]),
-                queue_reason=self._reason(request, tried=request in tried, leads=leads),
+                queue_reason=f"{why(state, request, tried=request in tried)} {expected.sentence}".strip()[:500],
+                expected_at=expected.at,
+                expected_by=expected.by,
             )
         for container in self._queued - calls.keys():
-            self._store.container(container, queue_position=None, queue_bytes=0, queue_reason="")
+            self._store.container(
+                container, queue_position=None, queue_bytes=0, queue_reason="", expected_at=None, expected_by=""
+            )
         self._queued = set(calls)
-
-    def _reason(self, request: Request, *, tried: bool, leads: bool) -> str:
-        reason = why(self.broker.state, request, tried=tried)
-        return f"{reason} {turn_of(self.broker, request)}".rstrip() if leads else reason

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
-from django.db import connection, connections
+from django.db import DatabaseError, connection, connections
 
 from scheduler import threads
 
@@ -23,6 +24,21 @@ class Here:
 
     node: int = 0
     gpus: dict[str, int] = field(default_factory=dict)
+
+
+def folder() -> Path | None:
+    """Where on this host the database's files are; None where that is another host, or it does not say."""
+    if connection.vendor == "sqlite":
+        return Path(str(connection.settings_dict["NAME"])).parent
+    host = str(connection.settings_dict["HOST"])
+    if host not in ("", "localhost", "127.0.0.1", "::1") and not host.startswith("/"):
+        return None
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('data_directory')")
+            return Path(cursor.fetchone()[0])
+    except DatabaseError:  # it tells that to its own admins alone
+        return None
 
 
 class Database:

@@ -10,6 +10,8 @@ from django.db import models
 from scheduler.store.database import Database, Here
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 
+EARLIER = 10  # runs of a job, that say how long the next one takes
+
 
 class Records:
     """All of it is about this host."""
@@ -42,6 +44,17 @@ class Records:
     async def compute_asked(self) -> dict[str, str]:
         """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
         return await self._ask(_compute_asked, self._here.node)
+
+    async def paused_by(self, ids: Sequence[str]) -> dict[str, str]:
+        """Who has paused these containers: id → user name; without those that nobody has, but the appliance itself."""
+        return await self._ask(_paused_by, ids) if ids else {}
+
+    async def earlier_runs(self, ids: Sequence[str]) -> dict[str, list[float]]:
+        """For each of these containers, how many seconds the same job ran before, its waits not counted; last first.
+
+        The same job: of the same owner, with the same image, command and quota, and it ended well.
+        """
+        return await self._ask(_earlier_runs, ids)
 
     async def leftovers(self) -> list[Container]:
         """Ended containers that the engine still has, though they were to be removed when done."""
@@ -79,6 +92,28 @@ def _moved(node: int) -> dict[str, tuple[float, float]]:
 
 def _compute_asked(node: int) -> dict[str, str]:
     return dict(Gpu.objects.filter(node=node).exclude(compute_asked="").values_list("uuid", "compute_asked"))
+
+
+def _paused_by(ids: Sequence[str]) -> dict[str, str]:
+    pauses = Command.objects.filter(
+        kind=Command.Kind.PAUSE, container__pk__in=ids, outcome=Command.Outcome.DONE, issued_by__isnull=False
+    )
+    found = pauses.order_by("created_at").values_list("container", "issued_by__username")
+    return {str(container): name for container, name in found}
+
+
+def _earlier_runs(ids: Sequence[str]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for made in Container.objects.filter(pk__in=ids):
+        same = Container.objects.filter(
+            owner=made.owner_id, image=made.image, command=made.command, gpu_memory=made.gpu_memory, exit_code=0,
+            kill_requested_at=None, started_at__isnull=False, finished_at__isnull=False,
+        )  # fmt: skip
+        runs = same.order_by("-finished_at").values_list("started_at", "finished_at", "suspended_seconds")[:EARLIER]
+        found[str(made.pk)] = [
+            max(0.0, (end - start).total_seconds() - waited) for start, end, waited in runs if start and end
+        ]
+    return found
 
 
 def _leftovers(node: int) -> list[Container]:

@@ -1,8 +1,8 @@
 # The simulated card: libcuda.so.1 and libnvidia-ml.so.1 in $(BUILD)/sim. Included by ../Makefile.
 # Moved into place when whole: running programs have the old ones mapped.
 SIM := $(BUILD)/sim
-SIM_DRIVER := $(filter-out sim/nvml.c,$(wildcard sim/*.c sim/*/*.c))
-SIM_NVML := sim/nvml.c $(wildcard sim/card/*.c)
+SIM_DRIVER := $(filter-out sim/nvml%,$(wildcard sim/*.c sim/*/*.c))
+SIM_NVML := $(wildcard sim/nvml*.c sim/card/*.c)
 SIM_FLAGS = -iquote sim -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -shared -pthread $(if $(filter x86_64,$(MACHINE)),-mcx16)
 
 all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1

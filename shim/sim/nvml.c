@@ -1,4 +1,6 @@
 /* The simulated libnvidia-ml.so.1: what nvidia-ml-py, nvidia-smi-like tools and the scheduler ask of a card. */
+#include "nvml.h"
+
 #include "card/computing.h"
 #include "card/processes.h"
 
@@ -8,36 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
-enum {
-    NVML_SUCCESS = 0,
-    NVML_ERROR_UNINITIALIZED = 1,
-    NVML_ERROR_INVALID_ARGUMENT = 2,
-    NVML_ERROR_NOT_SUPPORTED = 3,
-    NVML_ERROR_NOT_FOUND = 6,
-    NVML_ERROR_INSUFFICIENT_SIZE = 7,
-    NVML_ERROR_DRIVER_NOT_LOADED = 9,
-    NVML_ERROR_GPU_IS_LOST = 15,
-    NVML_ERROR_UNKNOWN = 999,
-};
-typedef int nvmlReturn_t;
-typedef const struct card_gpu *nvmlDevice_t;
-
 #define DRIVER "580.00-simulated"
 #define CUDA_VERSION 13000
 
-static _Atomic int users;
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED;                                                 \
-        if (!card_whole()) return NVML_ERROR_GPU_IS_LOST;                                                              \
-        if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;                                                          \
-    } while (0)
-
-static bool valid(nvmlDevice_t device) { return device >= card->gpu && device < card->gpu + card->gpus; }
-static unsigned index_of(nvmlDevice_t device) { return (unsigned)(device - card->gpu); }
+_Atomic int nvml_users;
 
 static nvmlReturn_t put(char *text, unsigned room, const char *value) {
     if (strlen(value) >= room) return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -52,7 +28,7 @@ static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 EXPORT nvmlReturn_t nvmlInit_v2(void) {
     pthread_mutex_lock(&users_lock);
     bool there = card_open() != NULL;
-    if (there) atomic_fetch_add(&users, 1);
+    if (there) atomic_fetch_add(&nvml_users, 1);
     pthread_mutex_unlock(&users_lock);
     return there ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
@@ -63,9 +39,9 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
 }
 
 EXPORT nvmlReturn_t nvmlShutdown(void) {
-    if (atomic_load(&users) == 0) return NVML_ERROR_UNINITIALIZED;
+    if (atomic_load(&nvml_users) == 0) return NVML_ERROR_UNINITIALIZED;
     pthread_mutex_lock(&users_lock);
-    if (atomic_fetch_sub(&users, 1) == 1) card_close(); /* the next user may name another card */
+    if (atomic_fetch_sub(&nvml_users, 1) == 1) card_close(); /* the next user may name another card */
     pthread_mutex_unlock(&users_lock);
     return NVML_SUCCESS;
 }
@@ -86,6 +62,8 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t error) {
             return "Insufficient Size";
         case NVML_ERROR_DRIVER_NOT_LOADED:
             return "Driver Not Loaded";
+        case NVML_ERROR_TIMEOUT:
+            return "Timeout";
         case NVML_ERROR_GPU_IS_LOST:
             return "GPU is lost";
         default:
@@ -216,13 +194,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct ut
     unsigned gpu = index_of(device);
     card_look(false);
     *utilization = (struct utilization){card_busy(gpu, card_last_period(card_clock(gpu)), 0, NULL), 0};
-    return NVML_SUCCESS;
-}
-
-/* It stays cool, whatever it does. */
-EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
-    CHECK(valid(device) && sensor == 0 && celsius != NULL);
-    *celsius = 30;
     return NVML_SUCCESS;
 }
 

@@ -2,7 +2,7 @@
 
 from scheduler.core.arbiter import handle
 from scheduler.core.events import ContainerAdded, ContainerPaused, GpuSeen, Needed, SessionOpened
-from scheduler.core.forecast import forecast, next_after
+from scheduler.core.forecast import GoesOn, forecast, next_after, outlook
 from scheduler.core.state import State
 from tests.support.world import Process, World
 
@@ -87,3 +87,33 @@ def test_it_names_nobody_who_is_paused_or_whose_end_is_not_enough():
     made = world(A=6, B=4, C=5)
     made.do(ContainerPaused(0, "A"))
     assert next_after(made.state, made.state.waiting[0], {}) is None
+
+
+def gone_on(state: State, ends: dict[str, float] | None = None, lasts: dict[str, float] | None = None) -> list[GoesOn]:
+    return [found for found in outlook(state, ends or {}, lasts or {}) if found]
+
+
+def test_the_outlook_names_for_everybody_who_waits_whose_ends_they_wait_for():
+    state = world(A=6, B=4, C=5, D=5, E=10).state
+    assert gone_on(state) == [
+        GoesOn("C", ("A",), (), None),
+        GoesOn("D", ("A", "B"), (), None),
+        GoesOn("E", ("A", "B", "C", "D"), (), None),
+    ]
+
+
+def test_the_outlook_tells_when_by_time_limits_and_by_how_long_those_who_are_served_last():
+    state, limits = world(A=6, B=4, C=10, D=10).state, {"A": 60.0, "B": 20.0}
+    first, second = gone_on(state, limits)
+    assert (first.after, first.at) == (("B", "A"), 60.0)
+    assert second == GoesOn("D", ("B", "A", "C"), (), None)  # how long C lasts is not known
+    assert gone_on(state, limits, {"C": 30.0})[-1].at == 90.0
+
+
+def test_the_outlook_lets_those_end_last_whom_somebody_has_to_resume_first():
+    made = world(A=6, B=4, C=4)
+    made.do(ContainerPaused(0, "A"))
+    assert gone_on(made.state) == [GoesOn("C", ("B",), (), None)]
+    made = world(A=10, C=4)
+    made.do(ContainerPaused(0, "A"))
+    assert gone_on(made.state) == [GoesOn("C", ("A",), ("A",), None)]

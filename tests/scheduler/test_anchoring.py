@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from scheduler.rounds import anchoring
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web import audit
 from web.audit import anchor
-from web.models import AuditEntry, Chain, Seal
+from web.models import AuditEntry, Chain, Node, Seal
+
+
+async def told(*, wrong: bool) -> str:
+    """What the host's record says, from which people are told, once something is wrong or nothing is."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            said = await query(lambda: Node.objects.get().audit_error)
+            if bool(said) is wrong:
+                return said
+            await asyncio.sleep(0.02)
 
 
 async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
@@ -33,3 +45,6 @@ async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
     await query(cut_off)
     await eventually(lambda: f"cut off or replaced: seal {noted[0]}" in caplog.text)
     assert anchor.read() == noted
+    assert f"seal {noted[0]}" in await told(wrong=True)
+    anchor.path().unlink()  # whoever runs the host has looked at it
+    await told(wrong=False)

@@ -35,10 +35,16 @@ WORKLOAD = str(ROOT / ".build" / "workload")
 
 class Appliance:
     def __init__(
-        self, home: Path, gpus: str = "sim:1x1GiB", program: Sequence[str] = (str(ROOT / "manage.py"),), **environ: str
+        self,
+        home: Path,
+        gpus: str = "sim:1x1GiB",
+        program: Sequence[str] = (str(ROOT / "manage.py"),),
+        within: Sequence[str] = (),
+        **environ: str,
     ) -> None:
+        """`within`: a command that becomes the one that follows it."""
         self.home = home
-        self._command = [sys.executable, *program, "up"]
+        self._command = [*within, sys.executable, *program, "up"]
         self.port = "0"
         self._environ = {"GPUSHARE_GPUS": gpus, "GPUSHARE_ENGINE": "process", "GPUSHARE_POLICY": "fifo", **environ}
         self._log = (home.parent / f"{home.name}.log").open("ab")

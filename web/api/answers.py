@@ -198,5 +198,8 @@ class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
 
     class Meta:
         model = Container
-        fields = ["id", "name", "owner", "position", "bytes", "since", "reason", "priority", "gpus"]
+        fields = [
+            "id", "name", "owner", "position", "bytes", "since", "reason", "expected_at", "expected_by", "priority",
+            "gpus",
+        ]  # fmt: skip
         read_only_fields = fields

@@ -42,7 +42,7 @@ def refuse_bad_text(get_response: Respond) -> Respond:
         if not fault:
             return get_response(request)
         problem = invalid(f"The request contains {fault}, which is not allowed. Take it out and try again.")
-        if _is_rest(request):
+        if is_rest(request):
             return JsonResponse(problem.as_dict(), status=problem.status)
         return HttpResponse(problem.message, "text/plain; charset=utf-8", problem.status)
 
@@ -94,12 +94,12 @@ def user_of(request: HttpRequest) -> int | None:
 def _texts(request: HttpRequest) -> Iterator[str]:
     yield request.path
     yield from request.COOKIES.values()
-    if not _is_rest(request):  # REST judges query and body itself, by field; asking for a form would use up the body
+    if not is_rest(request):  # REST judges query and body itself, by field; asking for a form would use up the body
         for given in (request.GET, request.POST):
             for name, values in given.lists():
                 yield name
                 yield from values
 
 
-def _is_rest(request: HttpRequest) -> bool:
+def is_rest(request: HttpRequest) -> bool:
     return request.path.startswith("/api/")

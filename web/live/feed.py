@@ -83,7 +83,7 @@ class Feed:
         return json.dumps({"type": "tick", "seq": self.number, "now": time.time()})
 
     async def _read(self) -> None:
-        """Reads for ever. A database that is away makes no news: screens then see the age of what they show grow."""
+        """Reads for ever. A database that is away is news once: then screens see the age of what they show grow."""
         told = time.monotonic()
         failing = False
         while True:
@@ -95,6 +95,8 @@ class Feed:
                 if not failing:
                     log.exception("the live feed cannot read the database")
                 failing = True
+                if self.state is not None:
+                    await self._publish(snapshot.without_database(self.state), beat=False)
             else:
                 failing = False
                 if await self._publish(new, beat=began - told >= HEARTBEAT):

@@ -8,6 +8,7 @@ second a change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,7 +35,12 @@ FIELDS = (
 def read() -> Snapshot:
     """The present state."""
     now = timezone.now()
-    return {"node": _node(), "gpus": _gpus(), "containers": _containers(now), "attention": _attention(now)}
+    return {"node": _node(), "gpus": _gpus(), "containers": _containers(now), "attention": _told(attention.items(now))}
+
+
+def without_database(known: Snapshot) -> Snapshot:
+    """What was known, and that nothing newer is."""
+    return {**known, "attention": _told(attention.without_database())}
 
 
 def delta(old: Snapshot, new: Snapshot) -> Snapshot:
@@ -94,7 +100,7 @@ def _containers(now: datetime) -> dict[str, Record]:
     }
 
 
-def _attention(now: datetime) -> dict[str, Record]:
+def _told(items: Sequence[attention.Item]) -> dict[str, Record]:
     """`place`: what stops everybody comes first."""
     return {
         item.key: {
@@ -106,7 +112,7 @@ def _attention(now: datetime) -> dict[str, Record]:
             "container": str(item.container.pk) if item.container else None,
             "acts": list(item.acts),
         }
-        for place, item in enumerate(attention.items(now))
+        for place, item in enumerate(items)
     }
 
 

@@ -1,7 +1,7 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
 a container in states.py, who may do what in people.py, the hash chain in chain.py."""
 
-from web.models.chain import AuditEntry, Chain, Seal
+from web.models.chain import AuditEntry, Chain, ChainCheck, Seal
 from web.models.hosts import Compute, Gpu, Node
 from web.models.people import Allowance, Scope, Token
 from web.models.records import (
@@ -10,6 +10,7 @@ from web.models.records import (
     Command,
     Container,
     ContainerQuerySet,
+    ExpectedBy,
     Shortage,
     Swap,
     UsageSample,
@@ -21,11 +22,13 @@ __all__ = [
     "Allowance",
     "AuditEntry",
     "Chain",
+    "ChainCheck",
     "Claim",
     "Command",
     "Compute",
     "Container",
     "ContainerQuerySet",
+    "ExpectedBy",
     "Gpu",
     "Node",
     "Scope",

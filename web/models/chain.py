@@ -31,6 +31,16 @@ class Chain(models.Model):
     hash = models.CharField(max_length=64, default="0" * 64)
 
 
+class ChainCheck(models.Model):
+    """One row: what the last verification of the chain found."""
+
+    at = models.DateTimeField()
+    sound = models.BigIntegerField(help_text="How many seals hold.")
+    how_many_faults = models.PositiveIntegerField(default=0)
+    faults = models.JSONField(default=list, help_text="The first of them, as sentences.")
+    broken_since = models.DateTimeField(null=True, help_text="When a fault was first found; null: there is none.")
+
+
 class AuditEntry(models.Model):
     """Something a person did, or tried to do. Append-only.
 

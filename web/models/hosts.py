@@ -40,6 +40,13 @@ class Node(models.Model):
     )
     figures = models.JSONField(default=dict, help_text="Counts of the scheduler's own work since its start.")
     moved = models.JSONField(default=dict, help_text="{first, out, back: [bytes, seconds]}: transfers so far, lately.")
+    nearly_full = models.JSONField(
+        default=list,
+        help_text="[{of, free, total, since}]: what is nearly full; bytes, and seconds since 1970.",
+    )
+    audit_error = models.CharField(
+        max_length=500, blank=True, help_text="Why the audit log has no new anchor; empty if it has."
+    )
     cannot_turn = models.CharField(
         max_length=500, blank=True, help_text="Why containers cannot take turns on a card here; empty if they can."
     )
@@ -92,7 +99,16 @@ class Gpu(models.Model):
     context = models.BigIntegerField(default=0, help_text="What one CUDA context takes, measured.")
     utilisation = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Percent.")
     temperature = models.SmallIntegerField(null=True, blank=True, help_text="Degrees Celsius.")
+    hot_since = models.DateTimeField(null=True, blank=True, help_text="Since when it is as hot as its limit.")
     power = models.FloatField(null=True, blank=True, help_text="Watts.")
+    xid = models.PositiveIntegerField(null=True, blank=True, help_text="The last critical error that it reported.")
+    xid_at = models.DateTimeField(null=True, blank=True)
+    ecc_errors = models.BigIntegerField(
+        null=True, blank=True, help_text="Uncorrected memory errors since the driver was loaded; null: not told."
+    )
+    strangers = models.JSONField(
+        default=list, help_text="[{pid, bytes, user, command}]: processes on it that are no container's, largest first."
+    )
     compute = models.CharField(max_length=6, choices=Compute, default=Compute.SHARED, help_text="What is in force.")
     compute_why = models.CharField(max_length=500, blank=True, help_text="Why that is in force: a sentence.")
 

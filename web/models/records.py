@@ -44,6 +44,13 @@ class GaveWay(models.TextChoices):
     ROTATE = "rotate"  # it had its time
 
 
+class ExpectedBy(models.TextChoices):
+    """What the time rests on by which somebody who waits is expected to go on."""
+
+    LIMITS = "limits"  # time limits end others by then: at the latest
+    EARLIER_RUNS = "earlier runs"  # how long the same jobs took before: a guess
+
+
 class ContainerQuerySet(models.QuerySet["Container"]):
     def live(self) -> ContainerQuerySet:
         """Those that have not ended."""
@@ -149,6 +156,10 @@ class Container(models.Model):
     queue_position = models.PositiveIntegerField(null=True, blank=True)
     queue_bytes = models.BigIntegerField(default=0, help_text="What its waiting calls ask for, together.")
     queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
+    expected_at = models.DateTimeField(null=True, blank=True, help_text="When it is expected to go on.")
+    expected_by = models.CharField(
+        max_length=12, blank=True, choices=ExpectedBy, help_text="What that rests on; empty: nobody can know."
+    )
 
     objects = ContainerQuerySet.as_manager()
 

@@ -68,6 +68,7 @@ class DockerEngine:
         self._why_not_held: str | None = None
         self.outdated: Sequence[str] = ()
         self._why_not_started = "The Docker engine has not been started."
+        self.folder: Path | None = None
 
     @property
     def away(self) -> str:
@@ -94,6 +95,8 @@ class DockerEngine:
         self._why_not_started = ""
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
+        # An engine that is reached over the network has its folders elsewhere.
+        self.folder = Path(info["DockerRootDir"]) if self._settings.address.startswith("unix:") else None
         self._images = Images(self._client.api, self._settings.registries)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
         self._limits = limits_of(self._settings, info)

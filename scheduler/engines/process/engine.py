@@ -80,6 +80,10 @@ class ProcessEngine:
         self._looking: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
+    @property
+    def folder(self) -> Path:
+        return self._home
+
     async def start(self) -> None:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         for sighting in await self.sightings():

@@ -50,6 +50,9 @@ struct card_gpu {
     union card_moment clock;
     _Atomic uint64_t busy_ns; /* in which somebody computed */
     struct card_sample sample[CARD_SAMPLES];
+    _Atomic uint32_t warmer;     /* than a card that nothing is wrong with, degrees */
+    _Atomic uint32_t ecc_errors; /* uncorrected ones */
+    _Atomic uint32_t xids, xid;  /* how many critical errors it has reported, and the last one's number */
 };
 
 /* What a process computes on a GPU: when the clock reads `end`, all is done. While it had nothing to do, the clock went

@@ -5,7 +5,7 @@ import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { lastHour } from "../parts/lasthour.js";
 import { live } from "../parts/live.js";
-import { pageOf, showWaiting, waiting } from "../parts/waiting.js";
+import { pageOf, showShortQueue } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
@@ -215,7 +215,7 @@ function showTotals() {
 }
 
 function showQueue() {
-  showWaiting($("queue"), waiting());
+  $("no-queue").hidden = showShortQueue($("queue"), $("queue").dataset.all) > 0;
   put($("policy"), live.state.node.policy ?? "");
 }
 

@@ -17,24 +17,20 @@ const place = (ids, id) => (ids.includes(id) ? ids.indexOf(id) : ids.length);
 
 function show() {
   const queue = wanted();
-  showWaiting(list, queue, () =>
-    sortable
-      ? [
-          make(
-            "span",
-            { class: "moves" },
-            make("button", { type: "button", class: "quiet icon", "data-move": -1, "aria-label": t("move_up") }, "↑"),
-            make("button", { type: "button", class: "quiet icon", "data-move": 1, "aria-label": t("move_down") }, "↓"),
-          ),
-        ]
-      : [],
-  );
+  document.getElementById("no-queue").hidden = queue.length > 0;
+  showWaiting(list, queue, { extra: () => (sortable ? [moves()] : []) });
   if (sortable)
     for (const row of list.children) {
       row.draggable = true;
       row.tabIndex = 0;
     }
   showPreview(queue.map(([id]) => id));
+}
+
+function moves() {
+  const button = (step, label, arrow) =>
+    make("button", { type: "button", class: "quiet icon", "data-move": step, "aria-label": t(label) }, arrow);
+  return make("span", { class: "moves" }, button(-1, "move_up", "↑"), button(1, "move_down", "↓"));
 }
 
 function showPreview(now) {

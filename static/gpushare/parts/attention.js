@@ -47,15 +47,47 @@ function showItem(element, { message, since }) {
   put(time, duration(now() - since));
 }
 
+const FEW = 6; // items while nobody asks for more
+const OF_ONE = 2; // and so many of one person
+let all = false;
+
+/** The first items of the first people, and how many are left out. */
+function shorten(groups) {
+  const count = groups.reduce((sum, [, items]) => sum + items.length, 0);
+  if (all || count <= FEW) return [groups, 0];
+  const short = [];
+  let left = FEW;
+  for (const [person, items] of groups) {
+    const some = items.slice(0, Math.min(OF_ONE, left));
+    if (some.length) short.push([person, some]);
+    left -= some.length;
+  }
+  return [short, count - FEW + left];
+}
+
+$("attention-more")?.addEventListener("click", () => {
+  all = !all;
+  showAttention();
+});
+
+function showMore(groups, more) {
+  const button = $("attention-more");
+  button.hidden = !more && !(all && groups.reduce((sum, [, items]) => sum + items.length, 0) > FEW);
+  button.setAttribute("aria-expanded", String(all));
+  put(button, all ? t("fewer") : t("and_more", { count: more }));
+}
+
 export function showAttention() {
   const { me, steers } = $("attention").dataset;
   const may = (item) => (steers === "all" || (steers === "own" && item.person === me) ? item.acts : []);
   const groups = people();
+  const [shown, more] = shorten(groups);
+  showMore(groups, more);
   $("calm").hidden = groups.length > 0;
   $("attention").parentElement.classList.toggle("calm", groups.length === 0);
   keyed(
     $("attention"),
-    groups,
+    shown,
     ([person]) => `of ${person}`,
     () => make("li", {}, make("h3"), make("ul")),
     (element, [person, items]) => {

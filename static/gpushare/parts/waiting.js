@@ -1,5 +1,5 @@
 // Who waits: the list on the overview and the one on the queue's own page.
-import { duration, make, mark, now } from "./format.js";
+import { duration, make, mark, now, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { live } from "./live.js";
 
@@ -15,8 +15,23 @@ export function waiting() {
     );
 }
 
-export function showWaiting(list, queue, extra = () => []) {
-  document.getElementById("no-queue").hidden = queue.length > 0;
+const indexOf = (uuid) => live.state.gpus[uuid]?.index ?? Number.POSITIVE_INFINITY;
+
+/** The GPUs that it waits for, by UUID in their order; all of its own while it is not known which. */
+export function awaited({ gpus }) {
+  const all = Object.entries(gpus);
+  const some = all.filter(([, claim]) => claim.waiting > 0);
+  return (some.length ? some : all).map(([uuid]) => uuid).sort((a, b) => indexOf(a) - indexOf(b));
+}
+
+function who(container) {
+  const indices = awaited(container).map(indexOf).filter(Number.isFinite);
+  return [container.owner, ...(indices.length ? [`GPU ${indices.join(", ")}`] : [])].join(" · ");
+}
+
+/** `queue`: those to be shown; `whole`: all that wait, whose places are told. */
+export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {}) {
+  const places = new Map(whole.map(([id], index) => [id, index + 1]));
   keyed(
     list,
     queue,
@@ -28,18 +43,56 @@ export function showWaiting(list, queue, extra = () => []) {
         make("span", { class: "place" }),
         make("span", { class: "name" }, make("span", { class: "mark" }), make("a", { href: pageOf(id) })),
         make("time", { class: "faint" }),
+        make("span", { class: "whose" }),
         make("span", { class: "why" }),
         ...extra(id),
       ),
     (element, [id, container]) => {
-      const [place, name, since, why] = element.children;
-      put(place, String(queue.findIndex(([other]) => other === id) + 1));
+      const [place, name, since, whose, why] = element.children;
+      put(place, String(places.get(id)));
       name.firstElementChild.dataset.mark = mark(container.colour);
       put(name.lastElementChild, container.name);
       name.lastElementChild.title = container.name;
       since.dataset.since = container.suspended_since;
       put(since, duration(now() - container.suspended_since));
+      put(whose, who(container));
       put(why, container.queue_reason);
     },
   );
+}
+
+const FEW = 5; // of one GPU's; the queue's own page has them all
+const FEWER = 3; // where several GPUs have a queue
+
+/** The first few of each GPU, and how many more there are. */
+export function showShortQueue(place, allOfIt) {
+  const whole = waiting();
+  const groups = new Map();
+  for (const each of whole) {
+    const [gpu = ""] = awaited(each[1]);
+    groups.set(gpu, [...(groups.get(gpu) ?? []), each]);
+  }
+  const few = groups.size > 1 ? FEWER : FEW;
+  keyed(
+    place,
+    [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)),
+    ([gpu]) => `of ${gpu}`,
+    () =>
+      make(
+        "section",
+        {},
+        make("h3"),
+        make("ol", { class: "queue-list" }),
+        make("p", { class: "more" }, make("a", { href: allOfIt })),
+      ),
+    (element, [gpu, queue]) => {
+      const [title, list, more] = element.children;
+      const index = indexOf(gpu);
+      put(title, t(Number.isFinite(index) ? "gpu_waits" : "others_wait", { index, count: queue.length }));
+      showWaiting(list, queue.slice(0, few), { whole });
+      more.hidden = queue.length <= few;
+      put(more.firstElementChild, t("and_more", { count: queue.length - few }));
+    },
+  );
+  return whole.length;
 }

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from web import audit
-from web.audit import anchor, verifying
+from web.audit import anchor, checking, verifying
 
 
 class Command(BaseCommand):
@@ -23,6 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, known: str, **options: Any) -> None:
         sound, faults = audit.verify(_seal(known), *_anchored())
+        checking.note(sound, faults)
         for fault in faults:
             self.stderr.write(fault)
         if faults:
@@ -39,6 +40,7 @@ def _anchored() -> list[tuple[int, str]]:
     try:
         return [noted] if (noted := anchor.read()) else []
     except (OSError, ValueError) as error:
+        checking.note(0, [str(error)])
         raise CommandError(str(error)) from None
 
 

@@ -1,101 +1,32 @@
-"""What needs somebody now: who waits for long, who keeps them waiting, what nobody accounts for, what is away.
-
-Every item is a function of what the database says at one moment: it is there as long as that is so, and nothing has to
-be raised or cleared. Its `key` stays the same for as long, so that whoever is told of it can be told once.
-"""
+"""What is its owner's: who waits, who keeps others waiting, who takes what is not theirs, who fails."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import groupby, takewhile
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, Q, QuerySet, Sum, TextField
-from django.db.models.functions import Cast, Coalesce
-from django.utils import timezone
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.functions import Cast
 
-from web.models import Claim, Container, Gpu, Node, State
+from web.models import Claim, Container, State
+from web.services.attention.item import Item, Kind, about
 from web.sizes import format_size
 
 FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything yet
 FAILED_OFTEN = 3
 FAILED_LATELY = timedelta(hours=1)
-FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not worth a word
 
 
-class Kind(StrEnum):
-    SCHEDULER_AWAY = "scheduler_away"
-    ENGINE_AWAY = "engine_away"
-    GPU_GONE = "gpu_gone"
-    UNEXPLAINED = "unexplained"
-    UNCAPPED = "uncapped"
-    WAITING = "waiting"
-    HOLDING = "holding"
-    NO_TURNS = "no_turns"
-    FAILING = "failing"
-    FOREIGN = "foreign"
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """`person` is whose it is: a user name, or empty where it is the host's. `acts`: what can be done about it.
-
-    An act is the name of an action on `container`: pause, free, resume, kill.
-    """
-
-    key: str
-    kind: Kind
-    person: str
-    message: str
-    since: datetime | None = None
-    container: Container | None = None
-    gpu: Gpu | None = None
-    acts: tuple[str, ...] = ()
-
-
-def items(now: datetime | None = None) -> list[Item]:
-    """All of them, what stops everybody first. Some ten small queries, whose answers are empty while all is well."""
-    now = now or timezone.now()
-    found = [
-        *_hosts(),
-        *_gpus(),
-        *_past_the_shim(),
-        *_waiting(now),
-        *_holding(),
-        *_no_turns(),
-        *_failing(now),
-    ]
-    order = list(Kind)
-    return sorted(found, key=lambda item: order.index(item.kind))
-
-
-def _hosts() -> Iterator[Item]:
-    for node in Node.objects.all():
-        if not node.is_alive():
-            message = (
-                f'The scheduler of "{node.name}" is away: containers go on, but nothing is granted. Start it again.'
-            )
-            yield Item(f"{Kind.SCHEDULER_AWAY}:{node.name}", Kind.SCHEDULER_AWAY, "", message, node.seen_at)
-        elif node.engine_error:
-            yield Item(f"{Kind.ENGINE_AWAY}:{node.name}", Kind.ENGINE_AWAY, "", node.engine_error)
-
-
-def _gpus() -> Iterator[Item]:
-    live = Q(claims__container__finished_at=None)
-    ours = Coalesce(Sum("claims__unexplained", filter=live), 0)
-    for gpu in Gpu.objects.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))):
-        if not gpu.present and gpu.promised:
-            message = f"GPU {gpu.index} has gone, and containers still have a quota on it. Look at the driver's log."
-            yield Item(f"{Kind.GPU_GONE}:{gpu.uuid}", Kind.GPU_GONE, "", message, gpu=gpu)
-        elif gpu.present and gpu.foreign - gpu.ours >= FOREIGN:
-            size = format_size(gpu.foreign - gpu.ours)
-            message = f"{size} of GPU {gpu.index} are held by programs that are no container's: nvidia-smi names them."
-            yield Item(f"{Kind.FOREIGN}:{gpu.uuid}", Kind.FOREIGN, "", message, gpu=gpu)
+def items(now: datetime) -> Iterator[Item]:
+    yield from _past_the_shim()
+    yield from _waiting(now)
+    yield from _holding()
+    yield from _no_turns()
+    yield from _failing(now)
 
 
 def _claims() -> QuerySet[Claim]:
@@ -108,20 +39,26 @@ def _past_the_shim() -> Iterator[Item]:
     for container, claims in _by_container(_claims().filter(unexplained__gt=0)):
         taken = format_size(sum(claim.unexplained for claim in claims))
         message = f'"{container.name}" holds {taken} past the shim, beyond what it was charged.'
-        yield _about(container, Kind.UNEXPLAINED, message, "kill")
+        yield about(container, Kind.UNEXPLAINED, message, "kill")
     told = Cast("processes", TextField())
     for container, _ in _by_container(_claims().annotate(told=told).filter(told__contains='"uncapped": true')):
         message = f'"{container.name}" has a process on a GPU that the shim is not in: nothing keeps it to its quota.'
-        yield _about(container, Kind.UNCAPPED, message, "kill")
+        yield about(container, Kind.UNCAPPED, message, "kill")
 
 
 def _waiting(now: datetime) -> Iterator[Item]:
+    """Who runs and waits for memory; and who was moved to host memory and waits for room to come back."""
     long_ago = now - timedelta(minutes=settings.GPUSHARE_ATTENTION_MINUTES)
-    for container in (
-        Container.objects.in_state(State.SUSPENDED).filter(suspended_since__lte=long_ago).select_related("owner")
-    ):
-        message = f'"{container.name}" waits for memory. {container.queue_reason}'.strip()
-        yield _about(container, Kind.WAITING, message, "kill", since=container.suspended_since)
+    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner")
+    for container in waiting:
+        if container.state is State.SUSPENDED:
+            message = f'"{container.name}" waits for memory. {container.queue_reason}'.strip()
+            yield about(container, Kind.WAITING, message, "kill", since=container.suspended_since)
+        elif container.state is State.SWAPPED:
+            size = format_size(container.swapped)
+            waits = f'"{container.name}" has {size} in host memory and waits for room on its card.'
+            message = f"{waits} {container.queue_reason}".strip()
+            yield about(container, Kind.SWAPPED_WAITING, message, "kill", since=container.suspended_since)
 
 
 def _holding() -> Iterator[Item]:
@@ -141,16 +78,16 @@ def _holding() -> Iterator[Item]:
         free = ("free",) if container.node and not container.node.cannot_swap else ()
         if container.paused_at is not None:
             message = f'"{container.name}" is paused and holds {held}, for which {whom}.'
-            yield _about(container, Kind.HOLDING, message, "resume", *free, "kill", since=container.paused_at)
+            yield about(container, Kind.HOLDING, message, "resume", *free, "kill", since=container.paused_at)
         else:
             message = f'"{container.name}" computes nothing and holds {held}, for which {whom}.'
-            yield _about(container, Kind.HOLDING, message, *free, "kill", since=container.idle_since)
+            yield about(container, Kind.HOLDING, message, *free, "kill", since=container.idle_since)
 
 
 def _no_turns() -> Iterator[Item]:
     for container in Container.objects.live().exclude(no_turns="").select_related("owner"):
         message = f'"{container.name}" takes no part in the turns of computing. {container.no_turns}'
-        yield _about(container, Kind.NO_TURNS, message, "kill")
+        yield about(container, Kind.NO_TURNS, message, "kill")
 
 
 def _failing(now: datetime) -> Iterator[Item]:
@@ -179,7 +116,3 @@ def _by_container(claims: QuerySet[Claim]) -> Iterator[tuple[Container, list[Cla
     for _, group in groupby(claims.order_by("container_id", "gpu__index"), key=lambda claim: claim.container_id):
         found = list(group)
         yield found[0].container, found
-
-
-def _about(container: Container, kind: Kind, message: str, *acts: str, since: datetime | None = None) -> Item:
-    return Item(f"{kind}:{container.pk}", kind, container.owner.get_username(), message, since, container, acts=acts)

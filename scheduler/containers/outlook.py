@@ -1,0 +1,163 @@
+"""What each of those who wait waits for: whose end, by when where that can be known, or whom somebody has to resume.
+
+The core plays on from the present state (`core/forecast.py`), end by end, in pieces so short that no decision waits for
+it. When somebody ends is known by time limits, and guessed by how long the same job of the same person took before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.containers.foresight import time_limits
+from scheduler.core.forecast import STEPS, GoesOn, outlook
+from scheduler.core.state import State
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import Store
+from web.models import ExpectedBy
+
+EVERY = 1.0  # seconds
+AGAIN = 5.0  # seconds, where nothing has changed but the time
+WORK = 0.1  # seconds of computing in one look
+RUNS = 2  # earlier ones at the least, for a guess
+NAMED = 3  # of those whose ends are awaited
+NO_END = "No end of a container is enough for it: look at who else uses the GPU, or lower its quota."
+TOO_FAR = "Goes on after those before it in the queue."
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """`sentence` is for people; `at` is None if nobody can know, else `by` is what it rests on."""
+
+    sentence: str
+    at: datetime | None = None
+    by: str = ""
+
+
+class Outlook:
+    """`expected`: container → what it waits for, of `queue` as it was when that was found out."""
+
+    def __init__(self, broker: Broker, store: Store) -> None:
+        self._broker = broker
+        self._store = store
+        self.expected: Mapping[str, Expected] = {}
+        self.queue: object = None
+        self._looked = -AGAIN
+        self._containers: object = None
+        self._runs: dict[str, Sequence[float]] = {}  # container → seconds that earlier runs of the same job took
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            if any(request.suspended for request in self._broker.state.waiting):
+                await self.look()
+            else:
+                self.expected = {}
+
+    async def look(self) -> None:
+        state = self._broker.state
+        same = state.waiting is self.queue and state.containers is self._containers
+        if same and time.monotonic() - self._looked < AGAIN:
+            return
+        paused = [name for name, container in state.containers.items() if container.paused]
+        try:
+            by = await self._store.records.paused_by(paused)
+            await self._know(state)
+        except DatabaseError:
+            return  # the store says so; what was found out last stays
+        found = {name: Expected(f"Paused by {by.get(name, 'gpushare')}: resume it.") for name in paused}
+        ends, guessed, lasts = self._ends(state)
+        spent, seen, begun = 0.0, 0, time.perf_counter()
+        for step in outlook(state, ends, lasts):
+            if isinstance(step, GoesOn):
+                found.setdefault(step.container, self._expected(step, guessed, by))
+                continue
+            seen, spent = seen + 1, spent + time.perf_counter() - begun
+            if spent > WORK:
+                break
+            await asyncio.sleep(0)
+            begun = time.perf_counter()
+        to_its_end = spent <= WORK and seen < STEPS
+        for request in state.waiting:
+            found.setdefault(request.container, Expected(NO_END if to_its_end else TOO_FAR))
+        self.expected, self.queue, self._containers = found, state.waiting, state.containers
+        self._looked = time.monotonic()
+
+    async def _know(self, state: State) -> None:
+        """Looks up the earlier runs of everybody on a GPU that somebody waits for, once for each."""
+        tenants = self._broker.tenants
+        self._runs = {id_: runs for id_, runs in self._runs.items() if id_ in tenants}
+        wanted = {name for request in state.waiting for name in state.gpus[request.gpu].members}
+        if new := [name for name in wanted if name in tenants and name not in self._runs]:
+            self._runs.update(await self._store.records.earlier_runs(new))
+
+    def _ends(self, state: State) -> tuple[dict[str, float], set[str], dict[str, float]]:
+        """When who ends, on the state's clock; for whom that is a guess; and how long those go on who wait."""
+        ends, waiting = time_limits(self._broker), {request.container for request in state.waiting}
+        guessed, lasts = set[str](), dict[str, float]()
+        for name, runs in self._runs.items():
+            tenant = self._broker.tenants.get(name)
+            left = _left(tenant, runs) if tenant else None
+            if left is None:
+                continue
+            if name in waiting:
+                lasts[name] = left
+                guessed.add(name)
+            elif self._broker.now() + left < ends.get(name, float("inf")):
+                ends[name] = self._broker.now() + left
+                guessed.add(name)
+        return ends, guessed, lasts
+
+    def _expected(self, found: GoesOn, guessed: set[str], by: Mapping[str, str]) -> Expected:
+        names = {id_: tenant.name for id_, tenant in self._broker.tenants.items()}
+        who = [names.get(each, "one that has ended") for each in found.after]
+        if found.paused and len(found.after) == 1:
+            return Expected(f"{who[0]} is paused by {by.get(found.paused[0], 'gpushare')}: resume it.")
+        sentence = f"Next when {who[0]} ends" if len(who) == 1 else f"Goes on when {_listed(who)} have ended"
+        if found.paused:
+            held = " and ".join(
+                f"{names[each]} is paused by {by.get(each, 'gpushare')}" for each in found.paused[:NAMED]
+            )
+            return Expected(f"{sentence}; {held}: resume it.")
+        if found.at is None:
+            return Expected(f"{sentence}.")
+        at = timezone.now() + timedelta(seconds=found.at - self._broker.now())
+        at = (at + timedelta(seconds=0.5)).replace(microsecond=0)  # found out again, it is the same
+        guesses = [each for each in found.after if each in guessed]
+        if not guesses:
+            return Expected(f"{sentence}, at {at:%H:%M} UTC at the latest.", at, ExpectedBy.LIMITS)
+        runs = self._runs[guesses[-1]]
+        rests = f"{len(runs)} earlier runs took {_span(runs)}" if len(who) == 1 else "going by earlier runs"
+        return Expected(f"{sentence}, at about {at:%H:%M} UTC: {rests}.", at, ExpectedBy.EARLIER_RUNS)
+
+
+def _left(tenant: Tenant, runs: Sequence[float]) -> float | None:
+    """Seconds until it ends if it takes as long as the earlier ones; None if there are too few, or it takes longer."""
+    if len(runs) < RUNS:
+        return None
+    ran = 0.0
+    if tenant.started_at is not None:
+        ran = (timezone.now() - tenant.started_at).total_seconds() - tenant.suspended_before
+    left = median(runs) - ran
+    return left if left > 0 else max(runs) - ran if max(runs) > ran else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > NAMED:
+        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _span(seconds: Sequence[float]) -> str:
+    short, long = (round(each / 60) for each in (min(seconds), max(seconds)))
+    if long < 2:
+        return f"{min(seconds):.0f} to {max(seconds):.0f} s"
+    return f"{short} to {long} min" if short < long else f"{long} min"

@@ -1,0 +1,132 @@
+"""What may go wrong with this host: cards that are hot or report errors, disks and host memory that are nearly full.
+
+It is only told: `web/services/attention/` makes sentences of it. Disks and memory are looked at every few seconds:
+their figures change all the time, and each change is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from scheduler.containers import room
+from scheduler.engines.base import Engine
+from scheduler.gpus import Card, Reading
+from scheduler.store import Store, database
+
+EVERY = 5.0  # seconds
+COOLER = 5  # degrees below its limit a hot card has to be before it counts as cool: it would come and go
+FEW_FILES = 1000  # that can still be made on a disk, whatever is free of it
+SHARE = 10  # of what is smaller than ten times the threshold, a tenth counts
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free of something. `of` names it for people."""
+
+    of: str
+    free: int
+    total: int
+    files: int | None = None  # that can still be made
+
+    def is_short(self, threshold: int) -> bool:
+        if threshold and self.files is not None and self.files < FEW_FILES:
+            return True
+        return self.free < min(threshold, self.total // SHARE)
+
+
+class Health:
+    def __init__(self, store: Store, engine: Engine) -> None:
+        self._store = store
+        self._engine = engine
+        self._hot: set[str] = set()
+        self._since: dict[str, float] = {}
+
+    def see(self, cards: Mapping[str, Card], readings: Mapping[str, Reading]) -> None:
+        """To be called with each reading of the cards."""
+        for uuid, reading in readings.items():
+            self._see_heat(cards[uuid], reading.temperature)
+            self._store.gpu(uuid, ecc_errors=reading.ecc_errors)
+            if reading.xid is not None:
+                self._store.gpu(uuid, xid=reading.xid, xid_at=timezone.now())
+
+    def _see_heat(self, card: Card, temperature: int | None) -> None:
+        limit = settings.GPUSHARE_TEMPERATURE.of(card.index, card.uuid)
+        if limit and temperature is not None and temperature >= limit:
+            if card.uuid not in self._hot:
+                self._hot.add(card.uuid)
+                self._store.gpu(card.uuid, hot_since=timezone.now())
+        elif not limit or temperature is None or temperature <= limit - COOLER:
+            self._hot.discard(card.uuid)
+            self._store.gpu(card.uuid, hot_since=None)
+
+    async def run(self) -> None:
+        while True:
+            folders = await self._folders()
+            self._tell(await asyncio.to_thread(_short, folders))
+            await asyncio.sleep(EVERY)
+
+    async def _folders(self) -> dict[str, Path]:
+        """Those whose disks are looked at: what lies there → where."""
+        found = {
+            "GPUSHARE_HOME": settings.GPUSHARE_HOME,
+            "the engine": self._engine.folder,
+            "the database": await self._store.ask(database.folder),
+            **{f"watched folder {each}": Path(each) for each in settings.GPUSHARE_WATCHED_FOLDERS},
+        }
+        return {what: where for what, where in found.items() if where}
+
+    def _tell(self, short: Iterable[Room]) -> None:
+        found: list[dict[str, Any]] = []
+        for each in short:
+            since = self._since.get(each.of, timezone.now().timestamp())
+            found.append({"of": each.of, "free": each.free, "total": each.total, "since": since})
+        self._since = {each["of"]: each["since"] for each in found}
+        self._store.node(nearly_full=found)
+
+
+def _short(folders: Mapping[str, Path]) -> list[Room]:
+    """A disk that does not answer holds up this thread, and nobody else."""
+    free, total = room.host_memory()
+    found = [Room("host memory", free, total)] if Room("", free, total).is_short(settings.GPUSHARE_MEMORY_FREE) else []
+    return [*found, *(disk for disk in disks(folders) if disk.is_short(settings.GPUSHARE_DISK_FREE))]
+
+
+def disks(folders: Mapping[str, Path]) -> list[Room]:
+    """Each file system once, with all that lies there."""
+    there: dict[int, tuple[list[str], os.statvfs_result]] = {}
+    for what, folder in folders.items():
+        found = _reachable(folder)
+        if found is not None:
+            device = found.stat().st_dev
+            there.setdefault(device, ([], os.statvfs(found)))[0].append(
+                what if str(folder) in what else f"{what} ({folder})"
+            )
+    return [
+        Room(
+            f"the disk of {' and '.join(names)}",
+            stat.f_bavail * stat.f_frsize,
+            stat.f_blocks * stat.f_frsize,
+            stat.f_favail if stat.f_files else None,
+        )
+        for names, stat in there.values()
+    ]
+
+
+def _reachable(folder: Path) -> Path | None:
+    """The folder, or the nearest above it that we may look at: its owner may be somebody else."""
+    for each in (folder, *folder.parents):
+        try:
+            if each.exists():
+                each.stat()
+                return each
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,63 @@
+"""Processes on a card that are no container's: whose they are and what they run, for people."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from scheduler.sessions.tenants import Program, program_of
+
+MOST = 10  # told of one card
+LONGEST = 120  # characters of a command
+
+
+class Strangers:
+    """Each process is looked at once: it keeps its owner and, but for an exec, its command."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Program | None], tuple[str, str]] = {}
+
+    def described(self, held: Mapping[int, int]) -> list[dict[str, Any]]:
+        """`held`: host pid → bytes. The largest first: [{pid, bytes, user, command}]."""
+        largest = sorted(held.items(), key=lambda each: (-each[1], each[0]))[:MOST]
+        return [{"pid": pid, "bytes": size, **self._look(pid)} for pid, size in largest]
+
+    def forget(self, shown: set[int]) -> None:
+        """All but these have ended."""
+        self._known = {key: told for key, told in self._known.items() if key[0] in shown}
+
+    def _look(self, pid: int) -> dict[str, str]:
+        key = (pid, program_of(pid))
+        if key not in self._known:
+            self._known[key] = (_user(pid), _command(pid))
+        user, command = self._known[key]
+        return {"user": user, "command": command}
+
+
+def _user(pid: int) -> str:
+    """A name, or a number where this host has none for it; empty if the process is gone, or in another namespace."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _command(pid: int) -> str:
+    """Its words up to the first option: what comes after may be a password, and everybody here reads this."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    program, *rest = words
+    plain = [program, *takewhile(lambda word: word and not word.startswith("-") and "=" not in word, rest)]
+    left = any(rest[len(plain) - 1 :])
+    text = "".join(each if each.isprintable() else "\ufffd" for each in " ".join(plain))
+    return f"{text[:LONGEST]} …" if left or len(text) > LONGEST else text

@@ -1,0 +1,57 @@
+"""Has the audit log verified, once a day or as configured, by a process of its own: no decision waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.store import Store
+from web.audit import checking
+
+log = logging.getLogger(__name__)
+
+NOT_AT_ONCE = 60.0  # seconds after a start: others have more to do then
+AGAIN = 3600.0  # seconds after one that came to no result
+KINDNESS = 19  # of nice(1)
+
+
+class Verifying:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run(self) -> None:
+        period = 3600 * settings.GPUSHARE_VERIFY_HOURS
+        if not period:
+            await asyncio.Event().wait()
+        await asyncio.sleep(min(NOT_AT_ONCE, period))
+        while True:
+            try:
+                last = await self._store.ask(checking.last)
+                age = (timezone.now() - last.at).total_seconds() if last else period
+                if age >= period:
+                    await self._verify()
+                    age = 0.0
+            except (DatabaseError, OSError) as error:
+                log.warning("the audit log could not be verified, trying again: %s", error)
+                age = period - min(AGAIN, period)
+            await asyncio.sleep(max(0.0, period - age))
+
+    async def _verify(self) -> None:
+        """Notes what it finds; the log says the same."""
+        command = ["nice", "-n", str(KINDNESS), sys.executable, str(settings.BASE_DIR / "manage.py"), "verify_audit"]
+        child = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            _, said = await child.communicate()
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        if child.returncode:
+            log.error("the audit log: %s", said.decode(errors="replace").strip()[-2000:])

@@ -1,0 +1,380 @@
+"""Every kind of what needs somebody, made true and untrue on a whole appliance, over PostgreSQL and a simulated card.
+
+One appliance serves all but one of them: a test leaves it as it was. Its thresholds are low, its host's memory is what
+a file says that lies over /proc/meminfo, and its home is a disk that a test can fill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
+from tests.support.card import BUILD
+from tests.support.disk import fill, small_disk
+from tests.support.dockerd import have_dockerd, private
+from tests.support.postgres import BIN as POSTGRES
+from tests.support.postgres import Postgres, running_postgres
+from tests.support.swapped import HANGS, LOCK
+
+pytestmark = [
+    pytest.mark.production,
+    pytest.mark.skipif(POSTGRES is None, reason="needs the distribution's PostgreSQL (see .ci/run)"),
+]
+
+ORDER = """
+import ctypes, sys
+from pathlib import Path
+import shim.sim
+name, *numbers = sys.argv[2:]
+getattr(shim.sim.load_nvml(Path(sys.argv[1])), name)(*map(ctypes.c_uint64, map(int, numbers)))
+"""
+SETTINGS = {
+    "GPUSHARE_ATTENTION_MINUTES": "0.01",
+    "GPUSHARE_IDLE_MINUTES": "0.02",
+    "GPUSHARE_GIVE_WAY": "off",
+    "GPUSHARE_TEMPERATURE": "85 1=95",
+    "GPUSHARE_ECC_ERRORS": "1 1=5",
+    "GPUSHARE_XID_MINUTES": "0.08",
+}
+WHOLE_DISK, FREE = "64m", 1 << 20
+MEMORY = 16 << 30
+
+
+class Running(Appliance):
+    """`card` is the file of its simulated card, `memory` what it takes for its host's."""
+
+    postgres: Postgres
+    memory: Path
+
+    @property
+    def card(self) -> Path:
+        return self.home / "card" / "2x1073741824"
+
+    def order(self, name: str, *numbers: int) -> None:
+        """Calls what only the simulated NVML has."""
+        words = [sys.executable, "-c", ORDER, str(BUILD), name, *map(str, numbers)]
+        environ = {**os.environ, "GPUSHARE_SIM": str(self.card), "PYTHONPATH": str(ROOT)}
+        subprocess.run(words, env=environ, check=True)
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.api("GET", "attention/")["results"]
+        return [item for item in items if item["kind"] == kind]
+
+    def raised(self, kind: str, about: str = "") -> dict[str, Any]:
+        """The item of this kind whose sentence has this in it, once there is one."""
+        return until(lambda: next((item for item in self.told(kind) if about in item["message"]), None))
+
+    def cleared(self, kind: str) -> None:
+        until(lambda: not self.told(kind))
+
+    def uuid(self, gpu: int) -> str:
+        return next(
+            str(each["uuid"])
+            for each in self.api("GET", "gpus/")["results"]
+            if each["index"] == gpu and each["present"]
+        )
+
+    def holds(self, name: str, *more: str, size: str = "500MiB", gpu: int = 0) -> dict[str, Any]:
+        """Launches one that takes so much and keeps it, and does `more` meanwhile."""
+        words = [WORKLOAD, "--bytes", size, *(more or ("--hold", "600"))]
+        return self.launch(*words, name=name, gpu_memory="700MiB", gpus=[self.uuid(gpu)])
+
+    def act(self, container: dict[str, Any], action: str, **body: Any) -> None:
+        self.api("POST", f"containers/{container['id']}/{action}/", body)
+
+    def is_in(self, container: dict[str, Any], state: str) -> None:
+        until(lambda: self.api("GET", f"containers/{container['id']}/")["state"] == state)
+
+    def remember(self, free: int) -> None:
+        """The host's memory has so much left."""
+        self.memory.write_text(f"MemTotal: {MEMORY >> 10} kB\nMemFree: 0 kB\nMemAvailable: {free >> 10} kB\n")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def running(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("attention")
+    (memory := folder / "meminfo").write_text(f"MemTotal: {MEMORY >> 10} kB\nMemAvailable: {MEMORY >> 10} kB\n")
+    over = ("unshare", "--mount", "sh", "-c", f'mount --bind {memory} /proc/meminfo && exec "$@"', "sh")
+    with small_disk(folder / "home", WHOLE_DISK) as home:
+        environ = {**SETTINGS, "DATABASE_URL": postgres.url}
+        appliance = Running(home, "sim:2x1GiB", within=over, **environ)
+        appliance.postgres, appliance.memory = postgres, memory
+        yield appliance
+        appliance.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_lives(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "running" not in request.fixturenames:
+        return
+    appliance: Running = request.getfixturevalue("running")
+    for container in appliance.containers():
+        appliance.act(container, "kill")
+    until(lambda: not appliance.containers())
+
+
+def test_who_waits_for_long_and_who_keeps_them_waiting(running: Running) -> None:
+    holder = running.holds("holder")
+    running.is_in(holder, "running")
+    waits = running.holds("waits")
+    item = running.raised("waiting", '"waits"')
+    assert (item["person"], item["container"], item["acts"]) == ("admin", waits["id"], ["kill"])
+    assert "holder" in item["message"]  # behind whom
+    idle = running.raised("holding", '"holder" computes nothing')
+    assert '"waits" waits' in idle["message"]
+    running.act(holder, "pause")
+    paused = running.raised("holding", '"holder" is paused')
+    assert paused["acts"] == ["resume", "free", "kill"]
+    running.act(holder, "kill")
+    running.is_in(waits, "running")
+    assert not running.told("waiting")
+    running.cleared("holding")
+
+
+def test_who_is_in_host_memory_and_waits_for_room(running: Running) -> None:
+    away = running.holds("away")
+    running.is_in(away, "running")
+    until(lambda: running.named("away")["gpus"][0]["used"] > 500 << 20)
+    running.act(away, "pause", free_memory=True)
+    running.is_in(away, "swapped")
+    assert not running.told("swapped_waiting")  # it waits for a person
+    other = running.holds("other")
+    until(lambda: running.named("other")["gpus"][0]["used"] > 500 << 20)
+    running.act(away, "resume")
+    item = running.raised("swapped_waiting", '"away" has')
+    assert "in host memory" in item["message"]
+    assert item["container"] == away["id"]
+    running.act(other, "kill")
+    running.is_in(away, "running")
+    running.cleared("swapped_waiting")
+
+
+def test_who_takes_memory_past_the_shim(running: Running) -> None:
+    words = ["env", "-u", "LD_PRELOAD", WORKLOAD, "--bytes", "600MiB", "--hold", "600"]
+    sly = running.launch(*words, name="sly", gpu_memory="100MiB")
+    assert '"sly" holds 666 MiB past the shim' in running.raised("unexplained", "666 MiB")["message"]
+    assert running.raised("uncapped")["container"] == sly["id"]
+    assert not running.told("foreign")  # it is a container's
+    running.act(sly, "kill")
+    running.cleared("unexplained")
+    running.cleared("uncapped")
+
+
+def test_who_cannot_be_stopped_for_others(running: Running) -> None:
+    computes = "--check", "1MiB", "--compute", "600"
+    both = [running.holds(name, *computes, size="64MiB") for name in ("one", "two")]
+    for container in both:
+        running.is_in(container, "running")
+    running.order("sim_card_fault", LOCK, HANGS)
+    item = running.raised("no_turns")
+    assert item["container"] in [container["id"] for container in both]
+    running.act({"id": item["container"]}, "kill")
+    running.cleared("no_turns")
+
+
+def test_a_launch_that_fails_again_and_again(running: Running, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    for number in range(3):
+        assert not running.told("failing")
+        running.is_in(running.launch("test", "-e", str(flag), name=f"try-{number}"), "failed")
+    assert running.raised("failing")["message"].startswith('"try-2" failed 3 times in a row')
+    flag.touch()
+    running.is_in(running.launch("test", "-e", str(flag), name="better"), "exited")
+    running.cleared("failing")
+
+
+def test_memory_of_programs_that_are_no_containers(running: Running) -> None:
+    words = [WORKLOAD, "--bytes", "600MiB", "--hold", "600"]
+    environ = {**os.environ, "GPUSHARE_SIM": str(running.card), "LD_LIBRARY_PATH": str(BUILD / "sim")}
+    program = subprocess.Popen(words, env=environ, stdout=subprocess.DEVNULL)
+    try:
+        item = running.raised("foreign", f"process {program.pid}")
+        assert re.search(rf"process {program.pid} of \w+ \(\S+workload …\), 666 MiB", item["message"])
+        assert "666 MiB of GPU" in item["message"]
+    finally:
+        program.kill()
+        program.wait()
+    running.cleared("foreign")
+
+
+def test_a_card_that_is_hot(running: Running) -> None:
+    running.order("sim_card_heat", 0, 55)
+    running.order("sim_card_heat", 1, 60)  # its limit is a higher one
+    item = running.raised("hot")
+    assert item["message"].startswith("GPU 0 is at 85 °C; its limit is 85 °C.")
+    assert item["since"]
+    running.order("sim_card_heat", 0, 52)
+    until(lambda: running.raised("hot", "at 82 °C"))  # a little below its limit it stays, and does not come and go
+    assert len(running.told("hot")) == 1
+    running.order("sim_card_heat", 0, 0)
+    running.order("sim_card_heat", 1, 0)
+    running.cleared("hot")
+
+
+def test_errors_of_a_cards_memory(running: Running) -> None:
+    running.order("sim_card_ecc", 0, 2)
+    running.order("sim_card_ecc", 1, 4)  # it may have more
+    assert running.raised("ecc")["message"].startswith("GPU 0 had 2 uncorrected memory errors")
+    assert len(running.told("ecc")) == 1
+    running.order("sim_card_ecc", 0, 0)  # it was reset
+    running.cleared("ecc")
+    running.order("sim_card_ecc", 1, 0)
+
+
+def test_critical_errors_of_a_card(running: Running) -> None:
+    running.order("sim_card_xid", 1, 31)  # a program's page fault
+    running.order("sim_card_xid", 0, 79)
+    item = running.raised("xid")
+    assert item["message"].startswith("GPU 0 reported the critical error XID 79.")
+    assert item["gpu"] == running.uuid(0)
+    assert len(running.told("xid")) == 1
+    running.cleared("xid")  # after its time
+
+
+def test_a_disk_that_is_nearly_full(running: Running) -> None:
+    fill(running.home, FREE)
+    item = running.raised("nearly_full", "the disk of GPUSHARE_HOME")
+    assert "the engine" in item["message"]  # its folder is on the same disk
+    assert item["since"]
+    (running.home / "filler").unlink()
+    running.cleared("nearly_full")
+
+
+def test_host_memory_that_is_nearly_full(running: Running) -> None:
+    running.remember(free=1 << 30)
+    assert "1 GiB of 16 GiB are free" in running.raised("nearly_full", "memory of")["message"]
+    running.remember(free=8 << 30)
+    running.cleared("nearly_full")
+
+
+def test_an_audit_log_that_was_changed(running: Running) -> None:
+    def change(action: str) -> str:
+        with psycopg.connect(running.postgres.url, autocommit=True) as database:
+            first = "(SELECT min(id) FROM web_auditentry)"
+            (before,) = database.execute(f"SELECT action FROM web_auditentry WHERE id = {first}").fetchone() or ("",)
+            database.execute(f"UPDATE web_auditentry SET action = %s WHERE id = {first}", [action])
+            return str(before)
+
+    before = change("forged")
+    verify = [sys.executable, "manage.py", "verify_audit"]  # as the scheduler has it done each day
+    environ = {**os.environ, "GPUSHARE_HOME": str(running.home), "DATABASE_URL": running.postgres.url}
+    assert subprocess.run(verify, cwd=ROOT, env=environ, capture_output=True, check=False).returncode == 1
+    assert "is broken" in (item := running.raised("audit_broken"))["message"]
+    assert item["since"]
+    change(before)
+    subprocess.run(verify, cwd=ROOT, env=environ, capture_output=True, check=True)
+    running.cleared("audit_broken")
+
+
+def test_a_scheduler_that_is_away(running: Running) -> None:
+    pid = running.parts()["scheduler"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "is away" in running.raised("scheduler_away")["message"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    running.cleared("scheduler_away")
+
+
+def test_a_database_that_is_away(running: Running) -> None:
+    async def watch() -> None:
+        cookie = await asyncio.to_thread(sign_in, running)
+        address = f"{running.url.replace('http', 'ws', 1)}/ws/dashboard/"
+        async with connect(address, additional_headers={"Cookie": cookie, "Origin": running.url}) as socket:
+            await says(socket, lambda data: "attention" in data)
+            await asyncio.to_thread(running.postgres.stop)
+            try:
+                await says(socket, lambda data: data["attention"].get("database_away"))
+                with pytest.raises(httpx.HTTPStatusError, match="503"):
+                    await asyncio.to_thread(running.told, "database_away")  # nobody can tell who asks
+            finally:
+                await asyncio.to_thread(running.postgres.start)
+            await says(
+                socket, lambda data: "database_away" in data["attention"] and not data["attention"]["database_away"]
+            )
+
+    asyncio.run(asyncio.wait_for(watch(), 60))
+    until(lambda: http.get(f"{running.url}/readyz").status_code == 200)
+    running.cleared("database_away")
+
+
+def test_a_card_that_is_gone(running: Running) -> None:
+    """The driver shows another card at the next start, and then the first one again."""
+    here = running.holds("here")
+    running.is_in(here, "running")
+    restart(running, "sim:1x2GiB")
+    assert running.raised("gpu_gone")["message"].startswith("GPU 0 has gone")
+    restart(running, "sim:2x1GiB")
+    running.cleared("gpu_gone")
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(bool(have_dockerd()), reason=have_dockerd())
+def test_an_engine_that_is_away(tmp_path: Path) -> None:
+    with private() as dockerd, contextlib.ExitStack() as ends:
+        environ = {"GPUSHARE_ENGINE": "docker", "GPUSHARE_DOCKER_HOST": dockerd.address}
+        appliance = Running(tmp_path / "home", **environ)
+        ends.callback(appliance.close)
+        dockerd.stop()
+        try:
+            assert "Docker" in appliance.raised("engine_away")["message"]
+        finally:
+            dockerd.restore()
+        appliance.cleared("engine_away")
+
+
+def test_every_kind_is_among_these() -> None:
+    raised = set(re.findall(r'raised\("(\w+)"', Path(__file__).read_text())) | {"database_away"}
+    program = (
+        "import django, json; django.setup(); from web.services.attention import Kind; print(json.dumps(list(Kind)))"
+    )
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "appliance.settings"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, check=True)
+    assert raised == set(json.loads(done.stdout))
+
+
+def restart(running: Running, gpus: str) -> None:
+    running.process.send_signal(signal.SIGTERM)
+    running._reap()
+    running._environ["GPUSHARE_GPUS"] = gpus
+    running.start()
+
+
+def sign_in(running: Running) -> str:
+    """The Cookie header of a browser that has signed in."""
+    with httpx.Client(base_url=running.url) as browser:
+        page = browser.get("/login/").raise_for_status().text
+        (hidden,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+        form = {"csrfmiddlewaretoken": hidden, "username": "admin", "password": running.token}
+        assert browser.post("/login/", data=form).is_redirect
+        return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+
+
+async def says(socket: Any, wanted: Callable[[dict[str, Any]], Any]) -> None:
+    """Returns when a message of the feed has what is wanted of its attention."""
+    while True:
+        data = json.loads(await socket.recv()).get("data", {})
+        if "attention" in data and wanted(data):
+            return

@@ -1,0 +1,116 @@
+"""Everybody who waits is told what they wait for: whose end, by when, or whom somebody has to resume."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from tests.support.eventually import PATIENCE
+from tests.support.host import GIB, MIB, Host, query
+from web.models import Command, Container, ExpectedBy
+
+HOLDS = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600")
+
+
+async def says(host: Host, container: Container, words: str) -> Container:
+    """The container as soon as its reason has these words in it."""
+    row = container
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not re.search(words, row.queue_reason):
+                await asyncio.sleep(0.05)
+                row = await host.get(container)
+    except TimeoutError:
+        raise AssertionError(f"it says: {row.queue_reason}") from None
+    return row
+
+
+async def holding(host: Host, name: str, **fields: Any) -> Container:
+    container = await host.launch(*HOLDS, name=name, gpu_memory=4 * GIB, **fields)
+    await host.says(container, "holding")
+    return container
+
+
+async def waiting(host: Host, name: str, **fields: Any) -> Container:
+    container = await host.launch(*HOLDS, name=name, gpu_memory=4 * GIB, **fields)
+    await host.until(container, "suspended")
+    return container
+
+
+async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: Host) -> None:
+    holder = await holding(host, "holder")
+    first = await waiting(host, "first")
+    second, third = await waiting(host, "second"), await waiting(host, "third")
+    await says(host, first, r"Next when holder ends\.$")
+    await says(host, second, r"Goes on when holder and first have ended\.$")
+    row = await says(host, third, r"Goes on when holder, first and second have ended\.$")
+    assert (row.expected_at, row.expected_by) == (None, "")
+    await host.command("kill", holder)
+    await says(host, second, r"Next when first ends\.$")
+    await says(host, first, "^$")
+
+
+async def test_who_has_to_be_resumed_and_who_paused_them_is_told(host: Host) -> None:
+    holder = await holding(host, "holder")
+    waiter = await waiting(host, "waiter")
+
+    def pause() -> Command:
+        bob = User.objects.create(username="bob")
+        return Command.objects.create(kind="pause", container=holder, issued_by=bob)
+
+    command = await query(pause)
+    host.up.commands.wake()
+    await host.answer(command)
+    await says(host, waiter, r"holder is paused by bob: resume it\.$")
+    await host.command("resume", holder)
+    await says(host, waiter, r"Next when holder ends\.$")
+
+
+async def test_time_limits_say_by_when_at_the_latest(host: Host) -> None:
+    await holding(host, "holder", ttl_seconds=600)
+    row = await says(
+        host, await waiting(host, "waiter", ttl_seconds=900), r"holder ends, at \d\d:\d\d UTC at the latest"
+    )
+    second = await says(host, await waiting(host, "second"), r"have ended, at \d\d:\d\d UTC at the latest\.$")
+    row = await host.get(row)
+    assert row.expected_by == second.expected_by == ExpectedBy.LIMITS
+    assert row.expected_at is not None
+    assert second.expected_at is not None
+    assert timedelta(minutes=8) < row.expected_at - timezone.now() < timedelta(minutes=11)
+    assert second.expected_at > row.expected_at
+
+
+async def test_earlier_runs_of_the_same_job_make_an_estimate_and_others_do_not(host: Host) -> None:
+    holder = await holding(host, "holder")
+    waiter = await waiting(host, "waiter")
+    await says(host, waiter, r"Next when holder ends\.$")
+    await query(ran_before, holder, [600, 900, 1200])
+    await host.command("kill", holder)
+    again = await host.launch(*HOLDS, name="again", gpu_memory=4 * GIB)
+    await says(host, again, r"Next when waiter ends, at about \d\d:\d\d UTC: 3 earlier runs took 10 to 20 min\.$")
+    row = await host.get(again)
+    assert row.expected_by == ExpectedBy.EARLIER_RUNS
+    assert row.expected_at is not None
+    assert timedelta(minutes=13) < row.expected_at - timezone.now() < timedelta(minutes=16)
+
+
+def ran_before(like: Container, seconds: list[float]) -> None:
+    """Runs of the same job that ended well; and some that are no measure."""
+    now = timezone.now()
+    fields = {name: getattr(like, name) for name in ("owner", "image", "command", "gpu_memory")}
+    for number, took in enumerate([*seconds, 5, 5, 5]):
+        other = (
+            {} if number < len(seconds) else [{"exit_code": 1}, {"command": ["other"]}, {"gpu_memory": MIB}][number - 3]
+        )
+        end = now - timedelta(hours=1 + number)
+        Container.objects.create(
+            name=f"before-{number}",
+            started_at=end - timedelta(seconds=took),
+            finished_at=end,
+            **fields | {"exit_code": 0} | other,
+        )

@@ -1,0 +1,51 @@
+"""The audit log is verified from time to time without anybody asking, and what was found is kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import connection
+from pytest_django import Settings
+
+from scheduler.rounds.verifying import Verifying
+from tests.support.eventually import PATIENCE
+from tests.support.host import Host, query
+from web import audit
+from web.audit import checking
+from web.models import AuditEntry, ChainCheck
+
+
+async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.GPUSHARE_VERIFY_HOURS = 0.5 / 3600
+    name = await query(lambda: str(connection.settings_dict["NAME"]))
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{name}")
+    monkeypatch.setenv("GPUSHARE_HOME", str(host.home))
+    monkeypatch.setenv("GPUSHARE_SECRET_KEY", settings.SECRET_KEY)
+    await query(audit.record, "ada", "launch", "c")
+    verifying = asyncio.create_task(Verifying(host.up.store).run())
+
+    async def found(faults: int) -> ChainCheck:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                check = await query(checking.last)
+                if check and check.how_many_faults == faults:
+                    return check
+                await asyncio.sleep(0.1)
+
+    try:
+        first = await found(0)
+        assert first.sound
+        assert first.broken_since is None
+        await query(AuditEntry.objects.filter(actor="ada").update, actor="eve")
+        broken = await found(1)
+        assert "is broken" in broken.faults[0]
+        since = broken.broken_since
+        await query(AuditEntry.objects.filter(actor="eve").update, actor="ada")
+        assert since is not None
+        assert (await found(0)).broken_since is None
+    finally:
+        verifying.cancel()
+        await asyncio.gather(verifying, return_exceptions=True)

@@ -1,0 +1,79 @@
+"""A request by a name that is not among GPUSHARE_ALLOWED_HOSTS: which setting that is, for whoever reads the answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+
+from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.request import split_domain_port
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+
+from web.errors import Problem
+from web.http.middleware import Respond, is_rest
+
+# Not below web.http, whose lines are summed up: each name is worth one of its own.
+log = logging.getLogger("gpushare.hosts")
+
+NAMES = 50  # that the log tells of: strangers can make up as many as they like
+NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+SETTING = "GPUSHARE_ALLOWED_HOSTS"
+
+_told: set[str] = set()
+_lock = threading.Lock()
+
+
+def refuse_unknown_hosts(get_response: Respond) -> Respond:
+    """Answers 400. In front of everything that would ask for the host's name."""
+
+    def respond(request: HttpRequest) -> HttpResponseBase:
+        try:
+            request.get_host()
+        except DisallowedHost:
+            return _refuse(request)
+        return get_response(request)
+
+    return respond
+
+
+def _refuse(request: HttpRequest) -> HttpResponse:
+    name = _name(request)
+    _tell(name)
+    if is_rest(request):
+        return JsonResponse(_problem(name).as_dict(), status=400)
+    return HttpResponse(render_to_string("400.html", {"host": name, "setting": SETTING}), status=400)
+
+
+def _name(request: HttpRequest) -> str:
+    """By which it was asked, without the port; empty if it is no name at all."""
+    domain, _ = split_domain_port(request._get_raw_host())  # type: ignore[attr-defined]
+    return domain if NAME.fullmatch(domain) else ""
+
+
+def _problem(name: str) -> Problem:
+    if not name:
+        return Problem("unknown_host", "The Host header of the request is no name of a host.", 400)
+    return Problem(
+        "unknown_host",
+        f'This appliance may not be reached as "{name}". Whoever runs it adds that to {SETTING} and starts it again.',
+        400,
+    )
+
+
+def _tell(name: str) -> None:
+    with _lock:
+        if name in _told or len(_told) >= NAMES:
+            return
+        _told.add(name)
+        last = len(_told) == NAMES
+    if name:
+        allowed = " ".join([*settings.ALLOWED_HOSTS, name])
+        log.warning('Somebody asked for "%s" and was refused. If that is this host: %s="%s"', name, SETTING, allowed)
+    else:
+        log.warning("Somebody asked with a Host header that is no name of a host, and was refused.")
+    if last:
+        log.warning("No more names that are refused are told of until the next start.")

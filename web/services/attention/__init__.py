@@ -1,0 +1,38 @@
+"""What needs somebody now: who waits for long, who keeps them waiting, what nobody accounts for, what is broken.
+
+Every item is a function of what the database says at one moment: it is there as long as that is so, and nothing has to
+be raised or cleared. Its `key` stays the same for as long, so that whoever is told of it can be told once. A database
+that does not answer is an item as well, then the only one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import InterfaceError, OperationalError
+from django.utils import timezone
+
+from web.services.attention import cards, containers, host
+from web.services.attention.item import Item, Kind
+
+__all__ = ["Item", "Kind", "items", "without_database"]
+
+
+def items(now: datetime | None = None) -> list[Item]:
+    """All of them, what stops everybody first. Some twelve small queries, whose answers are empty while all is well."""
+    now = now or timezone.now()
+    try:
+        found = [*host.items(), *cards.items(now), *containers.items(now)]
+    except (OperationalError, InterfaceError):
+        return without_database()
+    order = list(Kind)
+    return sorted(found, key=lambda item: order.index(item.kind))
+
+
+def without_database() -> list[Item]:
+    """What is known where the database does not answer."""
+    message = (
+        "The database does not answer: what is shown here is as old as its last answer, nobody can sign in, and what "
+        "is asked is refused. Containers go on with what they have. Start it again, or look at its log and its disk."
+    )
+    return [Item(Kind.DATABASE_AWAY, Kind.DATABASE_AWAY, "", message)]

@@ -1,0 +1,76 @@
+"""What is wrong with a card, and who holds its memory without being a container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count, Q, Sum
+from django.db.models.functions import Coalesce
+
+from web.models import Gpu
+from web.services.attention.item import Item, Kind
+from web.sizes import format_size
+
+FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not worth a word
+NAMED = 3  # of the processes that hold it
+
+
+def items(now: datetime) -> Iterator[Item]:
+    live = Q(claims__container__finished_at=None)
+    ours = Coalesce(Sum("claims__unexplained", filter=live), 0)
+    for gpu in Gpu.objects.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))):
+        if gpu.present:
+            yield from _faults(gpu, now)
+            yield from _foreign(gpu, gpu.foreign - gpu.ours)
+        elif gpu.promised:
+            message = f"GPU {gpu.index} has gone, and containers still have a quota on it. Look at the driver's log."
+            yield _of(gpu, Kind.GPU_GONE, message)
+
+
+def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
+    minutes, errors, limit = (
+        setting.of(gpu.index, gpu.uuid)
+        for setting in (settings.GPUSHARE_XID_MINUTES, settings.GPUSHARE_ECC_ERRORS, settings.GPUSHARE_TEMPERATURE)
+    )
+    if gpu.xid_at is not None and now - gpu.xid_at < timedelta(minutes=minutes):
+        message = (
+            f"GPU {gpu.index} reported the critical error XID {gpu.xid}. NVIDIA's list of XIDs says what it means; the "
+            "kernel's log (`dmesg`) has more. Programs on it may fail until it is reset."
+        )
+        yield _of(gpu, Kind.XID, message, gpu.xid_at)
+    if errors and gpu.ecc_errors is not None and gpu.ecc_errors >= errors:
+        message = (
+            f"GPU {gpu.index} had {gpu.ecc_errors} uncorrected memory error{'s' * (gpu.ecc_errors > 1)} since its "
+            "driver was loaded: results on it may be wrong. Take the load off it and reset it (`nvidia-smi -r`)."
+        )
+        yield _of(gpu, Kind.ECC, message)
+    if gpu.hot_since is not None:
+        message = (
+            f"GPU {gpu.index} is at {gpu.temperature} °C; its limit is {limit:g} °C. It slows down when it is hotter: "
+            "look at its fans and at what cools the room."
+        )
+        yield _of(gpu, Kind.HOT, message, gpu.hot_since)
+
+
+def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
+    if size < FOREIGN:
+        return
+    message = f"{format_size(size)} of GPU {gpu.index} are held by programs that are no container's"
+    named = [_stranger(each) for each in gpu.strangers[:NAMED]]
+    if more := len(gpu.strangers) - len(named):
+        named.append(f"{more} more")
+    message += f": {'; '.join(named)}. Whoever owns them can end them." if named else ": nvidia-smi names them."
+    yield _of(gpu, Kind.FOREIGN, message)
+
+
+def _stranger(process: Mapping[str, Any]) -> str:
+    owner = f" of {process['user']}" if process["user"] else ""
+    runs = f" ({process['command']})" if process["command"] else ""
+    return f"process {process['pid']}{owner}{runs}, {format_size(process['bytes'])}"
+
+
+def _of(gpu: Gpu, kind: Kind, message: str, since: datetime | None = None) -> Item:
+    return Item(f"{kind}:{gpu.uuid}", kind, "", message, since, gpu=gpu)

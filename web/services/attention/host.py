@@ -1,0 +1,54 @@
+"""What is the host's: its scheduler, its engine, its disks and memory, its audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from web.audit import checking
+from web.models import Node
+from web.services.attention.item import Item, Kind
+from web.sizes import format_size
+
+
+def items() -> Iterator[Item]:
+    nodes = list(Node.objects.all())
+    for node in nodes:
+        if not node.is_alive():
+            message = (
+                f'The scheduler of "{node.name}" is away: containers go on, but nothing is granted. Start it again.'
+            )
+            yield Item(f"{Kind.SCHEDULER_AWAY}:{node.name}", Kind.SCHEDULER_AWAY, "", message, node.seen_at)
+            continue  # what it last said of the rest may be long ago
+        if node.engine_error:
+            yield Item(f"{Kind.ENGINE_AWAY}:{node.name}", Kind.ENGINE_AWAY, "", node.engine_error)
+        yield from _nearly_full(node)
+    yield from _audit(nodes)
+
+
+def _nearly_full(node: Node) -> Iterator[Item]:
+    for each in node.nearly_full:
+        left = f"{format_size(each['free'])} of {format_size(each['total'])} are free"
+        if each["of"] == "host memory":
+            message = (
+                f'The memory of "{node.name}" is nearly full: {left}. The kernel ends programs where none is left.'
+            )
+        else:
+            message = (
+                f'On "{node.name}", {each["of"]} is nearly full: {left}. A full disk refuses launches and records.'
+            )
+        since = datetime.fromtimestamp(each["since"], UTC)
+        yield Item(f"{Kind.NEARLY_FULL}:{node.name}:{each['of']}", Kind.NEARLY_FULL, "", message, since)
+
+
+def _audit(nodes: list[Node]) -> Iterator[Item]:
+    """One item, whoever has found it: the last verification, or a scheduler that notes the chain's end."""
+    check = checking.last()
+    if check and check.how_many_faults:
+        message = (
+            f"The audit log was changed or is damaged: {check.how_many_faults} faults were found. The first: "
+            f"{check.faults[0]} `manage.py verify_audit` lists them; compare with a backup."
+        )
+        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", message, check.broken_since)
+    elif said := next((node.audit_error for node in nodes if node.audit_error), ""):
+        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", said)

@@ -1,0 +1,52 @@
+"""One thing that needs somebody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from web.models import Container, Gpu
+
+
+class Kind(StrEnum):
+    """What stops everybody first."""
+
+    DATABASE_AWAY = "database_away"
+    SCHEDULER_AWAY = "scheduler_away"
+    ENGINE_AWAY = "engine_away"
+    GPU_GONE = "gpu_gone"
+    NEARLY_FULL = "nearly_full"
+    AUDIT_BROKEN = "audit_broken"
+    XID = "xid"
+    ECC = "ecc"
+    HOT = "hot"
+    UNEXPLAINED = "unexplained"
+    UNCAPPED = "uncapped"
+    WAITING = "waiting"
+    SWAPPED_WAITING = "swapped_waiting"
+    HOLDING = "holding"
+    NO_TURNS = "no_turns"
+    FAILING = "failing"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`person` is whose it is: a user name, or empty where it is the host's. `acts`: what can be done about it.
+
+    An act is the name of an action on `container`: pause, free, resume, kill.
+    """
+
+    key: str
+    kind: Kind
+    person: str
+    message: str
+    since: datetime | None = None
+    container: Container | None = None
+    gpu: Gpu | None = None
+    acts: tuple[str, ...] = ()
+
+
+def about(container: Container, kind: Kind, message: str, *acts: str, since: datetime | None = None) -> Item:
+    return Item(f"{kind}:{container.pk}", kind, container.owner.get_username(), message, since, container, acts=acts)
