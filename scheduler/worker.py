@@ -71,6 +71,7 @@ from scheduler.rounds.sharing import Sharing
 from scheduler.rounds.showing import Showing
 from scheduler.rounds.stirring import Stirring
 from scheduler.rounds.time_limits import TimeLimits
+from scheduler.rounds.using import Using
 from scheduler.rounds.verifying import Verifying
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.grants import Grants
@@ -257,7 +258,8 @@ class Scheduler:
         self.health = Health(self.store, self.engine)
         self.time_limits = TimeLimits(self.ender, self.containers, self.store)
         self.shares = Shares(self.broker, self.store)
-        self.history = History(self.broker, self.store, self.shares)
+        self.using = Using(self.engine, self.broker, self.store)
+        self.history = History(self.broker, self.store, self.shares, self.using)
         self.idle = Idle(self.intents, self.broker, self.store, self.turns.is_stopped)
         self.stirring = Stirring(self.broker, self.home / "habits")
         self.bypass = Bypass(self.ender, self.broker, self.store)
@@ -301,8 +303,8 @@ class Scheduler:
     async def _background(self) -> AsyncIterator[None]:
         parts: list[Callable[[], Awaitable[None]]] = [
             self.store.run, self.server.run, self.reaper.run, self.measure.run, self.commands.run, self.time_limits.run,
-            self.leftovers.run, self.contexts.run, self.computing.run,
-            self.report.run, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
+            self.leftovers.run, self.contexts.run, self.computing.run, self.using.run, self.report.run,
+            self.report.glance, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
             self.health.run, self.outlook.run,
         ]  # fmt: skip

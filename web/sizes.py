@@ -57,3 +57,8 @@ def format_size(size: int) -> str:
         value, unit = value / 1024, unit + 1
     number = str(Decimal(value).quantize(_HUNDREDTHS, ROUND_HALF_UP))
     return f"{number.rstrip('0').rstrip('.')} {_UNITS[unit]}"
+
+
+def tenths(value: float) -> str:
+    """With one decimal, halves up, as JavaScript's toFixed(1) has it."""
+    return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))

@@ -6,11 +6,11 @@ An engine starts, freezes and ends containers and tells what it sees. It decides
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 SIGKILLED = 137  # the exit code of what a SIGKILL ended: 128 + 9, as shells and engines tell it
 
@@ -64,6 +64,13 @@ class Sighting:
     started_at: float | None = None  # seconds since the epoch
     finished_at: float | None = None
     reason: str = ""
+
+
+class Use(NamedTuple):
+    """What one container uses of the host: seconds of processors so far, bytes of RAM now."""
+
+    processor: float
+    memory: int
 
 
 class Output(IntEnum):
@@ -177,6 +184,9 @@ class Engine(Protocol):
 
     def memory_left(self) -> int | None:
         """Bytes of host memory that all of them together may still take; None where nothing limits that."""
+
+    def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
+        """By container, of those that live and can be looked at. Blocking: for a thread, one at a time."""
 
     async def remove(self, engine_id: str) -> None:
         """Forgets an ended container."""

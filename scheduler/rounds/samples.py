@@ -12,16 +12,20 @@ from django.utils import timezone
 
 from scheduler.gpus import Reading
 from scheduler.rounds.shares import Part, Shares
+from scheduler.rounds.using import Used, Using
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 
+NOTHING = Used()
+
 
 class History:
-    def __init__(self, broker: Broker, store: Store, shares: Shares) -> None:
+    def __init__(self, broker: Broker, store: Store, shares: Shares, using: Using) -> None:
         self._broker = broker
         self._store = store
         self._shares = shares
+        self._using = using
         self._waited: dict[str, float] = {}
 
     def write(self, readings: Mapping[str, Reading]) -> None:
@@ -43,10 +47,11 @@ class History:
         self._waited = {id_: waited for id_, waited in self._waited.items() if id_ in self._broker.tenants}
 
     def _sample(self, tenant: Tenant, gpu: str, reading: Reading, at: datetime, waited: float, part: Part) -> None:
-        used = tenant.note_peak(gpu)
+        used, busy = tenant.note_peak(gpu), reading.computed(tenant.pids)
+        self._store.claim(tenant.id, gpu, utilisation=None if busy is None else round(busy))
         self._store.sample(
-            tenant.id, gpu, at, used=used, peak=used, granted=tenant.granted(gpu),
-            utilisation=reading.computed(tenant.pids), suspended=waited, **part._asdict(),
+            tenant.id, gpu, at, used=used, peak=used, granted=tenant.granted(gpu), utilisation=busy, suspended=waited,
+            **part._asdict(), **self._using.now.get(tenant.id, NOTHING)._asdict(),
         )  # fmt: skip
 
     def _waited_since_last(self, tenant: Tenant) -> float:

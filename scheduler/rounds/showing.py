@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from scheduler.containers.foresight import idle, turn_of
 from scheduler.containers.outlook import Expected, Outlook
@@ -17,13 +18,16 @@ from scheduler.store import Store
 from scheduler.store.promises import NOTHING
 
 PAUSE = 0.05  # seconds; the most often that rows are looked through
+GLANCE = 0.1  # seconds; the most that use inside a lease, which sends no message, goes unnoticed
+AT_ONCE = 20  # containers that one glance shows; where more change all the time, the others wait for the second
 
 
 NONE = Expected("")
 
 
 class Showing:
-    """What has changed is told at once; everything once a second, because use inside a lease sends no message."""
+    """What has changed is told at once. Use inside a lease sends no message: pages are glanced at ten times a second,
+    and everything is told once a second."""
 
     broker: Broker
     outlook: Outlook
@@ -35,6 +39,7 @@ class Showing:
         self._queue: object = None
         self._queued: set[str] = set()
         self._known: dict[str, Tenant] = {}
+        self._told: dict[str, tuple[int, ...]] = {}  # container → what it uses, by GPU, as last shown
 
     def changed(self, container: str) -> None:
         self._know(container)  # it may be gone before we look, and its peak with it
@@ -49,6 +54,19 @@ class Showing:
             self._publish(changed)
             await asyncio.sleep(PAUSE)
 
+    async def glance(self) -> None:
+        """Shows whose use has changed, the longest unseen first; who changes all the time gives way to who does not."""
+        while True:
+            await asyncio.sleep(GLANCE)
+            # In the order in which they were shown last: `_show` puts each at the end.
+            for id_ in list(islice(self._differing(), AT_ONCE)):
+                self.changed(id_)
+
+    def _differing(self) -> Iterator[str]:
+        for id_, told in self._told.items():
+            if (tenant := self.broker.tenants.get(id_)) and uses(tenant) != told:
+                yield id_
+
     def publish(self) -> None:
         self._queue = None  # what is free, and so why somebody waits, may have changed
         self._publish(self.broker.tenants.keys() | self._known.keys())
@@ -61,9 +79,11 @@ class Showing:
             if tenant := self._know(id_):
                 self._show(tenant, waiting)
             elif tenant := self._known.pop(id_, None):
+                self._told.pop(id_, None)
                 for gpu in tenant.quota:
                     peak = tenant.peak.get(gpu, 0)
                     self._store.claim(id_, gpu, **NOTHING, peak=peak)
+                self._store.container(id_, cpus_used=None, memory_used=None)
                 self._store.forget(id_, list(tenant.quota))
         self.show_gpus()
         if self._queue is not self.broker.state.waiting:
@@ -77,6 +97,9 @@ class Showing:
         return tenant
 
     def _show(self, tenant: Tenant, waiting: Mapping[tuple[str, str], int]) -> None:
+        if (used := uses(tenant)) != self._told.get(tenant.id):
+            self._told.pop(tenant.id, None)
+            self._told[tenant.id] = used
         for gpu in tenant.quota:
             self._store.claim(
                 tenant.id,
@@ -131,3 +154,8 @@ class Showing:
                 container, queue_position=None, queue_bytes=0, queue_reason="", expected_at=None, expected_by=""
             )
         self._queued = set(calls)
+
+
+def uses(tenant: Tenant) -> tuple[int, ...]:
+    """Bytes on each of its GPUs, in the order of its quota."""
+    return tuple(tenant.used(gpu) for gpu in tenant.quota)

@@ -14,7 +14,7 @@ from web.people.allowances import require_promise
 
 # Of a claim whose container has ended.
 NOTHING: dict[str, Any] = {
-    "used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": [],
+    "used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": [], "utilisation": None,
     "had_lately": None, "due_lately": None, "held_back_lately": None,
 }  # fmt: skip
 

@@ -123,3 +123,35 @@ def a_day(card: Gpu, owners: list[User], containers: int, every: int = 1) -> lis
         Container.objects.filter(pk=container.pk).update(created_at=container.started_at + timedelta(seconds=number))
     UsageSample.objects.bulk_create(samples, batch_size=5000)
     return made
+
+
+OWNERS = (
+    "ann",
+    "bartholomäus.von-und-zu-hohenstein@students.informatik.universität-musterstadt.example",
+    "Ψαρρού.Ζωή@παράδειγμα.example",
+    "田中さくら@例え.テスト",
+    "maria-magdalena.fernandez-de-la-fuente+experiments-2026@department-of-computational-linguistics.example",
+)
+LONGEST = "a-name-as-long-as-names-may-be-with-sixty-three-letters-exactly"
+
+
+def a_crowd(containers: int = 200, waiters: int = 30) -> tuple[list[Gpu], list[Container]]:
+    """As much as a host may have: two cards, the longest names, owners who are addresses, and a long queue."""
+    dice = random.Random(5)
+    cards = [rows.gpu(index, 80 * GIB, name="NVIDIA H200 NVL 141GB HBM3e") for index in (0, 1)]
+    people = [person(name) for name in OWNERS]
+    part = 2 * 75 / (containers - waiters)
+    made = []
+    for number in range(containers):
+        card, waits = cards[number % 2], number >= containers - waiters
+        name = f"{LONGEST[: 59 - number % 40]}-{number:03}" if number % 3 else f"job-{number}"
+        waiting = {"suspended_since": rows.ago(30 * number), "queue_position": number + waiters + 1 - containers,
+                   "queue_reason": f"It needs 8 GiB; 2.1 GiB are free. Next when {LONGEST[:55]}-001 ends."}  # fmt: skip
+        fields = waiting if waits else {}
+        held = 0 if waits else part * dice.uniform(0.4, 0.95)
+        fields |= {"quota": 8 if waits else part, "used": held, "granted": held, "colour": number % 40,
+                   "cpus_used": round(dice.uniform(0, 4), 2), "memory_used": dice.randrange(1, 9 * 2**30),
+                   "image": "registry.example.org/vision/group/pytorch-with-everything:2.4-cuda12.4"}  # fmt: skip
+        made.append(rows.container(name, people[number % len(people)], card, **fields))
+    Claim.objects.filter(container__in=made[: containers - waiters]).update(utilisation=7, had_lately=0.6)
+    return cards, made

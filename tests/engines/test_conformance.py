@@ -390,3 +390,27 @@ async def test_changes_end_when_it_is_closed(opened: Opener) -> None:
         stream = engine.changes()
     async with asyncio.timeout(5):
         assert [sighting async for sighting in stream] == []
+
+
+async def test_it_tells_what_a_container_uses_of_the_host(engine: Engine, a_launch: Launcher) -> None:
+    """One that computes, and holds some RAM; its child has ended and counts all the same."""
+    resting = await engine.launch(a_launch(*FOREVER))
+    work = "seq 1 300000 | wc -l; echo worked; while :; do :; done"
+    busy = await engine.launch(launch := a_launch("/bin/sh", "-c", work))
+    await until_logged(launch, "worked\n")
+    ids = [resting.engine_id, busy.engine_id, "not-one-of-ours"]
+
+    def used() -> float:
+        found = engine.uses(ids)
+        assert set(found) <= {resting.engine_id, busy.engine_id}
+        return found[busy.engine_id].processor if busy.engine_id in found else 0.0
+
+    deadline = time.monotonic() + 30
+    while await asyncio.to_thread(used) < 0.5:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    found = engine.uses(ids)
+    assert found[busy.engine_id].processor > found[resting.engine_id].processor
+    assert all(0 < use.memory < 2**30 for use in found.values())
+    await engine.kill(busy.engine_id)
+    assert set(engine.uses(ids)) == {resting.engine_id}

@@ -23,7 +23,7 @@ from web.history.reports import GROUPINGS
 from web.live import feed, snapshot
 from web.live.consumer import SIGN_IN
 from web.models import AllocationEvent, Container, State
-from web.models.records import COLOURS
+from web.models.records import COLOURS, MARKS
 from web.models.states import ENDED
 from web.sizes import format_size, parse_size
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
@@ -125,8 +125,9 @@ def test_styles_and_scripts_name_the_states_the_events_and_the_colours_that_ther
     assert named <= set(State.values)
     events = {name for group in re.findall(r"\.event:is\(([^()]*)\)", styles) for name in re.findall(r"\w+", group)}
     assert events <= set(AllocationEvent.Kind.values) != set()
-    assert [int(each) for each in re.findall(r'\[data-mark="(\d+)"\] \{', styles)] == list(range(COLOURS))
-    assert f"?? 0) % {COLOURS})" in scripts
+    assert [int(each) for each in re.findall(r'\[data-mark\$="(\d+)"\] \{', styles)] == list(range(COLOURS))
+    assert f"?? 0) % {MARKS})" in scripts
+    assert f"?? 0) % {COLOURS}}}" in scripts
     assert f"[...Array({COLOURS}).keys()]" in scripts
 
 

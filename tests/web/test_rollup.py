@@ -26,7 +26,8 @@ def samples(ada, gpu):
         peak = 10_000 if second % 60 == 30 else minute
         rows.append(
             UsageSample(at=T0 + second * SECOND, gpu=gpu, container=container, used=minute, peak=peak,
-                        granted=2 * minute, suspended=0.5, utilisation=50, had=0.25, due=0.3)
+                        granted=2 * minute, suspended=0.5, utilisation=50, had=0.25, due=0.3,
+                        cpus_used=1.5 if minute % 2 else None, memory_used=minute << 20)
         )  # fmt: skip
     rows.append(UsageSample(at=T0 + 5 * SECOND, gpu=gpu, container=None, used=7, peak=7))
     UsageSample.objects.bulk_create(rows, batch_size=1000)
@@ -44,8 +45,10 @@ def test_minutes_and_hours_are_made_and_old_seconds_go(samples):
     minute = UsageSample.objects.get(span=60, at=T0 + 90 * MINUTE)
     assert (minute.used, minute.peak, minute.granted, minute.suspended, minute.utilisation) == (90, 10_000, 180, 30, 50)
     assert (minute.had, round(minute.due, 6), minute.held_back) == (15, 18, None)
+    assert (minute.cpus_used, minute.memory_used) == (None, 90 << 20)  # of minute 90 nobody knew the processors
     hour = UsageSample.objects.get(span=3600, at=T0 + HOUR)
     assert (hour.used, hour.peak, hour.suspended) == (round(sum(range(60, 120)) / 60), 10_000, 1800)
+    assert hour.cpus_used == 1.5
     assert UsageSample.objects.filter(span=1).order_by("at").first().at == now - HOUR
 
 

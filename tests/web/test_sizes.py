@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.sizes import CASES
 from web.sizes import format_size, parse_size
 
 
@@ -31,12 +32,7 @@ def test_bytes_are_read_back_exactly(size):
     assert parse_size(str(size)) == parse_size(size) == size
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 bytes"), (2**31, "2 GiB"), (3 * 2**19, "1.5 MiB"), (9 * 2**17, "1.13 MiB"), (5 * 2**50, "5120 TiB"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("size", "text"), CASES)
 def test_a_size_is_written_for_people(size, text):
     assert format_size(size) == text
 

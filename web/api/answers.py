@@ -19,7 +19,8 @@ class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
     contexts take, `granted` what its processes may hold without asking, `unexplained` what the card shows beyond
     `used`, `waiting` what calls ask for that wait for memory of this GPU. Of computing, in seconds over its life and,
     `…_lately`, of the last minute: what it `had`, what was `due` to it, and how long it was `held_back` because others
-    had their turn. null: not known, or the GPU is shared without turns.
+    had their turn. null: not known, or the GPU is shared without turns. `utilisation`: per cent of the GPU's
+    time that it computes now.
     """
 
     uuid = serializers.CharField(source="gpu.uuid")
@@ -28,7 +29,7 @@ class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
         model = Claim
         fields = [
             "uuid", "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting", "had", "due", "held_back",
-            "had_lately", "due_lately", "held_back_lately",
+            "had_lately", "due_lately", "held_back_lately", "utilisation",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -52,7 +53,7 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         fields = [
             "id", "name", "owner", "state", "engine", "engine_id", *COLUMNS, "env", "gpus", "gpu_count",
             "swapped", "gave_way", "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "queue_position",
-            "queue_reason", "idle_since",
+            "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
         read_only_fields = fields

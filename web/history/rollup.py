@@ -60,7 +60,8 @@ def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], 
         .values("bucket", "gpu_id", "container_id")
         .annotate(
             held=Sum("used"), most=Max("peak"), lease=Sum("granted"), busy=Avg("utilisation"), waited=Sum("suspended"),
-            had=Sum("had"), due=Sum("due"), held_back=Sum("held_back"), there=Count("pk"),
+            had=Sum("had"), due=Sum("due"), held_back=Sum("held_back"),
+            cpus=Avg("cpus_used"), memory=Avg("memory_used"), there=Count("pk"),
         )
     )  # fmt: skip
     looks = _looks(rows, 1 if fine == Span.SECOND else int(coarse) // int(fine))
@@ -69,7 +70,8 @@ def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], 
             at=row["bucket"], span=coarse, gpu_id=row["gpu_id"], container_id=row["container_id"],
             used=round(row["held"] / times), peak=row["most"], granted=round(row["lease"] / times),
             utilisation=row["busy"], suspended=row["waited"], had=row["had"], due=row["due"],
-            held_back=row["held_back"],
+            held_back=row["held_back"], cpus_used=row["cpus"],
+            memory_used=None if row["memory"] is None else round(row["memory"]),
         )
         for row in rows
         if (times := looks[row["bucket"], row["gpu_id"]])

@@ -120,8 +120,9 @@ def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int
 def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
     """Who held what at one time, as finely as is known.
 
-    {"at", "total", "containers": [{…, used, granted, suspended, had, swapped}]}. `had` is the part of the time that it
-    computed, 0 to 1; None: not known. `swapped`: bytes of it in host memory.
+    {"at", "total", "containers": [{…, used, granted, suspended, had, cpus, memory, swapped}]}. `had` is the part of the
+    time that it computed, 0 to 1, `cpus` processors that it kept busy, `memory` bytes of host RAM; None: not known.
+    `swapped`: bytes of its VRAM in host memory.
     """
     out = _out(gpu, at)
     for span in (Span.SECOND, Span.MINUTE, Span.HOUR):
@@ -135,6 +136,7 @@ def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
                 _described(sample.container)
                 | {"used": sample.used, "granted": sample.granted, "suspended": sample.suspended > 0}
                 | {"had": None if sample.had is None else min(1.0, sample.had / sample.span)}
+                | {"cpus": sample.cpus_used, "memory": sample.memory_used}
                 | {"swapped": out.get(sample.container_id, 0)}
                 for sample in samples
                 if sample.container is not None
@@ -153,10 +155,11 @@ def _out(gpu: Gpu, at: datetime) -> dict[UUID | None, int]:
 
 
 def container(made: Container, points: int = 300) -> dict[str, Any]:
-    """One container over its life: {"times", "used", "granted", "had", "due", "quota"}.
+    """One container over its life: {"times", "used", "granted", "had", "due", "cpus", "memory", "quota"}.
 
     `used` and `granted` are bytes on all its GPUs together; `had` and `due` what it computed and what was its by
-    weight, per cent of its GPUs' time, None where that is not known.
+    weight, per cent of its GPUs' time; `cpus` processors that it kept busy, `memory` bytes of host RAM. None where that
+    is not known.
     """
     start = made.started_at or made.created_at
     end = made.finished_at or timezone.now()
@@ -165,8 +168,9 @@ def container(made: Container, points: int = 300) -> dict[str, Any]:
         samples_within(start - timedelta(seconds=step), end + timedelta(seconds=1), container=made)
         .annotate(bucket=Epoch("at") / step * step)
         .values("bucket", "gpu")
-        .annotate(used=Avg("used"), granted=Avg("granted"), had=_part("had"), due=_part("due"))
-    )
+        .annotate(used=Avg("used"), granted=Avg("granted"), had=_part("had"), due=_part("due"),
+                  cpus=Avg("cpus_used"), memory=Avg("memory_used"))
+    )  # fmt: skip
     at: dict[int, list[Any]] = defaultdict(list)  # the GPUs' figures
     for row in per_time:
         at[row["bucket"]].append(row)
@@ -183,6 +187,8 @@ def container(made: Container, points: int = 300) -> dict[str, Any]:
         "granted": [int(sum(row["granted"] for row in at[time])) for time in times],
         "had": [mean("had", time) for time in times],
         "due": [mean("due", time) for time in times],
+        "cpus": [mean("cpus", time) for time in times],
+        "memory": [mean("memory", time) for time in times],
         "quota": quota,
     }
 

@@ -28,7 +28,7 @@ SECTIONS = ("gpus", "containers", "attention")
 FIELDS = (
     "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
     "swapped_at", "swapped", "no_turns", "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason",
-    "queue_position", "queue_reason",
+    "queue_position", "queue_reason", "cpus_used", "memory_used",
 )  # fmt: skip
 
 
@@ -89,6 +89,7 @@ def _containers(now: datetime) -> dict[str, Record]:
     fields = (
         "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting",
         "had", "due", "held_back", "had_lately", "due_lately", "held_back_lately",
+        "utilisation",
     )  # fmt: skip
     for claim in Claim.objects.filter(
         Q(container__finished_at=None) | Q(container__finished_at__gte=now - ENDED_STAYS)
@@ -134,6 +135,8 @@ def describe(container: Container, claims: dict[str, Record]) -> Record:
         "created_at": seconds(container.created_at),
         "started_at": seconds(container.started_at),
         "finished_at": seconds(container.finished_at),
+        "cpus_used": container.cpus_used,
+        "memory_used": container.memory_used,
         "exit_code": container.exit_code,
         "reason": container.reason,
     }

@@ -24,6 +24,7 @@ from web.models.states import State, in_state, state_of
 
 USUAL_WEIGHT = 100  # in the turns on a GPU
 COLOURS = 10  # as many as a colour-blind reader can tell apart
+MARKS = 4 * COLOURS  # each of them plain, and with three patterns
 
 
 class Shortage(models.TextChoices):
@@ -77,9 +78,9 @@ class ContainerQuerySet(models.QuerySet["Container"]):
         return self.select_related("owner").prefetch_related(claims_with_gpus())
 
     def freest_colour(self) -> int:
-        """The colour that the fewest live containers have."""
+        """The mark, a colour or beyond the first ten a colour with a pattern, that the fewest live containers have."""
         taken = Counter(self.live().values_list("colour", flat=True))
-        return min(range(COLOURS), key=lambda colour: taken[colour])
+        return min(range(MARKS), key=lambda colour: taken[colour])
 
 
 def claims_with_gpus() -> models.Prefetch[str]:
@@ -125,7 +126,7 @@ class Container(models.Model):
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
     )
-    colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 9.")
+    colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 39.")
     created_at = models.DateTimeField(auto_now_add=True)
     # observed
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
@@ -153,6 +154,8 @@ class Container(models.Model):
     idle_since = models.DateTimeField(
         null=True, blank=True, help_text="It holds VRAM and its GPUs do nothing for it; set once that lasts too long."
     )
+    cpus_used = models.FloatField(null=True, blank=True, help_text="Processors that it keeps busy; null: not known.")
+    memory_used = models.BigIntegerField(null=True, blank=True, help_text="Host RAM, without what the kernel may drop.")
     queue_position = models.PositiveIntegerField(null=True, blank=True)
     queue_bytes = models.BigIntegerField(default=0, help_text="What its waiting calls ask for, together.")
     queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
@@ -213,6 +216,7 @@ class Claim(models.Model):
     had_lately = models.FloatField(null=True, help_text="The same of the last minute.")
     due_lately = models.FloatField(null=True)
     held_back_lately = models.FloatField(null=True)
+    utilisation = models.PositiveSmallIntegerField(null=True, help_text="Percent of the card's time that it computes.")
     processes = models.JSONField(default=list, help_text="[{pid, used, real, uncapped}] as last sampled.")
 
     class Meta:
@@ -338,6 +342,9 @@ class UsageSample(models.Model):
     had = models.FloatField(null=True, help_text="Seconds of the span that it computed; null: not known.")
     due = models.FloatField(null=True, help_text="Seconds of the span that were its by weight; null: no turns.")
     held_back = models.FloatField(null=True, help_text="Seconds of the span that it waited for its turn.")
+    # Of a container with two GPUs both samples say the same.
+    cpus_used = models.FloatField(null=True, help_text="Processors kept busy, mean over the span; null: not known.")
+    memory_used = models.BigIntegerField(null=True, help_text="Host RAM, mean over the span; null: not known.")
 
     class Meta:
         ordering = ["at"]

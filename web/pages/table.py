@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
-from web.models import Container, ContainerQuerySet, State
+from web.models import Claim, Container, ContainerQuerySet, State
 from web.models.hosts import ordered
 from web.models.states import place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of
+from web.sizes import format_size, tenths
 from web.times import seconds
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ COLUMNS: dict[str, tuple[str, str]] = {  # name → label, what it sorts by
     "image": ("Image", "image"),
     "gpu": ("GPU", ""),
     "memory": ("Used / quota / peak", "used"),
+    "load": ("GPU / CPU / RAM", ""),
     "suspended": ("Suspended", "suspended_since"),
     "age": ("Age", "created_at"),
 }
@@ -105,6 +108,8 @@ def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
             found, by = found.annotate(used=Coalesce(Sum("claims__used"), 0)), "used"
         case "gpu":
             found, by = found.annotate(first_gpu=Sum("claims__gpu__index")), "first_gpu"
+        case "load":
+            found, by = found.annotate(busy=Max("claims__utilisation")), "busy"
         case "state":
             found, by = found.annotate(place=place_of_state()), "place"
         case "age" | "suspended":  # an age grows as its time lies further back
@@ -128,7 +133,17 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
         "used": sum(claim.used for claim in claims),
         "quota": sum(claim.quota for claim in claims) or container.gpu_memory,
         "peak": sum(claim.peak for claim in claims),
+        "load": load(container, claims),
         "suspended_since": seconds(container.waiting_since),
         "created_at": seconds(container.created_at),
         "may_act": rights.steers(container),
     }
+
+
+def load(container: Container, claims: Sequence[Claim]) -> str:
+    """What it computes on its GPUs, processors, and host RAM, as static/gpushare/parts/load.js writes it."""
+    busy = [claim.utilisation for claim in claims if claim.utilisation is not None]
+    gpu = f"{round(sum(busy) / len(busy))} %" if busy else "–"
+    cpus = "–" if container.cpus_used is None else tenths(container.cpus_used)
+    memory = "–" if container.memory_used is None else format_size(container.memory_used)
+    return f"{gpu} / {cpus} / {memory}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import template
 
+from web import sizes
 from web.sizes import format_size
 
 register = template.Library()
@@ -40,3 +41,8 @@ def duration(seconds: float | None) -> str:
 @register.filter
 def percent(part: float) -> float:
     return 100 * part
+
+
+@register.filter
+def tenths(value: float | None) -> str:
+    return sizes.tenths(value or 0)

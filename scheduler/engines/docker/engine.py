@@ -14,12 +14,13 @@ from typing import Any
 
 import docker.errors
 
-from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting
+from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting, Use
 from scheduler.engines.docker import folders, options
 from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
+from scheduler.engines.docker.groups import Groups
 from scheduler.engines.docker.images import Images
 from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import outdated
@@ -65,6 +66,7 @@ class DockerEngine:
         self._execs = Execs(self._client, self._home / "execs")
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
         self._together: Together | None = None
+        self._groups = Groups()
         self._why_not_held: str | None = None
         self.outdated: Sequence[str] = ()
         self._why_not_started = "The Docker engine has not been started."
@@ -227,6 +229,10 @@ class DockerEngine:
         await self._client.unless_gone(api.kill, engine_id)
         if not await self._has_ended(engine_id, within=ANSWERS_WITHIN):
             raise EngineError("It has not ended after SIGKILL; the kernel holds it.")
+
+    def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
+        pids = self._watch.pids
+        return self._groups.use({engine_id: pids[engine_id] for engine_id in engine_ids if pids.get(engine_id)})
 
     async def remove(self, engine_id: str) -> None:
         self._check_started()

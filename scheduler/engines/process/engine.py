@@ -19,12 +19,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.engines import kernel_log
-from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting
+from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting, Use
 from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
@@ -76,6 +76,7 @@ class ProcessEngine:
         self._changes = Changes()
         self._settling = threading.Lock()
         self._launching: set[str] = set()
+        self._keepers: dict[str, tuple[int, int]] = {}  # container → pid and start of its keeper
         self._watched: dict[str, int] = {}  # container → pidfd of its keeper
         self._looking: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -212,6 +213,15 @@ class ProcessEngine:
     def owns(self, engine_id: str, pid: int) -> bool:
         running = self._running(engine_id)
         return running is not None and running.is_kept() and tree.is_below(pid, running.keeper)
+
+    def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
+        known, self._keepers = self._keepers, {}
+        for engine_id in engine_ids:
+            if engine_id in known:
+                self._keepers[engine_id] = known[engine_id]
+            elif (running := self._running(engine_id)) is not None and running.boot == boot_id():
+                self._keepers[engine_id] = running.keeper, running.keeper_started
+        return {engine_id: Use(*used) for engine_id, used in tree.uses(self._keepers).items()}
 
     def _environment(self, launch: Launch) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A line of /proc/<pid>/stat. `started` is in clock ticks since boot: with the pid it names a process for good."""
+    """A line of /proc/<pid>/stat. `started` is in clock ticks since boot: with the pid it names a process for good.
+
+    `ticks` it has computed, `ended_ticks` those of its children that it has waited for; `pages` of it are in RAM.
+    """
 
     pid: int
     state: str
@@ -20,6 +27,9 @@ class Stat:
     session: int
     started: int
     threads: int
+    ticks: int = 0
+    ended_ticks: int = 0
+    pages: int = 0
 
     @property
     def living(self) -> bool:
@@ -35,8 +45,9 @@ def stat(pid: int | str) -> Stat | None:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before may hold anything, spaces and brackets too
     return Stat(
-        int(text[: text.index(" ")]), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17])
-    )
+        int(text[: text.index(" ")]), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17]),
+        int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[21]),
+    )  # fmt: skip
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -66,6 +77,24 @@ def descendants(root: int, children: Children | None = None) -> list[Stat]:
         queue += [each.pid for each in below]
         result += [each for each in below if each.living]
     return result
+
+
+def uses(roots: Mapping[str, tuple[int, int]]) -> dict[str, tuple[float, int]]:
+    """Of what is below each living root (pid and start): seconds of processors so far, and bytes of RAM.
+
+    RAM that processes share counts for each of them: the kernel's fairer figure takes it a look at every page.
+    """
+    children = look()
+    living = {each.pid: each for below in children.values() for each in below}
+    found = {}
+    for name, (pid, started) in roots.items():
+        root = living.get(pid)
+        if root is None or root.started != started or not root.living:
+            continue
+        below = descendants(pid, children)
+        ticks = root.ended_ticks + sum(each.ticks + each.ended_ticks for each in below)
+        found[name] = ticks / TICKS, sum(each.pages for each in below) * mmap.PAGESIZE
+    return found
 
 
 def is_below(pid: int, root: int) -> bool:

@@ -2,7 +2,8 @@
 import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
 import { drawComputed, showComputing } from "../parts/computed.js";
 import { showState } from "../parts/computing.js";
-import { duration, mark, now, size, stamp, t } from "../parts/format.js";
+import { duration, hue, now, size, stamp, t } from "../parts/format.js";
+import { drawHost, showHost } from "../parts/host.js";
 import { live } from "../parts/live.js";
 
 const article = document.getElementById("container");
@@ -17,6 +18,7 @@ function show(container) {
   if (article.dataset.state !== container.state) renew();
   showState(article, field("state"), container);
   showComputing(container);
+  showHost(field("host"), container);
   put(field("reason"), container.reason);
   field("reason").hidden = !container.reason;
   showWaiting(container);
@@ -32,6 +34,7 @@ function show(container) {
     } // placed on a GPU just now
     for (const name of ["used", "quota", "peak", "granted", "overhead", "unexplained"])
       put(field(name, row), size(claim[name]));
+    put(field("utilisation", row), claim.utilisation === null ? "–" : t("of_time", { part: claim.utilisation }));
   }
 }
 
@@ -68,7 +71,7 @@ setInterval(() => showWaiting(live.state.containers[id]), 1000);
 // ---- VRAM over time ----
 const held = await (await fetch(article.dataset.history)).json();
 const columns = [held.times, held.used, held.granted];
-const hue = `--c${mark(article.dataset.mark)}`;
+const shade = hue(article.dataset.mark);
 const place = document.getElementById("held");
 const quota = () =>
   Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.quota, 0) || held.quota || 1;
@@ -87,7 +90,7 @@ const plot = chart(
     axes: [timeAxis(), sizeAxis(quota)],
     series: [
       {},
-      { stroke: colour(hue), fill: colour(hue, 0.35), width: 1.5, points: { show: false } },
+      { stroke: colour(shade), fill: colour(shade, 0.35), width: 1.5, points: { show: false } },
       { stroke: colour("--faint"), width: 1, dash: [4, 3], points: { show: false } },
     ],
     hooks: {
@@ -117,7 +120,9 @@ setInterval(() => {
   plot.set(columns);
 }, 1000);
 
-drawComputed(held, hue, () => live.fresh && live.state.containers[id]);
+drawComputed(held, shade, () => live.fresh && live.state.containers[id]);
+
+drawHost(held, shade, () => live.fresh && live.state.containers[id]);
 
 // ---- its life ----
 function showLife() {

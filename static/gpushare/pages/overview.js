@@ -1,7 +1,7 @@
 // The overview: what needs somebody, a bar for each GPU, totals, and the queue, drawn from the live feed.
 import { showAttention } from "../parts/attention.js";
 import { part, showBand } from "../parts/computing.js";
-import { make, mark, size, t } from "../parts/format.js";
+import { make, mark, size, sum, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { lastHour } from "../parts/lasthour.js";
 import { live } from "../parts/live.js";
@@ -10,6 +10,7 @@ import { pageOf, showShortQueue } from "../parts/waiting.js";
 const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
 const maySetCompute = "maySetCompute" in $("gpus").dataset;
+const SOMETIMES = new Set(["idle", "reserved"]); // told where there are some
 const NAMED = 16; // in a legend, the biggest by name; the table has them all
 
 /** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
@@ -33,7 +34,7 @@ function newCard(uuid) {
         : make("span", { class: "tag mode" }),
       make("span", { class: "vitals" }),
     ),
-    make("p", { class: "held" }, make("b"), make("span")),
+    make("p", { class: "held" }, make("b"), make("span", { class: "sum" })),
     make("div", { class: "bar", role: "img" }),
     make("div", { class: "band", role: "img", hidden: true }),
     make("ul", { class: "legend" }),
@@ -67,8 +68,10 @@ function showCard(card, [uuid, gpu]) {
     .filter(Boolean)
     .join("  ·  ");
   put(card.querySelector(".vitals"), vitals);
-  put(card.querySelector(".held b"), size(used));
-  put(card.querySelector(".held span"), ` ${t("of_total", { total: size(gpu.total), free: size(gpu.free) })}`);
+  // What is beyond the containers' reach: foreign memory, and what the driver keeps of a real card.
+  const outside = Math.max(0, gpu.total - Math.max(granted, used) - reserved - gpu.free);
+  const idle = Math.max(0, granted - used);
+  showSum(card.querySelector(".held"), gpu.total, { used, idle, reserved, free: gpu.free, outside });
   showMode(card.querySelector(".mode"), gpu);
   showBar(card.querySelector(".bar"), gpu, held, { unexplained, reserved });
   const computed = held.map(({ id, container: { name, colour }, claim }) => ({
@@ -78,7 +81,18 @@ function showCard(card, [uuid, gpu]) {
     part: part(claim.had_lately),
   }));
   showBand(card.querySelector(".band"), computed);
-  showLegend(card.querySelector(".legend"), gpu, held, { idle: Math.max(0, granted - used), unexplained, reserved });
+  showLegend(card.querySelector(".legend"), gpu, held, { idle, unexplained, reserved });
+}
+
+/** "4 GiB held + 0.5 GiB free + 0.5 GiB outside us = 5 GiB": so much is the card. What may be missing is told if it is there. */
+function showSum(line, total, bytes) {
+  const told = sum(Object.values(bytes), total);
+  const [held, ...others] = Object.keys(bytes)
+    .map((key, index) => ({ key, size: told.parts[index] }))
+    .filter(({ key }) => bytes[key] || !SOMETIMES.has(key));
+  put(line.firstElementChild, held.size);
+  const more = others.map(({ key, size }) => t(`sum_${key}`, { size })).join(" + ");
+  put(line.lastElementChild, ` ${t("sum", { more, total: told.total })}`);
 }
 
 /** How containers that compute share the card; for admins a button that changes it. */
@@ -87,6 +101,16 @@ function showMode(tag, gpu) {
   tag.title = gpu.compute_why;
   tag.dataset.fieldCompute = gpu.compute === "turns" ? "shared" : "turns";
   tag.dataset.fieldIndex = gpu.index;
+}
+
+/**
+ * What of a card is out of the containers' reach, in bytes. Of one that is capped, foreign memory takes only what no
+ * longer fits beside the cap; what is unexplained is a part of it.
+ */
+function outsideOf(gpu, unexplained) {
+  const lost = gpu.most - gpu.capacity;
+  const ours = Math.min(unexplained, lost);
+  return { unexplained: ours, foreign: lost - ours, kept: gpu.total - gpu.most };
 }
 
 function showBar(bar, gpu, held, { unexplained, reserved }) {
@@ -112,21 +136,8 @@ function showBar(bar, gpu, held, { unexplained, reserved }) {
     bytes: reserved,
     label: t("bar_reserved", { size: size(reserved) }),
   });
-  // Of a card that is capped, foreign memory takes only what no longer fits beside the cap; unexplained is part of it.
-  const lost = gpu.most - gpu.capacity;
-  const ours = Math.min(unexplained, lost);
-  parts.push({
-    key: "unexplained",
-    kind: "unexplained",
-    bytes: ours,
-    label: t("bar_unexplained", { size: size(unexplained) }),
-  });
-  parts.push({
-    key: "foreign",
-    kind: "foreign",
-    bytes: lost - ours,
-    label: t("bar_foreign", { size: size(gpu.foreign) }),
-  });
+  for (const [kind, bytes] of Object.entries(outsideOf(gpu, unexplained)))
+    parts.push({ key: kind, kind, bytes, label: t(`bar_${kind}`, { size: size(bytes) }) });
   const shown = parts.filter((part) => part.bytes > 0);
   keyed(
     bar,
@@ -172,9 +183,8 @@ function showLegend(legend, gpu, held, { idle, unexplained, reserved }) {
     });
   if (idle) entries.push({ key: "idle", kind: "idle", name: t("idle"), figures: size(idle) });
   if (reserved) entries.push({ key: "reserved", kind: "reserved", name: t("reserved"), figures: size(reserved) });
-  if (unexplained)
-    entries.push({ key: "unexplained", kind: "unexplained", name: t("unexplained"), figures: size(unexplained) });
-  if (gpu.foreign) entries.push({ key: "foreign", kind: "foreign", name: t("foreign"), figures: size(gpu.foreign) });
+  for (const [kind, bytes] of Object.entries(outsideOf(gpu, unexplained)))
+    if (bytes > 0) entries.push({ key: kind, kind, name: t(kind), figures: size(bytes) });
   entries.push({ key: "free", kind: "free", name: t("free"), figures: size(gpu.free) });
   keyed(
     legend,

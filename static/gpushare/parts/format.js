@@ -19,6 +19,21 @@ export function size(bytes) {
   return `${Number(value.toFixed(2))} ${UNITS[unit]}`;
 }
 
+/**
+ * Sizes that are added up, in one unit: {parts, total}, texts whose figures have that sum at sight. Each is rounded to
+ * hundredths, and what rounding leaves over goes to the largest. Parts that do not make up the total stay as they are.
+ */
+export function sum(parts, total) {
+  let unit = 0;
+  while (total >= 1024 ** (unit + 1) && unit < UNITS.length - 1) unit += 1;
+  const one = 1024 ** unit;
+  const hundredths = parts.map((bytes) => Math.round((100 * bytes) / one));
+  const whole = Math.round((100 * total) / one);
+  const left = whole - hundredths.reduce((made, part) => made + part, 0);
+  if (Math.abs(left) <= parts.length) hundredths[hundredths.indexOf(Math.max(...hundredths))] += left;
+  return { parts: hundredths.map((part) => `${part / 100} ${UNITS[unit]}`), total: `${whole / 100} ${UNITS[unit]}` };
+}
+
 /** 75 → "1 min 15 s". Two units at the most. */
 export function duration(seconds) {
   const s = Math.max(0, Math.floor(seconds));
@@ -51,4 +66,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-export const mark = (colour) => String((colour ?? 0) % 10);
+/** What the style sheet knows a container by: its colour, and from 10 on a pattern over it. */
+export const mark = (colour) => String((colour ?? 0) % 40);
+/** The name of that colour. */
+export const hue = (colour) => `--c${(colour ?? 0) % 10}`;

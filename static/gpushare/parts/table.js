@@ -3,6 +3,7 @@
 import { showState } from "./computing.js";
 import { size, t } from "./format.js";
 import { live } from "./live.js";
+import { load } from "./load.js";
 
 const rows = document.getElementById("rows");
 const filters = document.getElementById("filters");
@@ -20,6 +21,7 @@ if (rows) {
   function patch(row, container) {
     const field = (name) => row.querySelector(`[data-field="${name}"]`);
     showState(row, field("state"), container);
+    put(field("load"), load(container));
     field("suspended").dataset.since = container.suspended_since ?? "";
     if (!Object.keys(container.gpus).length) return; // on no GPU yet, or no more: what the server wrote stands
     const [used, quota, peak] = ["used", "quota", "peak"].map((name) => total(container, name));

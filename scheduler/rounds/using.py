@@ -1,0 +1,58 @@
+"""What each container uses of the host's processors and RAM: read every two seconds, in a thread, from the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from scheduler.engines.base import Engine
+from scheduler.sessions.broker import Broker
+from scheduler.store import Store
+
+EVERY = 2.0  # seconds: the kernel counts in hundredths, and 200 containers cost some milliseconds a look
+MIB = 1 << 20
+
+
+class Used(NamedTuple):
+    """As the columns are called. `cpus_used`: processors, of the time since the look before; None after the first."""
+
+    cpus_used: float | None = None
+    memory_used: int | None = None
+
+
+class Using:
+    """`now`: container → what it uses, of those that could be looked at last."""
+
+    def __init__(
+        self, engine: Engine, broker: Broker, store: Store, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.now: dict[str, Used] = {}
+        self._engine = engine
+        self._broker = broker
+        self._store = store
+        self._clock = clock
+        self._last: dict[str, tuple[float, float]] = {}  # container → when, and seconds of processors by then
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY)
+
+    async def look(self) -> None:
+        running = {t.engine_id: t.id for t in self._broker.tenants.values() if t.engine_id and not t.finished}
+        found = await asyncio.to_thread(self._engine.uses, list(running))
+        at, before, self._last, self.now = self._clock(), self._last, {}, {}
+        for engine_id, use in found.items():
+            id_ = running[engine_id]
+            tenant = self._broker.tenants.get(id_)
+            if tenant is None or tenant.finished:
+                continue  # it has ended meanwhile
+            self._last[id_] = at, use.processor
+            cpus = None
+            if (last := before.get(id_)) and at > last[0]:
+                # To what a person can tell apart: a row that looks the same is not written again.
+                cpus = round(max(0.0, use.processor - last[1]) / (at - last[0]), 2)
+            self.now[id_] = used = Used(cpus, use.memory // MIB * MIB)
+            self._store.container(id_, **used._asdict())

@@ -1,0 +1,71 @@
+"""Every page in both themes at 400, 1,440 and 2,560 pixels, with 200 containers, 30 waiters and the longest names.
+
+    python -m tests.browser.screens OUT [NAME …]
+
+writes OUT/NAME-WIDTH-THEME.png and says which pages are wider than their window. web/urls.py says which there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+WIDTHS = (400, 1440, 2560)
+
+
+def main(folder: Path, wanted: list[str]) -> int:
+    home = Path(tempfile.mkdtemp(prefix="screens-"))
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "appliance.settings",
+        "DATABASE_URL": f"sqlite:///{home / 'gpushare.sqlite3'}",
+        "GPUSHARE_HOME": str(home),
+        "GPUSHARE_SECRET_KEY": "for-pictures-only",
+        "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
+    }
+    import django
+
+    django.setup()
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser import every, scenes
+    from tests.browser.conftest import CHROMIUM, FLAGS
+    from tests.support.site import person, running_site
+
+    folder.mkdir(parents=True, exist_ok=True)
+    blocker = SimpleNamespace(unblock=contextlib.nullcontext)
+    wrong = 0
+    with running_site(home, blocker) as site, sync_playwright() as playwright:
+        cards, made = scenes.a_crowd()
+        for card in cards:
+            scenes.an_hour_of(card)
+        scenes.a_life(made[-1], cards[1])
+        scenes.a_day(cards[0], [person(name) for name in scenes.OWNERS], 40)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for theme in ("light", "dark"):
+            context = browser.new_context(color_scheme=theme, base_url=site.url, reduced_motion="reduce")
+            context.add_cookies([site.cookie(person("admin", "admin"))])  # type: ignore[list-item]
+            page = context.new_page()
+            for name, address in every.pages(context.request, made[-1], cards[0]):
+                if wanted and name not in wanted:
+                    continue
+                for width in WIDTHS:
+                    page.set_viewport_size({"width": width, "height": 900})
+                    page.goto(address)
+                    page.wait_for_load_state("load")
+                    page.wait_for_timeout(700)  # charts are drawn
+                    page.screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=True)
+                    more = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                    if more > 0:
+                        print(f"{name} at {width}: {more} pixels too wide")
+                        wrong += 1
+            context.close()
+        browser.close()
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

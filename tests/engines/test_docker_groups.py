@@ -1,0 +1,35 @@
+"""What a container uses of the host, by the files of either version of control groups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from scheduler.engines.base import Use
+from scheduler.engines.docker.groups import Groups, files_of, use
+
+STAT = "anon 4096\nactive_file 7\ninactive_file 1000\ntotal_inactive_file 3000\nslab 1\n"
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("_in_", "@").replace("_", ".", 1).replace("@", "_in_")).write_text(text)
+
+
+def test_of_version_2_all_is_in_one_folder(tmp_path: Path) -> None:
+    write(tmp_path / "system.slice/docker-1.scope", cpu_stat="usage_usec 2500000\nuser_usec 7\n",
+          memory_current="9000\n", memory_stat=STAT)  # fmt: skip
+    assert use(files_of("0::/system.slice/docker-1.scope\n", tmp_path)) == Use(processor=2.5, memory=8000)
+
+
+def test_of_version_1_each_controller_has_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "cpuacct/docker/1", cpuacct_usage="1500000000\n")
+    write(tmp_path / "memory/docker/1", memory_usage_in_bytes="9000\n", memory_stat=STAT)
+    told = "9:name=systemd:/docker/1\n4:memory:/docker/1\n2:cpu,cpuacct:/docker/1\n0::/\n"
+    assert use(files_of(told, tmp_path)) == Use(processor=1.5, memory=6000)
+
+
+def test_whom_the_kernel_does_not_tell_of_is_left_out(tmp_path: Path) -> None:
+    groups = Groups(tmp_path)  # nothing is mounted there
+    assert groups.use({"gone": 2**22 + 1, "unreadable": os.getpid()}) == {}
