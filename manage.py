@@ -3,6 +3,10 @@ import os
 import sys
 
 if __name__ == "__main__":
+    from appliance import envfile
+
+    for name, value in envfile.read().items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured

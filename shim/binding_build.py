@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
+NAME = "_gpushare"
 HEADERS = ("wire.h", "lease.h", "lease_v1.h")
 
 # Python reads and writes the fields of a slot through these: plain loads of shared memory may be torn or kept back.
@@ -50,7 +51,7 @@ def build(folder: Path) -> None:
         )
     )
     ffi.set_source(
-        "_gpushare",
+        NAME,
         '#include "lease.c"\n#include "lease_v1.c"\n#include "wire.h"\n'
         + ACCESSORS
         + "".join(f"FIELD({kind}, {name})\n" for kind, name in fields),
@@ -59,7 +60,10 @@ def build(folder: Path) -> None:
     )
     with TemporaryDirectory() as work:
         built = Path(ffi.compile(tmpdir=work))
-        shutil.move(built, folder / built.name)
+        for old in folder.glob(f"{NAME}.*.so"):
+            old.unlink()
+        # cffi's code keeps to the stable ABI: what one Python compiles, every later one loads, whatever its name says.
+        shutil.move(built, folder / f"{NAME}.abi3.so")
 
 
 if __name__ == "__main__":

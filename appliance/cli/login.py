@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance import envfile
 from appliance.cli.errors import Problem
 
 
@@ -75,6 +76,7 @@ def _stored(environ: Mapping[str, str]) -> Login | None:
 
 
 def _host_url(environ: Mapping[str, str]) -> str:
+    environ = {**envfile.read(), **environ}
     host = environ.get("HOST") or "127.0.0.1"
     return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{environ.get('PORT') or 8000}"
 
@@ -82,7 +84,7 @@ def _host_url(environ: Mapping[str, str]) -> str:
 def _host(environ: Mapping[str, str]) -> Login | None:
     """On the appliance's own host its admin's token serves, for those who may read it."""
     checkout = Path(__file__).resolve().parents[2]
-    home = Path(environ.get("GPUSHARE_HOME") or checkout / "var")
+    home = Path({**envfile.read(), **environ}.get("GPUSHARE_HOME") or checkout / "var")
     try:
         return Login(_host_url(environ), (home / "admin-token").read_text().strip())
     except OSError:

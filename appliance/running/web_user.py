@@ -118,6 +118,7 @@ def _share_file(path: Path, user: WebUser) -> None:
 def become(user: WebUser, home: Path, database: Path | None, program: Path) -> None:
     """In the web process, for the rest of its life. `database`: a file, if it is one. Raises CannotStart."""
     before = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         _check(user, [program / "manage.py", Path(os.__file__)], [database, database.parent] if database else [])
         _look_from_afar(user, [program, *_python()], home, database)
@@ -127,10 +128,13 @@ def become(user: WebUser, home: Path, database: Path | None, program: Path) -> N
                 f"The web process cannot be {user.name} ({error}). GPUSHARE_WEB_USER=root lets it be root."
             ) from None
         _libc.setns(before, CLONE_NEWNS)  # without what was mounted until it failed
+        os.fchdir(root)  # that led to the first of all roots, which in a chroot is another
+        os.chroot(".")
         log.warning("the web process stays root: it cannot be somebody without rights here (%s)", error)
         return
     finally:
         os.close(before)
+        os.close(root)
     os.setsid()  # away from the terminal of whoever started it
     for capability in range(64):
         _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0012_node_figures"),
+        ("web", "0014_what_needs_somebody"),
     ]
 
     operations = [
