@@ -11,7 +11,7 @@ from datetime import datetime
 from django.utils import timezone
 
 from scheduler.gpus import Reading
-from scheduler.rounds.shares import Part, Shares
+from scheduler.rounds.turns.shares import Part, Shares
 from scheduler.rounds.using import Used, Using
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant

@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.gpus import Busyness, Reading
-from scheduler.rounds.shares import Part, Shares
+from scheduler.rounds.turns.shares import Part, Shares
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, query
