@@ -215,8 +215,9 @@ SPECTACULAR_SETTINGS = {
 GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
 _SECRETS = (SECRET_KEY, *SECRET_KEY_FALLBACKS, DATABASES["default"].get("PASSWORD"), urlsplit(REDIS_URL).password,
             LDAP.get("AUTH_LDAP_BIND_PASSWORD"), OIDC.get("OIDC_RP_CLIENT_SECRET"))  # fmt: skip
+GPUSHARE_LOG_FORMAT = environment.one_of("GPUSHARE_LOG_FORMAT", *logs.FORMS)
 LOGGING = logs.configured(
-    environment.one_of("GPUSHARE_LOG_FORMAT", *logs.FORMS),
+    GPUSHARE_LOG_FORMAT,
     environment.one_of("GPUSHARE_LOG", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
     GPUSHARE_NODE,
     _SECRETS,

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from scheduler.card.helper import BEGIN_SECONDS, CardError, Why
+from scheduler.card.helper import BEGIN_SECONDS, CLOSED, CardError, Why
 
 ATTEMPTS = 3
 ANSWERS = 2.0  # seconds; one that takes longer stands still, and is replaced
@@ -35,6 +35,7 @@ class Guardian:
         self._process: Process | None = None
         self._talking = asyncio.Lock()
         self._minding: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +65,8 @@ class Guardian:
             self._process.stdin.write(b"".join(b"-%d\n" % pid for pid in gone))
 
     async def close(self) -> None:
-        """It unlocks whom it still knows, and ends."""
+        """It unlocks whom it still knows, and ends. There is none any more."""
+        self._closed = True
         self._known = set()
         async with self._talking:  # never within a start: asyncio may wait for ever where one is broken off
             process, self._process = self._process, None
@@ -77,6 +79,8 @@ class Guardian:
 
     async def _begin(self) -> None:
         """Raises CardError."""
+        if self._closed:
+            raise CardError(Why.FAILED, 0, CLOSED)
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._words, stdin=-1, stdout=-1, env=self._env, start_new_session=True

@@ -63,6 +63,9 @@ MEANS: Mapping[int, tuple[Why, str]] = {
 }
 
 
+CLOSED = "The scheduler is ending."
+
+
 class CardError(Exception):
     """A call on `pid` that failed; the message is for people. `state` is what the process is in afterwards."""
 
@@ -88,6 +91,7 @@ class CardHelper:
         self._busy: set[asyncio.subprocess.Process] = set()
         self._left: set[asyncio.subprocess.Process] = set()  # each within its last call
         self._places = asyncio.Semaphore(at_once)
+        self._closed = False
 
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
@@ -129,7 +133,8 @@ class CardHelper:
         return await self._call("unlock", pid, within)
 
     async def close(self) -> None:
-        """Ends the idle workers. A call under way is brought to its end by its worker, which ends then."""
+        """Ends the idle workers. A call under way is brought to its end by its worker, which ends then. No more begin."""
+        self._closed = True
         idle, self._idle = self._idle, []
         for worker in idle:
             await self._end(worker)
@@ -162,7 +167,7 @@ class CardHelper:
             finally:
                 exchange.cancel()
                 self._busy.discard(worker)
-            if answer and worker.returncode is None:
+            if answer and worker.returncode is None and not self._closed:
                 self._idle.append(worker)
             else:
                 await self._end(worker)
@@ -187,6 +192,16 @@ class CardHelper:
         raise CardError(why, pid, f"Process {pid}: the {order} failed: {means}.", state)
 
     async def _begin(self) -> asyncio.subprocess.Process:
+        """Raises CardError."""
+        worker = await self._start()
+        if self._closed:  # meanwhile
+            await self._end(worker)
+            raise CardError(Why.HUNG, 0, CLOSED)
+        return worker
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        if self._closed:
+            raise CardError(Why.HUNG, 0, CLOSED)
         try:
             worker = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env, start_new_session=True

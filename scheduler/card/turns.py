@@ -236,7 +236,8 @@ class TurnPlayer:
         await asyncio.gather(*later, return_exceptions=True)  # what one of them was starting is ended by then
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
-                await asyncio.gather(*(part.task for part in self._parts.values() if part.task is not None))
+                playing = (part.task for part in self._parts.values() if part.task is not None)
+                await asyncio.gather(*playing, return_exceptions=True)
                 await asyncio.gather(*(part.processes.unlock() for part in self._parts.values()))
         await self._guardian.close()
         await self._card.close()
@@ -293,7 +294,7 @@ class TurnPlayer:
             self._tell(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
         finally:
             part.task = None
-            if part.orders:
+            if part.orders and not self._closing:
                 self._order(part, part.orders.pop())
             elif not part.processes.locked:
                 part.quiet.set()
@@ -344,6 +345,9 @@ class TurnPlayer:
             self.bar(part.id, why, on=False)
 
     def _begin(self, what: Coroutine[Any, Any, None]) -> None:
+        if self._closing:
+            what.close()
+            return
         task = asyncio.create_task(what, name="turns")
         self._later.add(task)
         task.add_done_callback(self._later.discard)

@@ -151,3 +151,11 @@ async def test_without_the_drivers_calls_there_is_none_and_it_says_so(card: Card
     guardian = Guardian(GUARDIAN, tmp_path / "lock", {"LD_LIBRARY_PATH": str(tmp_path)})
     with pytest.raises(CardError, match=r"The guardian cannot be started: .*libcuda"):
         await guardian.watch([1])
+
+
+async def test_once_it_is_closed_none_begins_who_would_be_left(card: Card, tmp_path: Path) -> None:
+    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    await guardian.close()
+    with pytest.raises(CardError, match="ending"):
+        await guardian.watch([os.getpid()])
+    assert guardian.pid is None

@@ -212,3 +212,15 @@ async def test_a_worker_that_cannot_be_started_is_told_like_any_other_failure(
 ) -> None:
     monkeypatch.setattr(card_helper.sys, "executable", "/nowhere/python")
     assert "No process can be started" in await helper.why_not()
+
+
+async def test_once_it_is_closed_nobody_begins_who_would_be_left(quick: Card, cuda: Program) -> None:
+    helper = CardHelper(quick.env())
+    begins = asyncio.create_task(helper.prepare(1))
+    await asyncio.sleep(0)
+    await helper.close()
+    with pytest.raises(CardError, match="ending"):
+        await begins
+    with pytest.raises(CardError, match="ending"):
+        await helper.state(cuda.pid, LONG)
+    assert not helper._idle
