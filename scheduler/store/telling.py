@@ -7,7 +7,7 @@ left to the audit log; what a warning has told where it was found is not told ag
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from django.db import Error
 
@@ -17,20 +17,34 @@ from web.sizes import format_size
 log = logging.getLogger(__name__)
 
 Kind = AllocationEvent.Kind
-SAID = {
-    Kind.STARTED: "has started, with a quota of {size}",
-    Kind.SUSPENDED: "waits for {size} of GPU memory",
-    Kind.RESUMED: "goes on after {waited:.3g} s",
-    Kind.REJECTED: "was refused {size} of GPU memory",
-    Kind.PAUSED: "is paused",
-    Kind.UNPAUSED: "goes on",
-    Kind.SWAPPED_OUT: "is in host memory, {size}",
-    Kind.SWAPPED_IN: "is back on its card",
-    Kind.QUOTA: "has another quota",
-    Kind.WARNED: "is warned",
-    Kind.IDLE: "is idle",
-    Kind.KILLED: "is killed",
-    Kind.ENDED: "has ended",
+
+
+def _size(event: AllocationEvent) -> tuple[object, ...]:
+    return (format_size(event.bytes),)
+
+
+def _waited(event: AllocationEvent) -> tuple[object, ...]:
+    return (event.waited,)
+
+
+def _nothing(event: AllocationEvent) -> tuple[object, ...]:
+    return ()
+
+
+SAID: dict[str, tuple[str, Callable[[AllocationEvent], tuple[object, ...]]]] = {
+    Kind.STARTED: ("has started, with a quota of %s", _size),
+    Kind.SUSPENDED: ("waits for %s of GPU memory", _size),
+    Kind.RESUMED: ("goes on after %.3g s", _waited),
+    Kind.REJECTED: ("was refused %s of GPU memory", _size),
+    Kind.PAUSED: ("is paused", _nothing),
+    Kind.UNPAUSED: ("goes on", _nothing),
+    Kind.SWAPPED_OUT: ("is in host memory, %s", _size),
+    Kind.SWAPPED_IN: ("is back on its card", _nothing),
+    Kind.QUOTA: ("has another quota", _nothing),
+    Kind.WARNED: ("is warned", _nothing),
+    Kind.IDLE: ("is idle", _nothing),
+    Kind.KILLED: ("is killed", _nothing),
+    Kind.ENDED: ("has ended", _nothing),
 }
 
 
@@ -63,8 +77,9 @@ def tell(events: Iterable[AllocationEvent]) -> None:
         log.debug("who %d containers are is not known now: %s", len(missing), error)
     for event in told:
         id_ = str(event.container_id)
-        words = SAID[Kind(event.kind)].format(size=format_size(event.bytes), waited=event.waited)
-        log.info("container %s %s%s", _named.get(id_) or Named(id_, id_, ""), words, _because(event.detail))
+        words, figures = SAID[event.kind]
+        named = _named.get(id_) or Named(id_, id_, "")
+        log.info(f"container %s {words}%s", named, *figures(event), _because(event.detail))
         if event.kind == Kind.ENDED:
             _named.pop(id_, None)
 

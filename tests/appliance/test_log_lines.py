@@ -178,6 +178,12 @@ def test_each_of_a_few_containers_has_its_line_and_what_is_left_out_is_counted_a
     assert lines[50].endswith("70 more lines like this were left out: container 0 could not be ended")
 
 
+def test_what_happens_anyway_may_happen_more_often():
+    lines = run("for number in range(501): log.info('container %s has ended', number)")
+    assert len(lines) == 501
+    assert lines[500].endswith("1 more lines like this were left out: container 0 has ended")
+
+
 def test_what_strangers_cause_is_written_once():
     lines = run("for n in range(9): logging.getLogger('django.request').warning('Not Found: %s', n)")
     assert len(lines) == 2

@@ -11,6 +11,7 @@ from typing import Any
 from web.logs.journal import Journal
 from web.logs.lines import Json, Text
 from web.logs.secrets import Scrubber
+from web.logs.sums import InSums
 
 FORMS = ("auto", "text", "json", "journal")
 TOO_MUCH = ("httpx", "httpcore", "uvicorn", "websockets", "urllib3", "docker")  # a line a request
@@ -21,15 +22,19 @@ def configured(form: str, level: str, node: str, secrets: Iterable[str | None]) 
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "filters": {"in sums": {"()": "web.logs.sums.InSums"}},
-        "handlers": {"log": {"()": handler, "form": form, "node": node, "secrets": secrets, "filters": ["in sums"]}},
+        "handlers": {"log": {"()": handler, "form": form, "node": node, "secrets": secrets}},
         "loggers": {name: {"level": "WARNING"} for name in TOO_MUCH},
         "root": {"handlers": ["log"], "level": level},
     }
 
 
 def handler(form: str, node: str, secrets: Iterable[str | None]) -> logging.Handler:
-    scrub = Scrubber(secrets)
+    made = _formed(form, node, Scrubber(secrets))
+    made.addFilter(InSums(made.handle))
+    return made
+
+
+def _formed(form: str, node: str, scrub: Scrubber) -> logging.Handler:
     text = Text(node, scrub)
     if form == "journal" or (form == "auto" and is_journals(os.environ)):
         return Journal(text, text)

@@ -6,14 +6,14 @@ import atexit
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
-
-log = logging.getLogger(__name__)
 
 SECONDS = 10.0
 # Of whatever a request is like: addresses that are not there, hosts that are not ours, what is no HTTP, refusals.
 CAUSED_FROM_OUTSIDE = ("django.request", "django.security", "uvicorn", "asyncio", "web.http", "appliance.running.doors")
-OURS = 50  # of one kind: each may be of another container. Of those with a traceback one is enough
+# Of one kind: each may be of another container. Of those with a traceback one is enough.
+WARNINGS, OTHERS = 50, 500
 KINDS = 256
 
 
@@ -29,10 +29,14 @@ class Seen(NamedTuple):
 
 
 class InSums(logging.Filter):
-    """For a handler. Lines are of one kind if their text is the same before figures and names are put in."""
+    """For a handler. Lines are of one kind if their text is the same before figures and names are put in.
 
-    def __init__(self) -> None:
+    `write` takes our own lines, about what was left out.
+    """
+
+    def __init__(self, write: Callable[[logging.LogRecord], object]) -> None:
         super().__init__()
+        self._write = write
         self._lock = threading.Lock()
         self._kinds: dict[tuple[object, ...], Seen] = {}
         self._swept = time.monotonic()
@@ -51,7 +55,8 @@ class InSums(logging.Filter):
             if seen and now - seen.since < SECONDS:
                 self._kinds[kind] = seen = seen._replace(lines=seen.lines + 1)
                 return not seen.left_out
-            most = 1 if outside or record.exc_info else OURS
+            ours = WARNINGS if record.levelno >= logging.WARNING else OTHERS
+            most = 1 if outside or record.exc_info else ours
             self._kinds[kind] = Seen(now, 1, most, record.getMessage()[:200])
             more = seen.left_out if seen else 0
         if more:
@@ -68,7 +73,8 @@ class InSums(logging.Filter):
             found = [self._kinds.pop(kind) for kind in quiet]
         for seen in found:
             if seen.left_out:
-                log.warning("%d more lines like this were left out: %s", seen.left_out, seen.text)
+                text, arguments = "%d more lines like this were left out: %s", (seen.left_out, seen.text)
+                self._write(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, arguments, None))
 
 
 def _place(record: logging.LogRecord) -> tuple[str, int] | None:
