@@ -233,6 +233,7 @@ GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | n
 GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
+GPUSHARE_DEMO_PAUSE = environment.number("GPUSHARE_DEMO_PAUSE", 3)  # seconds from one step of the demo to the next
 GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever

@@ -5,13 +5,14 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from web.pages import actions, deciding, detail, fair, launch, overview, past, queue, reporting
+from web.pages import actions, deciding, detail, enter, fair, launch, overview, past, queue, reporting
 from web.pages.people import me
 from web.people.signin import SignInForm
 
 urlpatterns = [
     path("", overview.dashboard, name="dashboard"),
     path("login/", LoginView.as_view(form_class=SignInForm, redirect_authenticated_user=True), name="login"),
+    path("enter/", enter.enter, name="enter"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),
     path("gpus/<str:uuid>/compute/", overview.compute, name="compute"),

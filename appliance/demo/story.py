@@ -35,18 +35,28 @@ class Part:
 
 # Quotas count contexts too, so that they add up alike on a simulated card (66 MiB a context) and a real one (526 MiB).
 # Each computes on a part of what it holds: enough to be sure that it works, little enough to be quick on any machine.
-A = Part("demo-a", 1792, ["--check", "16MiB", "--hold", "3600"])
-B = Part("demo-b", 1792, ["--check", "16MiB", "--hold", "4"])
-C = Part("demo-c", 2304, ["--check", "16MiB", "--chunks", "3", "--hold", "1"])
-D = Part("demo-d", 2048, ["--check", "16MiB", "--chunks", "1", "--hold", "1"])
+def cast(pause: float) -> tuple[Part, Part, Part, Part]:
+    """A, B, C and D. They hold what they have for as long as it takes to follow, with such pauses between the steps."""
+    return (
+        Part("demo-a", 1792, ["--check", "16MiB", "--hold", "3600"]),
+        Part("demo-b", 1792, ["--check", "16MiB", "--hold", f"{4 + 6 * pause:g}"]),
+        Part("demo-c", 2304, ["--check", "16MiB", "--chunks", "3", "--hold", f"{1 + 4 * pause:g}"]),
+        Part("demo-d", 2048, ["--check", "16MiB", "--chunks", "1", "--hold", f"{1 + 2 * pause:g}"]),
+    )
 
 
 class Story:
-    """Launches the four through REST and watches them there, as any user could."""
+    """Launches the four through REST and watches them there, as any user could.
 
-    def __init__(self, client: httpx.AsyncClient, image: str, tell: Tell, patience: float = 30) -> None:
+    `pause`: seconds from one step to the next, for whoever looks. `patience`: until a step must have been seen.
+    """
+
+    def __init__(
+        self, client: httpx.AsyncClient, image: str, tell: Tell, *, pause: float = 0, patience: float = 30
+    ) -> None:
         self._client, self._image = client, image
-        self._tell, self._patience = tell, patience
+        self._tell, self._pause, self._patience = tell, pause, patience + 6 * pause
+        self._parts = cast(pause)
         self._ids: dict[str, str] = {}
         self._began = time.monotonic()
 
@@ -60,23 +70,24 @@ class Story:
             raise
 
     async def _steps(self) -> None:
-        for part in (A, B):
+        a, b, c, d = self._parts
+        for part in (a, b):
             await self._launch(part)
-            await self._see(part, "holds its memory", lambda c: c["state"] == "running" and _used(c) > 1000 * MiB)
-        await self._launch(C)
-        await self._see(C, "allocated inside what is left and is now suspended", lambda c: c["state"] == "suspended")
-        await self._launch(D)
-        await self._see(D, "is suspended at once: the rest is not enough for it", lambda c: c["state"] == "suspended")
-        await self._see(B, "has ended and gave its memory back", lambda c: c["state"] == "exited")
-        await self._see(C, "resumes with what B gave back", lambda c: c["state"] in ("running", "exited"))
-        await self._see(D, "goes on waiting: what is left does not fit it yet", lambda c: c["state"] == "suspended")
-        await self._kill(A)
-        await self._see(A, "is killed from outside: what it held comes back, too", lambda c: c["state"] == "killed")
-        await self._see(C, "has ended, its result checked", lambda c: c["state"] == "exited")
-        await self._see(D, "had its turn and ended, its result checked", lambda c: c["state"] == "exited")
+            await self._see(part, "holds its memory", lambda it: it["state"] == "running" and _used(it) > 1000 * MiB)
+        await self._launch(c)
+        await self._see(c, "allocated inside what is left and is now suspended", lambda it: it["state"] == "suspended")
+        await self._launch(d)
+        await self._see(d, "is suspended at once: the rest is not enough for it", lambda it: it["state"] == "suspended")
+        await self._see(b, "has ended and gave its memory back", lambda it: it["state"] == "exited")
+        await self._see(c, "resumes with what B gave back", lambda it: it["state"] in ("running", "exited"))
+        await self._see(d, "goes on waiting: what is left does not fit it yet", lambda it: it["state"] == "suspended")
+        await self._kill(a)
+        await self._see(a, "is killed from outside: what it held comes back, too", lambda it: it["state"] == "killed")
+        await self._see(c, "has ended, its result checked", lambda it: it["state"] == "exited")
+        await self._see(d, "had its turn and ended, its result checked", lambda it: it["state"] == "exited")
 
     async def _clear(self) -> None:
-        names = {part.name for part in (A, B, C, D)}
+        names = {part.name for part in self._parts}
         for container in (await self._get("containers/?page_size=1000"))["results"]:
             if container["name"] in names and container["finished_at"] is None:
                 (await self._client.post(f"containers/{container['id']}/kill/", json={})).raise_for_status()
@@ -92,7 +103,7 @@ class Story:
         if answer.status_code != 201:
             raise NotObserved(f"{part.name} was not launched: {answer.text}")
         self._ids[part.name] = answer.json()["id"]
-        self._say(part, f"launched with a quota of {part.quota / 1024:.2f} GiB")
+        await self._say(part, f"launched with a quota of {part.quota / 1024:.2f} GiB")
 
     async def _kill(self, part: Part) -> None:
         (await self._client.post(f"containers/{self._ids[part.name]}/kill/", json={})).raise_for_status()
@@ -107,7 +118,7 @@ class Story:
             if over or time.monotonic() > deadline:
                 raise NotObserved(f"{part.name} {what}\n{await self._instead(container)}")
             await asyncio.sleep(0.05)
-        self._say(part, what)
+        await self._say(part, what)
 
     async def _instead(self, container: Container) -> str:
         """What was there instead, with the end of the program's own output."""
@@ -120,8 +131,9 @@ class Story:
         answer.raise_for_status()
         return answer.json()
 
-    def _say(self, part: Part, what: str) -> None:
+    async def _say(self, part: Part, what: str) -> None:
         self._tell(f"  {time.monotonic() - self._began:5.1f} s  {part.name[-1].upper()}  {what}")
+        await asyncio.sleep(self._pause)
 
 
 def _used(container: Container) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.urls import get_resolver
@@ -21,31 +22,46 @@ from appliance.running.listening import BACKLOG, answer, listen
 from appliance.running.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
 from scheduler.worker import CANNOT_START, writing_in_words
-from web.people.bootstrap import ensure_admin
+from web.people import links
+from web.people.bootstrap import ADMIN, ensure_admin
+from web.people.links import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the appliance answers, and the token of its first administrator."""
+    """Where the appliance answers, the token of its first administrator, and the key of a link that signs them in."""
 
     host: str
     port: int
     token: str
+    key: str = ""
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
+    @property
+    def link(self) -> str:
+        """As a browser elsewhere would reach it, if one may."""
+        names = [name for name in settings.ALLOWED_HOSTS if name[:1] not in "*." and not is_loopback(name.strip("[]"))]
+        url = self.url
+        if not is_loopback(self.host):
+            known = f"http://{names[0]}:{self.port}" if names else self.url
+            url = next(iter(settings.CSRF_TRUSTED_ORIGINS), known)
+        return f"{url}/enter/#{self.key}"
 
-def _prepare() -> str:
-    """The database as this release needs it, and the first administrator's token."""
+
+def _prepare(host: str, *, link: bool) -> tuple[str, str]:
+    """The database as this release needs it. The first administrator's token, and a link's key if one is wanted."""
     try:
         if settings.GPUSHARE_WEB_USER:
             web_user.share(settings.GPUSHARE_HOME, settings.GPUSHARE_WEB_USER)
         with writing_in_words():
             call_command("migrate", verbosity=0, interactive=False)
-            return ensure_admin()
+            token = ensure_admin()
+            admin = User.objects.filter(username=ADMIN, is_active=True).first()
+            return token, links.make(admin, loopback=is_loopback(host)) if link and admin else ""
     except (*CANNOT_START, CannotStart) as error:
         raise CommandError(str(error)) from None
 
@@ -60,13 +76,15 @@ def _lose_rights() -> None:
 class Appliance:
     """`with Appliance(host, port) as appliance:` both run, and `appliance.parts` keeps them running."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, link: bool = False) -> None:
+        """`link`: to make one that signs in."""
+        self._link = link
         self._listener = listen(host, port)
         self._host, self._port = host, self._listener.getsockname()[1]
         self.parts = Parts(Part("scheduler", self._schedule), Part("web", self._answer, _lose_rights))
 
     def __enter__(self) -> Appliance:
-        self.address = Address(self._host, self._port, _prepare())
+        self.address = Address(self._host, self._port, *_prepare(self._host, link=self._link))
         connections.close_all()
         get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start
         self._listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused

@@ -3,7 +3,7 @@ a container in states.py, who may do what in people.py, the hash chain in chain.
 
 from web.models.chain import AuditEntry, Chain, ChainCheck, Seal
 from web.models.hosts import Compute, Gpu, Node
-from web.models.people import Allowance, Scope, Token
+from web.models.people import Allowance, Scope, SignInLink, Token
 from web.models.records import (
     AllocationEvent,
     Claim,
@@ -34,6 +34,7 @@ __all__ = [
     "Scope",
     "Seal",
     "Shortage",
+    "SignInLink",
     "State",
     "Swap",
     "Token",

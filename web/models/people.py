@@ -37,6 +37,18 @@ class Token(models.Model):
         return f"{self.user}: {self.name or 'token'}"
 
 
+class SignInLink(models.Model):
+    """A link that signs in once. Only the hash of its key is kept; using it deletes it."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    expires_at = models.DateTimeField()
+    loopback = models.BooleanField(help_text="Good for a browser on this host only.")
+
+    def __str__(self) -> str:
+        return f"{self.user}, until {self.expires_at}"
+
+
 class Allowance(models.Model):
     """What one user, or each member of a group, may use. An empty field sets no limit.
 

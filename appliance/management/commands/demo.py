@@ -1,17 +1,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
+from datetime import datetime
 from typing import Any
 
 import httpx
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 
 from appliance.demo import image
 from appliance.demo.story import NotObserved, Story
 from appliance.running.parts import Stopped
 from appliance.running.serve import Address, Appliance
+
+PATIENCE = 30  # seconds until it begins without anybody
 
 
 class Command(BaseCommand):
@@ -25,13 +33,17 @@ class Command(BaseCommand):
                 raise CommandError("The demo was stopped before its end.") from None
 
     def play_and_stay(self) -> None:
-        with Appliance(settings.HOST, settings.PORT) as appliance:
-            observed = appliance.parts.run("demo", lambda: asyncio.run(self.show(appliance.address)))
+        with Appliance(settings.HOST, settings.PORT, link=not settings.DEMO_EXIT) as appliance:
+            observed = appliance.parts.run("demo", lambda: self.run_show(appliance.address))
             if not settings.DEMO_EXIT:
                 self.say(f"\n  The dashboard stays up: {appliance.address.url}   Ctrl-C ends it.")
                 appliance.parts.wait()
             elif not observed:
                 raise CommandError("The demo did not go as it should.")
+
+    def run_show(self, address: Address) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # the parent ends everything
+            asyncio.run(self.show(address))
 
     async def show(self, address: Address) -> None:
         """Raises SystemExit if a step was not observed."""
@@ -39,13 +51,27 @@ class Command(BaseCommand):
         async with httpx.AsyncClient(base_url=f"{address.url}/api/v1/", headers=headers, timeout=30) as client:
             self.say(self.style.MIGRATE_HEADING("gpushare: containers share one GPU under quotas"))
             self.say(await where(client))
-            self.say(f"  Watch it: {address.url}  (sign in as 'admin', password: {address.token})\n")
-            if not await self.play(client):
+            if not settings.DEMO_EXIT:
+                self.say(
+                    f"  Watch it: {address.link}\n"
+                    "  (it signs you in as 'admin', once, within ten minutes; after that, the password is in "
+                    f"{settings.GPUSHARE_HOME / 'admin-token'})\n\n"
+                    f"  It begins when you are there, or in {PATIENCE} seconds."
+                )
+                await somebody_there(timezone.now())
+            observed = await self.play(client)
+            while not settings.DEMO_EXIT and sys.stdin.isatty():
+                self.say("\n  Enter plays it again. Ctrl-C ends it; until then the dashboard stays up.")
+                if not await key():
+                    break
+                observed = await self.play(client)
+            if not observed:
                 raise SystemExit(1)
 
     async def play(self, client: httpx.AsyncClient) -> bool:
         try:
-            await Story(client, await prepare(client), self.say).play()
+            pause = 0 if settings.DEMO_EXIT else settings.GPUSHARE_DEMO_PAUSE
+            await Story(client, await prepare(client), self.say, pause=pause).play()
         except NotObserved as error:
             self.stderr.write(self.style.ERROR(f"  Not observed: {error}"))
             return False
@@ -55,6 +81,28 @@ class Command(BaseCommand):
     def say(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+
+async def somebody_there(since: datetime) -> None:
+    """Returns when somebody has signed in, by the link or otherwise, and sees the page; or after PATIENCE."""
+    come = User.objects.filter(last_login__gte=since)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while not await come.aexists():  # noqa: ASYNC110 (another process writes it)
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(min(settings.GPUSHARE_DEMO_PAUSE, 2))
+
+
+async def key() -> bool:
+    """Waits for Enter; false if there will be none."""
+    pressed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin, pressed.set)
+    try:
+        await pressed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return bool(os.read(sys.stdin.fileno(), 4096))
 
 
 async def where(client: httpx.AsyncClient) -> str:

@@ -1,0 +1,84 @@
+"""The link that a start prints on a terminal, and the demo that waits for who opens it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.terminal import Terminal
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = pytest.mark.timeout(180)
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DEMO_"))}
+    ours = {"GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
+    return kept | ours | {"GPUSHARE_DEMO_PAUSE": "0.3", "GPUSHARE_LOG": "WARNING", "PYTHONUNBUFFERED": "1"}
+
+
+def started(home: Path, command: str) -> Terminal:
+    return Terminal([sys.executable, str(ROOT / "manage.py"), command], environment(home), columns=200)
+
+
+def link_in(shown: str) -> tuple[str, str]:
+    """The address and the key."""
+    found = re.search(r"(http://\S+/enter/)#([\w-]{43})", shown)
+    assert found, shown
+    return found[1], found[2]
+
+
+def opened(address: str, key: str) -> int:
+    """As a browser does it; the status of the last answer."""
+    with httpx.Client(timeout=30) as browser:
+        form = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', browser.get(address).text)
+        assert form
+        answer = browser.post(address, data={"csrfmiddlewaretoken": form[1], "key": key}, follow_redirects=True)
+        return answer.status_code
+
+
+def stop(terminal: Terminal) -> None:
+    terminal.type("\x03")
+    terminal.exit_code(40)
+
+
+def test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter(tmp_path: Path) -> None:
+    with started(tmp_path / "home", "demo") as it:
+        shown = it.until("It begins when you are there", within=60)
+        address, key = link_in(shown)
+        time.sleep(2)
+        assert "launched" not in it.seen.decode()
+        began = time.monotonic()
+        assert opened(address, key) == 200
+        it.until("A  holds its memory", within=60)
+        assert time.monotonic() - began < 25  # it has not waited for its 30 seconds
+        assert opened(address, key) == 403
+        it.until("Every step was observed", within=90)
+        it.until("Enter plays it again")
+        it.type("\r")
+        it.until("A  holds its memory", within=60)
+        it.until("Every step was observed", within=90)
+        stop(it)
+        assert "Traceback" not in it.seen.decode()
+
+
+def test_a_start_on_a_terminal_prints_a_link_and_elsewhere_none(tmp_path: Path) -> None:
+    with started(tmp_path / "home", "up") as it:
+        address, key = link_in(it.until("Ctrl-C stops it", within=60))
+        assert opened(address, key) == 200
+        stop(it)
+    command = [sys.executable, str(ROOT / "manage.py"), "up"]
+    with subprocess.Popen(command, env=environment(tmp_path / "other"), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.terminate()
+        assert process.wait(40) == 0
+    assert "Ctrl-C stops it" in lines[2]
+    assert "enter/" not in "".join(lines)
