@@ -14,6 +14,7 @@ from appliance.demo.image import build as demo_image
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import WORKLOAD, Appliance, until
 from tests.support.dockerd import IMAGE, Dockerd, dockerd
+from tests.support.running import runs
 from tests.support.terminal import Terminal
 
 __all__ = ["dockerd"]
@@ -110,46 +111,36 @@ def test_ctrl_c_without_a_terminal_ends_what_was_started(appliance: Appliance, s
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
-    until(lambda: not _sleeping("4321"))
-
-
-def _sleeping(seconds: str) -> bool:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes() == f"sleep\0{seconds}\0".encode():
-                return True
-        except OSError:
-            continue
-    return False
+    until(lambda: not runs("sleep", "4321"))
 
 
 def test_the_scheduler_is_killed_and_nothing_that_was_started_stays(appliance: Appliance) -> None:
     launched(appliance, "orphaned")
     with terminal(appliance, "-t", "orphaned", "sleep", "9876") as it:
-        until(lambda: _sleeping("9876"))
+        until(lambda: runs("sleep", "9876"))
         os.kill(appliance.parts()["scheduler"], signal.SIGKILL)
         assert it.exit_code() == 125
         assert "The scheduler went away" in it.seen.decode()
-    until(lambda: not _sleeping("9876"))
+    until(lambda: not runs("sleep", "9876"))
     until(lambda: appliance.named("orphaned")["state"] == "running")
 
 
 def test_the_web_process_is_killed_and_nothing_that_was_started_stays(appliance: Appliance) -> None:
     launched(appliance, "cut-off")
     with terminal(appliance, "-t", "cut-off", "sleep", "8765") as it:
-        until(lambda: _sleeping("8765"))
+        until(lambda: runs("sleep", "8765"))
         os.kill(appliance.parts()["web"], signal.SIGKILL)
         assert it.exit_code() == 125
-    until(lambda: not _sleeping("8765"))
+    until(lambda: not runs("sleep", "8765"))
 
 
 def test_a_kill_of_the_container_ends_it(appliance: Appliance) -> None:
     made = launched(appliance, "killed")
     with terminal(appliance, "-t", "killed", "sleep", "7654") as it:
-        until(lambda: _sleeping("7654"))
+        until(lambda: runs("sleep", "7654"))
         appliance.api("POST", f"containers/{made['id']}/kill/", {})
         it.exit_code()
-    assert not _sleeping("7654")
+    assert not runs("sleep", "7654")
     done = gpushare("exec", "killed", "true", environ=appliance.environ)
     assert (done.returncode, done.stderr) == (125, "gpushare: It has ended\n")
 

@@ -97,8 +97,10 @@ class Executed(Attached):
         return self._code
 
     async def close(self) -> None:
-        await super().close()
-        await asyncio.shield(self._end())
+        try:
+            await super().close()
+        finally:  # whoever closes it may be cancelled meanwhile
+            await asyncio.shield(self._end())
 
     async def _end(self) -> None:
         if not self._ended:

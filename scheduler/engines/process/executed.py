@@ -166,7 +166,12 @@ class Executed:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:  # whoever closes it may be cancelled meanwhile
+            self._hang_up()
+
+    def _hang_up(self) -> None:
         for transport in self._transports:
             transport.close()
         if self._writer and not self._writer.is_closing():

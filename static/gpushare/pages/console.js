@@ -1,6 +1,6 @@
 // A terminal: a container's own, or a shell that is opened in it.
 
-import { Terminal } from "../../vendor/xterm.js";
+import { Terminal } from "../../vendor/xterm-core.js";
 import { FitAddon } from "../../vendor/xterm-fit.js";
 import { showState } from "../parts/computing.js";
 import { t } from "../parts/format.js";

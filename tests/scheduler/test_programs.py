@@ -1,0 +1,106 @@
+"""One more program in a container, over the scheduler's socket: it waits for who looks, and ends with who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from scheduler.containers.consoles import Consoles
+from scheduler.engines.outfit import Outfit
+from scheduler.engines.process.engine import ProcessEngine
+from tests.engines.conftest import empty_shim
+from tests.engines.processes import a_launch
+from tests.support.eventually import eventually
+from tests.support.running import runs
+from web.console.frames import PAYLOAD_LIMIT, WINDOW, FrameKind, Line, dial
+from web.errors import Problem
+
+__all__ = ["empty_shim"]
+
+
+@pytest.fixture
+async def container(tmp_path: Path, empty_shim: Path) -> AsyncIterator[UUID]:
+    engine = ProcessEngine(tmp_path / "processes", Outfit(empty_shim))
+    await engine.start()
+    launch = a_launch(tmp_path, "sleep", "600")
+    sighting = await engine.launch(launch)
+    tenants = {launch.id: SimpleNamespace(finished=False, engine_id=sighting.engine_id)}
+    consoles = Consoles(engine, cast(Any, SimpleNamespace(tenants=tenants)), tmp_path)
+    await consoles.open()
+    yield UUID(launch.id)
+    await consoles.close()
+    await engine.kill(sighting.engine_id)
+    await engine.close()
+
+
+def asked(*command: str, **more: Any) -> dict[str, Any]:
+    return {"command": list(command), "interactive": True, "tty": False, "rows": 24, "columns": 80, **more}
+
+
+async def told(line: Line) -> list[tuple[FrameKind, bytes]]:
+    """All frames, with all output taken."""
+    frames = []
+    async with asyncio.timeout(30):
+        while frame := await line.read():
+            frames.append(frame)
+            if frame[0] in (FrameKind.OUTPUT, FrameKind.ERRORS):
+                await line.send(FrameKind.TAKEN, struct.pack("!I", len(frame[1])))
+            if frame[0] is FrameKind.END:
+                break
+    await line.close()
+    return frames
+
+
+async def test_output_errors_exit_code_and_the_end_come_in_this_order(container: UUID, tmp_path: Path) -> None:
+    line = await dial(tmp_path, container, asked("sh", "-c", "echo out; echo wrong >&2; exit 7"))
+    frames = await told(line)
+    assert sorted(frames[:-2]) == [(FrameKind.OUTPUT, b"out\n"), (FrameKind.ERRORS, b"wrong\n")]
+    assert frames[-2:] == [(FrameKind.EXIT, struct.pack("!i", 7)), (FrameKind.END, b"")]
+
+
+@pytest.mark.parametrize("tty", [True, False], ids=["terminal", "pipes"])
+async def test_who_takes_nothing_is_sent_no_more_than_the_window_and_others_are_not_held_up(
+    container: UUID, tmp_path: Path, tty: bool
+) -> None:
+    still = await dial(tmp_path, container, asked("yes", "stands-still", tty=tty))
+    seen = 0
+    with contextlib.suppress(TimeoutError):
+        while frame := await asyncio.wait_for(still.read(), 2):
+            seen += len(frame[1])
+    assert frame is not None  # it was not cut off
+    assert WINDOW <= seen < WINDOW + PAYLOAD_LIMIT
+    frames = await told(await dial(tmp_path, container, asked("echo", "meanwhile")))
+    assert frames[0] == (FrameKind.OUTPUT, b"meanwhile\n")
+    assert runs("yes", "stands-still")
+    await still.close()
+    await eventually(lambda: not runs("yes", "stands-still"), within=15)
+
+
+async def test_who_types_more_than_the_window_is_cut_off_and_the_program_ends(container: UUID, tmp_path: Path) -> None:
+    line = await dial(tmp_path, container, asked("sleep", "3211"))
+    await eventually(lambda: runs("sleep", "3211"))
+    for _ in range(100):
+        await line.send(FrameKind.INPUT, bytes(PAYLOAD_LIMIT))
+    while await line.read():
+        pass
+    await line.close()
+    await eventually(lambda: not runs("sleep", "3211"), within=15)
+
+
+async def test_what_cannot_be_started_is_refused_in_a_sentence(container: UUID, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="Cannot start it: /no/such: No such file or directory") as refused:
+        await dial(tmp_path, container, asked("/no/such"))
+    assert (refused.value.code, refused.value.status) == ("cannot_start", 400)
+
+
+async def test_in_a_container_that_is_not_there_nothing_is_started(container: UUID, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="It has ended"):
+        await dial(tmp_path, UUID(int=0), asked("true"))
