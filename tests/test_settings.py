@@ -46,6 +46,9 @@ def test_every_setting_is_documented():
         ("GPUSHARE_KEEP_SECONDS", "-1", "not a whole number of at least 0"),
         ("GPUSHARE_LOG", "loud", "GPUSHARE_LOG is 'loud'. It may be INFO, "),
         ("GPUSHARE_TLS", "yes", "GPUSHARE_TLS is 'yes'. It may be 0 or 1."),
+        ("GPUSHARE_TEMPERATURE", "85 0=hot", '"0=hot" is neither a number of at least 0 nor such as 0=80'),
+        ("GPUSHARE_ECC_ERRORS", "-1", '"-1" is neither a number'),
+        ("GPUSHARE_XID_MINUTES", "=5", '"=5" is neither a number'),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sentence: str, tmp_path: Path) -> None:
@@ -73,6 +76,11 @@ ELSEWHERE = {
     "GPUSHARE_KEEP_MINUTES": "GPUSHARE_RETENTION[60]",
     "GPUSHARE_PORTS": "'%s-%s' % settings.GPUSHARE_PORTS",
     "GPUSHARE_LOG_BYTES": "format_size(settings.GPUSHARE_LOG_BYTES).replace(' ', '')",
+    "GPUSHARE_DISK_FREE": "format_size(settings.GPUSHARE_DISK_FREE).replace(' ', '')",
+    "GPUSHARE_MEMORY_FREE": "format_size(settings.GPUSHARE_MEMORY_FREE).replace(' ', '')",
+    "GPUSHARE_TEMPERATURE": "'%g' % settings.GPUSHARE_TEMPERATURE.default",
+    "GPUSHARE_ECC_ERRORS": "'%g' % settings.GPUSHARE_ECC_ERRORS.default",
+    "GPUSHARE_XID_MINUTES": "'%g' % settings.GPUSHARE_XID_MINUTES.default",
 }
 IN_WORDS = {"GPUSHARE_HOME", "GPUSHARE_NODE", "GPUSHARE_DOCKER_HOST", "GPUSHARE_WEB_USER", "GPUSHARE_SECRET_KEY",
             "GPUSHARE_OLD_SECRET_KEYS", "DATABASE_URL", "REDIS_URL"}  # fmt: skip

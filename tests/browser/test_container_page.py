@@ -127,7 +127,9 @@ def test_a_change_of_state_renews_what_the_server_tells(evaluate, open_as):
     Container.objects.filter(pk=evaluate.pk).update(finished_at=rows.ago(0), exit_code=0, suspended_since=None)
     expect(page.locator("#events tr")).to_have_count(11)
     expect(page.locator("#events tr").first).to_contain_text("ended")
-    expect(page.locator(".facts")).to_contain_text(re.compile(r"ended \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, exit code 0"))
+    expect(page.locator(".facts")).to_contain_text(
+        re.compile(r"ended \d{4}-\d\d-\d\d \d\d:\d\d:\d\d after \d+ min \d+ s, exit code 0")
+    )
     first = page.locator(".life .stretch").nth(1)
     assert first.evaluate("part => part.style.width") not in ("", "0%")
 

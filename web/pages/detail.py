@@ -16,10 +16,12 @@ from web.history import samples
 from web.history.life import stretches
 from web.http import reading
 from web.models import AllocationEvent, Container, Node
+from web.pages import table
 from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES
 from web.people.roles import Deed, rights_of
+from web.spec import quotas
 from web.spec.asked import asked_for
 from web.times import seconds
 
@@ -46,7 +48,9 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "may_exec": steers and rights.may(Deed.EXEC),
         "may_read": steers,  # output and environment may hold secrets
         "settings": _settings(found, steers),
+        "quota": claims[0].quota if claims else found.gpu_memory or quotas.DEFAULT,
         "ended": seconds(found.finished_at),
+        "ran": table.ran(found),
         "created": seconds(found.created_at),
         "since": seconds(found.waiting_since),
     }

@@ -24,6 +24,7 @@ from web.sizes import format_size
 from web.spec import quotas
 
 RECENT = 8
+IMAGES = 100
 PATIENCE = 1.5  # seconds that a preview waits for the scheduler's forecast
 
 
@@ -57,7 +58,6 @@ def _start(request: HttpRequest) -> dict[str, Any]:
 def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None) -> HttpResponse:
     user = person(request)
     limits = allowances.limits_of(user)
-    known = Container.objects.order_by("image").values_list("image", flat=True).distinct()[:100]
     field = problem.field.split(".")[0] if problem else ""
     recent = _recent(request)
     what = values.get("image"), values.get("command")
@@ -67,7 +67,7 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "values": values,
         "problem": problem,
         "errors": {field: problem.message} if problem and field else {},
-        "images": sorted({*known} | {image for image in limits.images or () if "*" not in image}),
+        "images": _images(limits),
         "allowed": limits.images,
         "default_quota": quotas.DEFAULT,
         "gpus": Gpu.objects.filter(present=True),
@@ -75,6 +75,13 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "started_from": next((one for one in recent if (one.image, shlex.join(one.command)) == what), None),
     }
     return show(request, "launch.html", context, status=problem.status if problem else 200)
+
+
+def _images(limits: allowances.Allowed) -> list[str]:
+    """To choose from: those that somebody has run here, and those allowed by name; none that would be refused."""
+    ran = Container.objects.filter(started_at__isnull=False).order_by("image").values_list("image", flat=True)
+    known = {image for image in ran.distinct()[:IMAGES] if allowances.allows_image(limits, image)}
+    return sorted(known | {image for image in limits.images or () if "*" not in image})
 
 
 def _recent(request: HttpRequest) -> list[Container]:

@@ -119,6 +119,17 @@ def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
     return found.order_by(ordered(by, down=down), "-created_at")
 
 
+def ran(container: Container) -> float | None:
+    """Seconds, of one that has ended; None of one that never started."""
+    if container.finished_at is None or container.started_at is None:
+        return None
+    return (container.finished_at - container.started_at).total_seconds()
+
+
+def _is_past_the_shim(claim: Claim) -> bool:
+    return claim.unexplained > 0 or any(process.get("uncapped") for process in claim.processes)
+
+
 def _item(container: Container, rights: Rights) -> dict[str, Any]:
     claims = list(container.claims.all())
     return {
@@ -136,6 +147,9 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
         "load": load(container, claims),
         "suspended_since": seconds(container.waiting_since),
         "created_at": seconds(container.created_at),
+        "ended": container.finished_at is not None,
+        "ran": ran(container),
+        "past_shim": container.finished_at is None and any(map(_is_past_the_shim, claims)),
         "may_act": rights.steers(container),
     }
 

@@ -122,9 +122,13 @@ def quota_held(user: User, besides: Container | None = None) -> int:
     return promised + sum(quotas.asked(size) * count for size, count in asked)
 
 
+def allows_image(limits: Allowed, image: str) -> bool:
+    return limits.images is None or any(fnmatchcase(image, pattern) for pattern in limits.images)
+
+
 def require_image(limits: Allowed, image: str) -> None:
-    if limits.images is not None and not any(fnmatchcase(image, pattern) for pattern in limits.images):
-        raise _over("image", f"You may not launch {image}: only {', '.join(limits.images) or 'nothing'}.")
+    if not allows_image(limits, image):
+        raise _over("image", f"You may not launch {image}: only {', '.join(limits.images or ()) or 'nothing'}.")
 
 
 def require_launch(user: User, limits: Allowed, priority: int, quota: int, gpus: Iterable[str]) -> None:

@@ -24,7 +24,9 @@ function show(container) {
   showWaiting(container);
   if (container.finished_at) {
     const code = container.exit_code === null ? "" : t("exit_code", { code: container.exit_code });
-    put(field("ended"), t("ended_at", { time: stamp(container.finished_at), code }));
+    const took = container.started_at === null ? null : container.finished_at - container.started_at;
+    const ran = took === null ? "" : t("ran_for", { time: duration(took) });
+    put(field("ended"), t("ended_at", { time: stamp(container.finished_at), ran, code }));
   }
   for (const [uuid, claim] of Object.entries(container.gpus)) {
     const row = article.querySelector(`tr[data-gpu="${CSS.escape(uuid)}"]`);

@@ -100,7 +100,18 @@ async function forecast() {
   place.textContent = told.text ?? "";
   place.classList.toggle("error", Boolean(told.bad));
 }
-form.addEventListener("input", () => {
+/** What was wrong with a field was wrong with what stood there. */
+function forgetError(field) {
+  if (field.getAttribute("aria-invalid") !== "true") return;
+  field.removeAttribute("aria-invalid");
+  field.closest(".field")?.classList.remove("wrong");
+  const told = document.getElementById(field.getAttribute("aria-describedby"));
+  told.removeAttribute("role");
+  told.className = "hint";
+  told.textContent = told.dataset.hint;
+}
+form.addEventListener("input", ({ target }) => {
+  forgetError(target);
   preview();
   askLater();
 });

@@ -29,14 +29,14 @@ export function ask({ title, text, yes, danger = false, note = true }) {
 }
 
 export function toast(kind, message) {
-  toasts.append(
-    make(
-      "div",
-      { class: `toast ${kind}` },
-      make("p", {}, message),
-      make("button", { type: "button", class: "quiet icon", "data-close": true, "aria-label": t("close") }, "×"),
-    ),
+  const told = make(
+    "div",
+    { class: `toast ${kind}` },
+    make("p", {}, message),
+    make("button", { type: "button", class: "quiet icon", "data-close": true, "aria-label": t("close") }, "×"),
   );
+  toasts.append(told);
+  return told;
 }
 
 /** Posts one action on one container, "queue" or "gpus/…"; the server answers with a toast. */
@@ -115,11 +115,25 @@ async function many(button) {
     values.note = note;
   }
   button.disabled = true;
+  button.setAttribute("aria-busy", "true");
+  const sign = toast("note", t(`${action}_many_goes_on`, { count: ids.length })); // some take seconds
   await htmx
     .ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
     .catch(() => {});
+  sign.remove();
   button.disabled = false;
+  button.removeAttribute("aria-busy");
 }
+
+/** What was done to a container that has ended meanwhile cannot be undone any more. */
+function dropUndo() {
+  for (const button of toasts.querySelectorAll("[data-act][data-id]")) {
+    const { id } = button.dataset;
+    const container = live.state.containers[id];
+    if (id !== "queue" && !id.startsWith("gpus/") && (!container || container.finished_at !== null)) button.remove();
+  }
+}
+live.addEventListener("change", dropUndo);
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");

@@ -47,7 +47,7 @@ function showItem(element, { message, since }) {
   put(time, duration(now() - since));
 }
 
-const FEW = 6; // items while nobody asks for more
+const FEW = 3; // items while nobody asks for more
 const OF_ONE = 2; // and so many of one person
 let all = false;
 

@@ -1,12 +1,13 @@
 // The table of containers. The server decides what is listed, in which order and on which page; figures and states of
 // the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
 import { showState } from "./computing.js";
-import { size, t } from "./format.js";
+import { duration, size, t } from "./format.js";
 import { live } from "./live.js";
 import { load } from "./load.js";
 
 const rows = document.getElementById("rows");
 const filters = document.getElementById("filters");
+const PAST = new Set(["uncapped", "unexplained"]);
 const PATIENCE = 800; // at most about one reload a second, however many come and go
 
 if (rows) {
@@ -23,10 +24,25 @@ if (rows) {
     showState(row, field("state"), container);
     put(field("load"), load(container));
     field("suspended").dataset.since = container.suspended_since ?? "";
+    showAge(field("age"), container);
+    field("past").hidden = !pastTheShim().has(row.dataset.id);
     if (!Object.keys(container.gpus).length) return; // on no GPU yet, or no more: what the server wrote stands
     const [used, quota, peak] = ["used", "quota", "peak"].map((name) => total(container, name));
     put(field("figures"), `${size(used)} / ${size(quota)} / ${size(peak)}`);
     fill(field("meter"), used, quota, peak);
+  }
+
+  /** How long ago it was launched; of one that has ended, how long it ran. */
+  function showAge(age, { finished_at, started_at }) {
+    if (finished_at === null) return;
+    delete age.dataset.since;
+    put(age, started_at === null ? "–" : t("ran", { time: duration(finished_at - started_at) }));
+  }
+
+  /** Containers of which something holds memory that nobody has granted, or that the shim is not in. */
+  function pastTheShim() {
+    const items = Object.values(live.state.attention);
+    return new Set(items.filter(({ kind }) => PAST.has(kind)).map(({ container }) => container));
   }
 
   function fill(meter, used, quota, peak) {
@@ -60,7 +76,8 @@ if (rows) {
   }
 
   live.addEventListener("change", ({ detail: { changes, whole } }) => {
-    requestAnimationFrame(() => patchAll(whole ? null : (changes.containers ?? {})));
+    const all = whole || "attention" in changes;
+    requestAnimationFrame(() => patchAll(all ? null : (changes.containers ?? {})));
     const cameOrWent = Object.entries(changes.containers ?? {}).some(
       ([, change]) => change === null || "created_at" in change,
     );
@@ -129,8 +146,10 @@ if (rows) {
     const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
     if (step) row[step]?.querySelector(".name a").focus();
     else if (event.key === "x") row.querySelector('input[name="id"]')?.click();
-    else if (KEYS[event.key]) row.querySelector(`.act.${KEYS[event.key]}`)?.click();
-    else return;
+    else if (KEYS[event.key]) {
+      const button = row.querySelector(`.act.${KEYS[event.key]}`);
+      if (button?.checkVisibility({ visibilityProperty: true })) button.click(); // what is not offered is not done
+    } else return;
     event.preventDefault();
   });
 

@@ -26,7 +26,7 @@ export function awaited({ gpus }) {
 
 function who(container) {
   const indices = awaited(container).map(indexOf).filter(Number.isFinite);
-  return [container.owner, ...(indices.length ? [`GPU ${indices.join(", ")}`] : [])].join(" · ");
+  return [...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
 }
 
 /** `queue`: those to be shown; `whole`: all that wait, whose places are told. */
@@ -56,13 +56,14 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
       since.dataset.since = container.suspended_since;
       put(since, duration(now() - container.suspended_since));
       put(whose, who(container));
+      whose.title = container.owner;
       put(why, container.queue_reason);
+      why.title = container.queue_reason;
     },
   );
 }
 
-const FEW = 5; // of one GPU's; the queue's own page has them all
-const FEWER = 3; // where several GPUs have a queue
+const FEW = 3; // of each GPU; the queue's own page has them all
 
 /** The first few of each GPU, and how many more there are. */
 export function showShortQueue(place, allOfIt) {
@@ -72,7 +73,6 @@ export function showShortQueue(place, allOfIt) {
     const [gpu = ""] = awaited(each[1]);
     groups.set(gpu, [...(groups.get(gpu) ?? []), each]);
   }
-  const few = groups.size > 1 ? FEWER : FEW;
   keyed(
     place,
     [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)),
@@ -89,9 +89,9 @@ export function showShortQueue(place, allOfIt) {
       const [title, list, more] = element.children;
       const index = indexOf(gpu);
       put(title, t(Number.isFinite(index) ? "gpu_waits" : "others_wait", { index, count: queue.length }));
-      showWaiting(list, queue.slice(0, few), { whole });
-      more.hidden = queue.length <= few;
-      put(more.firstElementChild, t("and_more", { count: queue.length - few }));
+      showWaiting(list, queue.slice(0, FEW), { whole });
+      more.hidden = queue.length <= FEW;
+      put(more.firstElementChild, t("and_more", { count: queue.length - FEW }));
     },
   );
   return whole.length;

@@ -1,0 +1,163 @@
+"""What people stumbled over once: each is a sentence here."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+from playwright.sync_api import expect
+
+from tests.support import rows
+from tests.support.answers import answering, obey
+from tests.support.site import person
+from web.models import Claim, Command, Container, Shortage
+
+ENDED = {"exit_code": 0}
+
+
+def row(page, container: Container):
+    return page.locator(f'tr[data-id="{container.pk}"]')
+
+
+def test_a_row_says_that_something_of_its_container_is_uncapped(site, open_as, shot):
+    made = rows.container("sly", person("ann"), rows.gpu(), used=0.5)
+    fine = rows.container("fine", person("ann"), rows.gpu(), used=0.5)
+    Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 0, "real": 9, "uncapped": True}])
+    page = open_as("ann")
+    expect(row(page, made).get_by_text("uncapped")).to_be_visible()
+    expect(row(page, fine).get_by_text("uncapped")).to_be_hidden()
+    shot(page, "uncapped-row")
+    Claim.objects.filter(container=made).update(processes=[])
+    expect(row(page, made).get_by_text("uncapped")).to_be_hidden()
+    Claim.objects.filter(container=fine).update(unexplained=1 << 30)
+    expect(row(page, fine).get_by_text("uncapped")).to_be_visible()
+
+
+def test_the_key_for_a_kill_offers_nothing_on_a_row_that_has_ended(site, open_as):
+    made = rows.container("done", person("ann"), rows.gpu(), finished_at=rows.ago(5), **ENDED)
+    lives = rows.container("lives", person("ann"), rows.gpu())
+    page = open_as("ann")
+    row(page, made).locator(".name a").focus()
+    for key in "kpr":
+        page.keyboard.press(key)
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    row(page, lives).locator(".name a").focus()
+    page.keyboard.press("k")
+    expect(page.get_by_role("dialog")).to_contain_text("Kill lives?")
+    assert not Command.objects.exists()
+
+
+def test_the_undo_of_a_pause_goes_with_its_container(site, open_as):
+    card = rows.gpu()
+    made, other = (rows.container(name, person("ann"), card) for name in ("train", "other"))
+    page = open_as("ann")
+    # Good news leaves after 8 seconds: not here.
+    page.add_init_script("const real = setTimeout; window.setTimeout = (f, ms) => (ms === 8000 ? 0 : real(f, ms));")
+    page.reload()
+    undo = page.get_by_role("button", name="Undo")
+    with answering(obey):
+        for each in (made, other):
+            row(page, each).get_by_role("button", name="Pause").click()
+            expect(page.locator(".toast.good").last).to_contain_text(f"{each.name}: pause done.")
+        expect(undo).to_have_count(2)
+        row(page, made).get_by_role("button", name="Kill").click()
+        page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+        expect(row(page, made)).to_have_attribute("data-state", "killed")
+        expect(undo).to_have_count(1)
+    expect(page.locator(".toast", has=undo)).to_contain_text("other: pause done.")
+
+
+def test_what_was_wrong_with_a_name_goes_when_it_is_another(site, open_as):
+    rows.gpu()
+    page = open_as("ann", "/launch/", role="user")
+    name, told = page.get_by_label("Name", exact=True), page.locator("#h-name")
+    page.get_by_label("Image").fill("local")
+    name.fill("two words")
+    before = told.inner_text()
+    page.get_by_role("button", name="Launch", exact=True).click()
+    expect(told).to_have_attribute("role", "alert")
+    expect(told).not_to_have_text(before)
+    name.press_sequentially("x")
+    expect(told).to_have_text(before)
+    expect(name).not_to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".field.wrong")).to_have_count(0)
+
+
+def test_a_quota_from_the_images_label_stands_in_its_field(site, open_as):
+    made = rows.container("labelled", person("ann"), rows.gpu(), quota=2)
+    Container.objects.filter(pk=made.pk).update(gpu_memory=None)
+    page = open_as("ann", f"/containers/{made.pk}/")
+    expect(page.get_by_label("Quota")).to_have_attribute("placeholder", "2 GiB")
+
+
+def test_images_that_were_refused_are_not_suggested(site, open_as):
+    ann, card = person("ann"), rows.gpu()
+    rows.container("ran", ann, card, image="good/one", finished_at=rows.ago(50), **ENDED)
+    rows.container("typo", ann, card, image="god/one", started_at=None, finished_at=rows.ago(50),
+                   removed_at=rows.ago(50), reason="There is no such image.")  # fmt: skip
+    page = open_as("ann", "/launch/")
+    assert page.locator("#images option").evaluate_all("all => all.map(one => one.value)") == ["good/one"]
+
+
+def test_an_ended_container_tells_how_long_it_ran_and_grows_no_older(site, open_as, shot):
+    ann, card = person("ann"), rows.gpu()
+    lives = rows.container("lives", ann, card, started_at=rows.ago(100))
+    start = rows.ago(100)
+    done = rows.container("done", ann, card, started_at=start, finished_at=start + timedelta(seconds=75.2), **ENDED)
+    Container.objects.update(created_at=rows.ago(110))
+    page = open_as("ann")
+    expect(row(page, done).locator(".age")).to_have_text("ran 1 min 15 s")
+    expect(row(page, lives).locator(".age")).to_contain_text("1 min")
+    Container.objects.filter(pk=lives.pk).update(finished_at=F("started_at") + timedelta(seconds=90), **ENDED)
+    expect(row(page, lives).locator(".age")).to_have_text("ran 1 min 30 s")
+    shot(page, "ended-rows")
+    page.goto(f"/containers/{done.pk}/")
+    expect(page.locator('[data-field="ended"]')).to_contain_text("after 1 min 15 s, exit code 0")
+
+
+def test_killing_many_gives_a_sign_at_once(site, open_as):
+    ann, card = person("ann"), rows.gpu()
+    for number in range(38):
+        rows.container(f"train-{number}", ann, card, quota=0.1)
+    page = open_as("ann")
+    go_on = threading.Event()
+
+    def slowly(command: Command) -> str:
+        go_on.wait(20)
+        return obey(command)
+
+    with answering(slowly):
+        page.locator("#pick-all").check()
+        page.locator('[data-bulk="kill"]').click()
+        page.get_by_role("dialog").get_by_role("button", name="Kill 38").click()
+        expect(page.locator(".toast")).to_contain_text("Killing 38 containers", timeout=1000)
+        expect(page.locator('[data-bulk="kill"]')).to_have_attribute("aria-busy", "true")
+        go_on.set()
+        expect(page.locator(".toast.good")).to_contain_text("38 done.", timeout=30_000)
+    expect(page.get_by_text("Killing 38 containers")).to_have_count(0)
+
+
+@pytest.mark.parametrize("size", ["wide", "phone"])
+def test_a_long_reason_to_wait_leaves_the_buttons_of_a_containers_page_on_one_line(site, open_as, shot, size):
+    reason = (
+        "It starts once its whole quota of 40 GiB is free; 0 bytes are free. It asks for 66 MiB first. Goes on when "
+    )
+    made = rows.container(
+        "waits",
+        person("ann"),
+        rows.gpu(),
+        on_shortage=Shortage.WAIT,
+        suspended_since=rows.ago(75),
+        queue_position=31,
+        queue_reason=f"{reason}{'a-very-long-name-of-a-training, ' * 4}x have ended.",
+    )
+    page = open_as("ann", f"/containers/{made.pk}/", size=size)
+    expect(page.locator('[data-field="waiting"]')).to_contain_text("number 31 in the queue for 1 min")
+    shot(page, f"waiting-{size}", whole=False)
+    if size == "wide":
+        tops = page.locator(".title .act:visible, .title a.button").evaluate_all("all => all.map(b => b.offsetTop)")
+        assert len(tops) > 2
+        assert len(set(tops)) == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
