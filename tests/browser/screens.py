@@ -56,6 +56,8 @@ def main(folder: Path, wanted: list[str]) -> int:
                     page.set_viewport_size({"width": width, "height": 900})
                     page.goto(address)
                     page.wait_for_load_state("load")
+                    if page.locator("#connection").count():
+                        page.locator('#connection[data-state="live"]').wait_for()
                     page.wait_for_timeout(700)  # charts are drawn
                     page.screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=True)
                     more = page.evaluate("document.documentElement.scrollWidth - innerWidth")

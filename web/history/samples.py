@@ -100,13 +100,18 @@ def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict
 
 
 def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int, float]]:
-    """(container, second, bytes) at each of these times; after the last whole minute, at the first look of each step.
+    """(container, second, bytes) at each of these times; after the last whole minute, at the first look of each step,
+    and before the first minute that is kept by the means of hours.
 
     Ids and times come as the database has them: 60,000 of each are not worth an object.
     """
     of_card = UsageSample.objects.filter(gpu=gpu).order_by().annotate(second=Epoch("at"))
     samples = of_card.filter(container__isnull=False).annotate(key=Cast("container_id", CharField()))
     points = [datetime.fromtimestamp(time, UTC) for time in times]
+    kept = of_card.filter(span=Span.MINUTE).aggregate(first=Min("at"))["first"]
+    if kept is None or points[0] < kept:
+        before = [time for time, point in zip(times, points, strict=True) if kept is None or point < kept]
+        yield from _hours(samples, before)
     minutes = samples.filter(span=Span.MINUTE, at__in=points)
     yield from minutes.values_list("key", "second", "used").iterator(chunk_size=10_000)
     last = of_card.filter(span=Span.MINUTE, at__gte=points[0]).aggregate(last=Max("at"))["last"]
@@ -115,6 +120,16 @@ def _at_points(gpu: Gpu, times: list[int], step: int) -> Iterator[tuple[str, int
         newer = of_card.filter(span=Span.SECOND, at__gte=later).values(bucket=F("second") / step)
         looks = [row["first"] for row in newer.annotate(first=Min("at"))]
         yield from samples.filter(span=Span.SECOND, at__in=looks).values_list("key", "second", "used")
+
+
+def _hours(samples: QuerySet[Any], times: list[int]) -> Iterator[tuple[str, int, float]]:
+    """What was held over the hour of each of these times."""
+    of_hour: dict[int, list[int]] = defaultdict(list)
+    for time in times:
+        of_hour[time // HOUR * HOUR].append(time)
+    hours = [datetime.fromtimestamp(hour, UTC) for hour in of_hour]
+    for key, second, used in samples.filter(span=Span.HOUR, at__in=hours).values_list("key", "second", "used"):
+        yield from ((key, time, used) for time in of_hour[second])
 
 
 def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What was: the replay of a day, and who held what at one moment of it."""
+"""What was: the replay of a day or of any other length of time, and who held what at one moment of it."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -13,30 +13,58 @@ from django.views.decorators.http import require_GET
 
 from web.errors import invalid
 from web.history import samples
+from web.history.marks import marks
 from web.models import Gpu
 from web.pages.frame import show
 from web.spec import periods
+
+LENGTHS = {"168": "7 days", "24": "24 hours", "6": "6 hours", "1": "1 hour"}
+DAY = "24"
 
 
 @login_required
 @require_GET
 def replay(request: HttpRequest) -> HttpResponse:
+    """?until= (seconds since the epoch; now if it is left out) and ?hours=, one of LENGTHS. Nonsense shows a day."""
     gpus = Gpu.objects.all()
     chosen = gpus.filter(uuid=request.GET.get("gpu", "")).first() or gpus.first()
-    return show(request, "history.html", {"gpus": gpus, "chosen": chosen})
+    hours = request.GET.get("hours", DAY)
+    hours = hours if hours in LENGTHS else DAY
+    now = timezone.now()
+    try:
+        until = min(_time(request.GET.get("until")), now)
+    except ValueError:
+        until = now
+    length = timedelta(hours=int(hours))
+    context = {
+        "gpus": gpus,
+        "chosen": chosen,
+        "hours": hours,
+        "lengths": LENGTHS.items(),
+        "length": LENGTHS[hours],
+        "is_now": until >= now,
+        "start": until - length,
+        "until": until,
+        "earlier": int((until - length).timestamp()),
+        "later": int((until + length).timestamp()),
+    }
+    return show(request, "history.html", context)
 
 
 @gzip_page
 @login_required
 @require_GET
 def day(request: HttpRequest, uuid: str) -> JsonResponse:
-    """24 hours up to ?until= (seconds since the epoch; now if it is left out)."""
+    """24 hours, or ?hours=, up to ?until= (seconds since the epoch; now if left out), and what is marked in them."""
     gpu = get_object_or_404(Gpu, uuid=uuid)
     try:
         until = _time(request.GET.get("until"))
     except ValueError as error:
         return _refused(error, "until")
-    return JsonResponse(samples.holders(gpu, until - samples.DAY_LONG, until))
+    if (hours := request.GET.get("hours", DAY)) not in LENGTHS:
+        return _refused(ValueError(f"This has to be one of {', '.join(LENGTHS)}."), "hours")
+    start = until - timedelta(hours=int(hours))
+    return JsonResponse(samples.holders(gpu, start, until) | {"marks": marks(gpu, start, until)})
 
 
 @login_required

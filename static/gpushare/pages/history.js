@@ -1,13 +1,36 @@
-// The replay: a day of one GPU, stacked by container, and a slider through it.
-import { chart, colour, sizeAxis, stacked, timeAxis } from "../parts/charts.js";
+// The replay: a day or another length of time of one GPU, stacked by container, and a slider through it.
+import { chart, colour, patterned, sizeAxis, stacked, timeAxis } from "../parts/charts.js";
 import { showBand } from "../parts/computing.js";
 import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
+import { showMarks } from "../parts/marks.js";
 import { pageOf } from "../parts/waiting.js";
 
 const THUMB = 16; // pixels; style/page.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
-document.getElementById("gpu")?.addEventListener("change", (event) => event.target.form.submit());
+const period = document.getElementById("period");
+for (const name of ["gpu", "hours"]) period.elements[name]?.addEventListener("change", () => period.submit());
+
+/** A day is one where the reader is: from midnight to midnight. */
+const dayOf = document.getElementById("day-of");
+dayOf.addEventListener("change", () => {
+  if (!dayOf.value) return;
+  const [year, month, day] = dayOf.value.split("-").map(Number);
+  period.elements.until.value = String(new Date(year, month - 1, day + 1).getTime() / 1000);
+  period.elements.hours.value = "24";
+  period.submit();
+});
+
+/** Shows the next shorter (1) or longer (-1) time, with `at` (seconds) in its middle. */
+function zoom(step, at) {
+  const { hours, until } = period.elements;
+  const wanted = hours.options[hours.selectedIndex + step];
+  if (!wanted) return;
+  const end = at + Number(wanted.value) * 1800;
+  until.value = end < Date.now() / 1000 ? String(Math.round(end)) : "";
+  hours.value = wanted.value;
+  period.submit();
+}
 
 async function begin() {
   const day = await (await fetch(replay.dataset.day)).json();
@@ -16,7 +39,10 @@ async function begin() {
   const layers = [...sums].reverse(); // drawn from the highest sum down, so that each covers what lies beneath it
   const edge = layers.length > 40 ? 0 : 0.5; // many thin layers would be all edges
   const marks = day.containers.map(({ colour: number }) => mark(number)).reverse();
+  const [first, last] = [day.times[0], day.times.at(-1)];
+  dayOf.value = new Date((last - 1 - new Date(last * 1000).getTimezoneOffset() * 60) * 1000).toISOString().slice(0, 10);
   const slider = document.getElementById("slider");
+  const waits = document.getElementById("waits");
   slider.max = String(day.times.length - 1);
   slider.value = slider.max;
   let cursor = day.times.length - 1;
@@ -32,7 +58,7 @@ async function begin() {
       series: [
         {},
         ...layers.map((_, index) => ({
-          fill: shades[marks[index]],
+          fill: patterned(shades[marks[index] % 10], Math.floor(marks[index] / 10)),
           stroke: panel,
           width: edge,
           points: { show: false },
@@ -45,6 +71,8 @@ async function begin() {
             // The slider's thumb stands under the line that it moves.
             slider.style.marginLeft = `${bbox.left / devicePixelRatio - THUMB / 2}px`;
             slider.style.width = `${bbox.width / devicePixelRatio + THUMB}px`;
+            waits.style.marginLeft = `${bbox.left / devicePixelRatio}px`;
+            waits.style.width = `${bbox.width / devicePixelRatio}px`;
           },
         ],
       },
@@ -60,6 +88,8 @@ async function begin() {
       document.getElementById("at"),
       time.toLocaleString([], {
         weekday: "short",
+        day: "numeric",
+        month: "short",
         hour: "2-digit",
         minute: "2-digit",
         ...(exact && { second: "2-digit" }),
@@ -102,21 +132,15 @@ async function begin() {
           make("span", { class: `mark ${id === "free" ? "free" : ""}` }),
           id === "free" ? make("span") : make("a", { href: pageOf(id) }),
           make("span", { class: "faint" }),
+          make("span", { class: "faint aside" }),
         ),
       (item, c) => {
         if (c.id !== "free") item.firstElementChild.dataset.mark = mark(c.colour);
         item.firstElementChild.classList.toggle("swapped", Boolean(c.swapped) && !c.used);
         put(item.children[1], c.name);
-        put(
-          item.children[2],
-          [
-            c.swapped && !c.used ? t("swapped", { size: size(c.swapped) }) : size(c.used),
-            c.owner,
-            c.suspended ? t("state_suspended").toLowerCase() : "",
-          ]
-            .filter(Boolean)
-            .join(" · "),
-        );
+        if (c.id !== "free") item.children[1].title = c.name;
+        put(item.children[2], c.swapped && !c.used ? t("swapped", { size: size(c.swapped) }) : size(c.used));
+        put(item.children[3], aside(c).filter(Boolean).join(" · "));
       },
     );
     line.style.left = `${(100 * index) / Math.max(1, day.times.length - 1)}%`;
@@ -131,7 +155,7 @@ async function begin() {
       // the day is coarse; at rest, the very second is asked for
       const number = ++asked;
       const address = new URL(replay.dataset.moment, location.href);
-      if (index < day.times.length - 1) address.searchParams.set("at", day.times[index]); // the last point is now
+      if (index < day.times.length - 1 || !("now" in replay.dataset)) address.searchParams.set("at", day.times[index]); // the last point is now
       const exact = await (await fetch(address)).json();
       if (number === asked && cursor === index && exact.containers.length) show(index, exact);
     }, 200);
@@ -152,7 +176,29 @@ async function begin() {
     asked += 1;
     move(Number(slider.value));
   }
+  slider.addEventListener("keydown", (event) => {
+    const step = { "+": 1, "=": 1, "-": -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    zoom(step, day.times[cursor]);
+  });
+  showMarks(day.marks, { first, last, over: plot.plot.over, waits }, (at) => {
+    const index = Math.round(((at - first) / (last - first)) * (day.times.length - 1));
+    slider.value = String(Math.min(day.times.length - 1, Math.max(0, index)));
+    asked += 1;
+    move(Number(slider.value));
+    slider.focus();
+  });
   show(cursor);
   replay.dataset.ready = "true";
 }
+/** What else is known of a container at that time. */
+const aside = (c) => [
+  c.owner,
+  c.suspended ? t("state_suspended").toLowerCase() : "",
+  typeof c.had === "number" ? t("then_gpu", { part: Math.round(100 * c.had) }) : "",
+  typeof c.cpus === "number" ? t("then_cpus", { cpus: c.cpus.toFixed(1) }) : "",
+  typeof c.memory === "number" ? t("then_memory", { memory: size(c.memory) }) : "",
+];
+
 if (replay) begin();

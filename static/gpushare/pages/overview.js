@@ -38,7 +38,7 @@ function newCard(uuid) {
     make("div", { class: "bar", role: "img" }),
     make("div", { class: "band", role: "img", hidden: true }),
     make("ul", { class: "legend" }),
-    make("div", { class: "chart", role: "img" }),
+    make("div", { class: "chart", role: "img", "aria-label": t("last_hour") }),
     make(
       "p",
       { class: "legend chart-legend" },

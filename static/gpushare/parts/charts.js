@@ -107,6 +107,24 @@ function sizeTicks(whole, most) {
   return [...ticks, whole];
 }
 
+const WEAVES = [null, [1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]]; // upright, dots, lying: two cells by two, cut out or not
+
+/** A colour, or from 1 on the same with a pattern over it, as style/base.css has them: a fill for a canvas. */
+export function patterned(shade, pattern) {
+  const weave = WEAVES[pattern];
+  if (!weave) return shade;
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const context = tile.getContext("2d");
+  context.fillStyle = shade;
+  context.fillRect(0, 0, 6, 6);
+  context.fillStyle = colour("--panel", 0.65);
+  weave.forEach((cut, cell) => {
+    if (cut) context.fillRect(3 * (cell % 2), 3 * Math.floor(cell / 2), 3, 3);
+  });
+  return context.createPattern(tile, "repeat");
+}
+
 /** Puts columns on top of each other: what uPlot draws from the top one down, so that each covers those beneath. */
 export function stacked(columns) {
   const sums = columns[0] ? columns[0].map(() => 0) : [];

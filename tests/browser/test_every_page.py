@@ -1,0 +1,41 @@
+"""Every page that web/urls.py has, and the API's own: what axe says of it, in both themes, wide and narrow."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.browser import every, scenes
+from tests.browser.conftest import SIZES
+from tests.support.site import person
+
+# Of Swagger UI, which is not ours: its headings skip levels where an operation is shut.
+NOT_OURS = {"schema-docs": {"heading-order"}}
+
+
+@pytest.mark.parametrize("name", every.names())
+def test_axe_finds_nothing_on_it(site, open_as, name):
+    card, made = scenes.a_busy_card()
+    scenes.an_hour_of(card)
+    scenes.a_life(made["c"], card)
+    scenes.a_day(card, [person("ann"), person(scenes.OWNERS[1])], 9)
+    page = open_as("" if name == "login" else "boss", "/login/" if name == "login" else "/nowhere/", role="admin")
+    where = every.address(name, made["c"], card)
+    if not every.is_page(page.request, where):
+        assert name not in every.NAMED, f"{where} is a page"
+        return
+    page.goto(where)
+    page.wait_for_load_state("networkidle") if name in every.MORE else page.wait_for_load_state("load")
+    for size, viewport in SIZES.items():
+        page.set_viewport_size(viewport)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert too_wide <= 0, f"{name} at {size} is {too_wide} pixels too wide"
+            found = [
+                f"{one['id']} ({one['impact']}): {one['help']}\n  " + "\n  ".join(node["html"] for node in one["nodes"])
+                for one in Axe().run(page).response["violations"]
+                if one["id"] not in NOT_OURS.get(name, ())
+            ]
+            assert not found, f"{name}, {size}, {theme}\n" + "\n".join(found)
