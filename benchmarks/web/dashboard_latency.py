@@ -4,7 +4,8 @@ A whole appliance (real scheduler, one real process, a simulated card) whose dat
 change each second, as samples make them. One of the 50 watchers is Chromium with the real page; 49 are WebSocket
 clients that read everything, since 50 Chromiums measure the machine and not the dashboard. The real container is
 paused and resumed again and again; from the time that the scheduler stamped on the change to the frame after the row
-has changed on the page is what is told. Then nothing changes, and the page's own CPU is told.
+has changed on the page is what is told; and the same of a program that takes and frees memory inside its lease, which
+sends no message, from its own clock. Then nothing changes, and the page's own CPU is told.
 
     python -m benchmarks.web.dashboard_latency [--changes 60] [--watchers 49] [--containers 200]
 """
@@ -44,6 +45,33 @@ WATCH = """id => {
     state = now;
     requestAnimationFrame(() => setTimeout(() => window.seen.push([now, Date.now() / 1000]))); // after that frame
   }).observe(document.getElementById("rows"), { subtree: true, childList: true, attributes: true });
+}"""
+
+# Takes and frees what fits in its lease, and says when it has.
+BREATHE = """
+import ctypes, time
+cuda, context, address, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int()
+cuda.cuInit(0)
+cuda.cuDeviceGet(ctypes.byref(device), 0)
+cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+while True:
+    cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(8 << 20))
+    print(time.time(), flush=True)
+    time.sleep(1.37)
+    cuda.cuMemFree_v2(ctypes.c_uint64(address.value))
+    print(time.time(), flush=True)
+    time.sleep(1.37)
+"""
+WATCH_FIGURES = """id => {
+  window.figures = [];
+  const row = () => document.querySelector(`tr[data-id="${id}"] [data-field="figures"]`);
+  let text = row().textContent;
+  new MutationObserver(() => {
+    const now = row()?.textContent;
+    if (!now || now === text) return;
+    text = now;
+    requestAnimationFrame(() => setTimeout(() => window.figures.push(Date.now() / 1000)));
+  }).observe(document.getElementById("rows"), { subtree: true, childList: true, characterData: true });
 }"""
 
 
@@ -130,6 +158,17 @@ def changes(appliance: Appliance, page: Page, container: str, count: int) -> lis
     return [after - before for before, after in zip(stamps, seen, strict=True)]
 
 
+def uses(appliance: Appliance, page: Page, container: str, count: int) -> list[float]:
+    """Seconds from a change of use inside a lease to the frame after, for each of so many."""
+    log = appliance.home / "logs" / f"{container}.log"
+    page.evaluate(WATCH_FIGURES, container)
+    begun = time.time()
+    page.wait_for_function("count => window.figures.length >= count", arg=count + 1, timeout=1000 * (20 + 3 * count))
+    told = [float(line) for line in log.read_text().split() if float(line) > begun]
+    seen = page.evaluate("window.figures")
+    return [min(at for at in seen if at > before) - before for before in told[:count]]
+
+
 def idle_cpu(page: Page, seconds: float = 10.0) -> float:
     """The page's main thread, as a part of one core, while nothing changes."""
     session = page.context.new_cdp_session(page)
@@ -157,6 +196,7 @@ def main() -> int:
         fill(home, given.containers - 1)
         stack.callback(empty, home)
         container = appliance.launch("sleep", "3600", name="measured")["id"]
+        breathing = appliance.launch(sys.executable, "-c", BREATHE, name="breathing")["id"]
         session = sign_in(appliance)
         stop, calm = threading.Event(), threading.Event()
         stack.callback(stop.set)
@@ -169,17 +209,21 @@ def main() -> int:
         page = open_page(stack, appliance, session)
         time.sleep(2)
         took = sorted(changes(appliance, page, container, given.changes))
+        used = sorted(uses(appliance, page, breathing, given.changes // 2))
+        appliance.api("POST", f"containers/{breathing}/kill/", {})
         calm.set()
         stirring.join()
         time.sleep(3)
         cpu = idle_cpu(page)
         stop.set()
-    p95 = took[int(0.95 * len(took))]
+    p95, used95 = took[int(0.95 * len(took))], used[int(0.95 * len(used))]
     print(f"{given.containers} containers, {given.watchers} WebSocket clients and 1 Chromium, {len(took)} changes, "
           f"load {os.getloadavg()[0]:.1f}:")  # fmt: skip
     print(f"change in the scheduler → pixels: median {statistics.median(took) * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms")
+    print(f"use inside a lease → pixels: median {statistics.median(used) * 1000:.0f} ms, "
+          f"p95 {used95 * 1000:.0f} ms")  # fmt: skip
     print(f"the page's own CPU while nothing changes: {cpu * 100:.1f} % of one core")
-    return 0 if p95 <= 0.3 and cpu <= 0.02 else 1
+    return 0 if max(p95, used95) <= 0.3 and cpu <= 0.02 else 1
 
 
 if __name__ == "__main__":

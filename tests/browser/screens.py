@@ -58,6 +58,8 @@ def main(folder: Path, wanted: list[str]) -> int:
                     page.wait_for_load_state("load")
                     if page.locator("#connection").count():
                         page.locator('#connection[data-state="live"]').wait_for()
+                    if name == "schema-docs":
+                        page.locator(".opblock").first.wait_for()
                     page.wait_for_timeout(700)  # charts are drawn
                     page.screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=True)
                     more = page.evaluate("document.documentElement.scrollWidth - innerWidth")
