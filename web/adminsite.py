@@ -23,6 +23,8 @@ from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
+from web.errors import Problem
+
 _by: ContextVar[str | None] = ContextVar("gpushare_admin", default=None)
 
 SECRET = {"password", "digest"}  # that they changed is told, not to what
@@ -44,10 +46,18 @@ class Site(AdminSite):
 
         @wraps(inner)
         def watched(request: HttpRequest, *arguments: Any, **words: Any) -> HttpResponseBase:
+            from web.people.accounts import administered
+
+            changes = request.method == "POST" and self.has_permission(request)
             with _changing(request.user.get_username()):
                 try:
-                    with atomic() if request.GET else nullcontext():  # what PostgreSQL refuses ends a transaction
+                    # What PostgreSQL refuses ends a transaction.
+                    with administered() if changes else atomic() if request.GET else nullcontext():
                         return inner(request, *arguments, **words)  # type: ignore[no-any-return]
+                except Problem as problem:
+                    list(messages.get_messages(request))  # what is undone was not done
+                    messages.error(request, problem.message)
+                    return redirect(request.path)
                 except (ValueError, OverflowError, DataError) as error:
                     # Django takes any number for a year, and finds out in the database's language that there is none.
                     if request.method != "GET" or not request.GET:

@@ -6,6 +6,7 @@ class WebConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from web.people import signin
+        from web.people import accounts, signin
 
         signin.connect()
+        accounts.connect()

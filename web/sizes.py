@@ -62,3 +62,9 @@ def format_size(size: int) -> str:
 def tenths(value: float) -> str:
     """With one decimal, halves up, as JavaScript's toFixed(1) has it."""
     return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))
+
+
+def exact_size(size: int) -> str:
+    """For a field that is filled in: as people write it, if that says it exactly; else in bytes."""
+    short = format_size(size).replace(" ", "").replace("bytes", "")
+    return short if parse_size(short) == size else str(size)

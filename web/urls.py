@@ -6,7 +6,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from web.pages import actions, deciding, detail, enter, fair, launch, overview, past, queue, reporting
-from web.pages.people import me
+from web.pages.people import log, me, people
 from web.people.signin import SignInForm
 
 urlpatterns = [
@@ -29,6 +29,11 @@ urlpatterns = [
     path("me/tokens/", me.make_token, name="make_token"),
     path("me/tokens/<int:pk>/end/", me.end_token, name="end_token"),
     path("me/password/", me.password, name="my_password"),
+    path("people/", people.people, name="people"),
+    path("people/<str:username>/", people.one, name="person"),
+    path("groups/<str:name>/", people.group, name="group"),
+    path("audit/", log.page, name="audit"),
+    path("audit/verify/", log.verify, name="audit_verify"),
     path("launch/", launch.launch, name="launch"),
     path("launch/suggestion/", launch.suggestion, name="launch_suggestion"),
     path("launch/forecast/", launch.forecast, name="launch_forecast"),

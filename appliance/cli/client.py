@@ -93,6 +93,23 @@ class Client:
         """Admins: who is served first from now on."""
         return self._settled(self._ask("PUT", "policy/", json={"policy": name}))
 
+    def send(self, method: str, path: str | tuple[str, ...], body: Json | None = None) -> Any:
+        """A change that is done when it is answered. A path in words, which may hold anything, or one as it is."""
+        where = path if isinstance(path, str) else _path(path)
+        return self._about(method, where, **({} if body is None else {"json": body}))
+
+    def fetch_one(self, *words: str) -> Json:
+        found: Json = self._about("GET", _path(words))
+        return found
+
+    def _about(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            return self._ask(method, path, **options)
+        except Problem as problem:
+            if problem.field in ("username", "name"):
+                problem.field = ""  # it is an argument here, and no option
+            raise
+
     def remove(self, container: Json) -> Json:
         return self._settled(self._ask("DELETE", f"containers/{container['id']}/"))
 
@@ -211,6 +228,10 @@ class Client:
         if sent := answer.headers.get("date"):
             apart = parsedate_to_datetime(sent) - datetime.now(UTC)
             self.skew = apart if abs(apart) > timedelta(seconds=2) else timedelta()
+
+
+def _path(words: tuple[str, ...]) -> str:
+    return "".join(f"{quote(word, safe='')}/" for word in words)
 
 
 def _lost(url: str, error: Exception) -> Problem:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from appliance import VERSION
-from appliance.cli import actions, launch, output, reports, views
+from appliance.cli import actions, launch, managing, output, reports, views
 from appliance.cli.errors import REFUSED, Problem
 
 app = typer.Typer(
@@ -47,6 +47,9 @@ for command in (
     views.gpus,
     views.top,
     reports.report,
+    managing.people,
+    managing.groups,
+    managing.allowances,
     actions.doctor,
 ):
     app.command({"change": "set"}.get(command.__name__))(command)

@@ -133,7 +133,10 @@ class CardHelper:
         return await self._call("unlock", pid, within)
 
     async def close(self) -> None:
-        """Ends the idle workers. A call under way is brought to its end by its worker, which ends then. No more begin."""
+        """Ends the idle workers. A call under way is brought to its end by its worker, which ends then.
+
+        No more begin.
+        """
         self._closed = True
         idle, self._idle = self._idle, []
         for worker in idle:

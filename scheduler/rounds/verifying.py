@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.store import Store
-from web.audit import checking
+from web.audit import verified
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class Verifying:
         await asyncio.sleep(min(NOT_AT_ONCE, period))
         while True:
             try:
-                last = await self._store.ask(checking.last)
-                age = (timezone.now() - last.at).total_seconds() if last else period
+                last = await self._store.ask(verified.last)
+                age = (timezone.now() - last[0]).total_seconds() if last else period
                 if age >= period:
                     await self._verify()
                     age = 0.0

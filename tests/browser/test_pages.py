@@ -12,7 +12,19 @@ from tests.support import rows
 from tests.support.site import person
 from web import audit
 
-PAGES = ("overview", "container", "launch", "queue", "deciding", "history", "reports", "fairness", "me")
+PAGES = (
+    "overview",
+    "container",
+    "launch",
+    "queue",
+    "deciding",
+    "history",
+    "reports",
+    "fairness",
+    "me",
+    "people",
+    "audit",
+)
 PAST = ("history", "reports", "fairness")  # of PAGES, those that show a day
 ROLES = ("viewer", "user", "operator", "admin")
 

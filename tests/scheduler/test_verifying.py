@@ -12,8 +12,8 @@ from scheduler.rounds.verifying import Verifying
 from tests.support.eventually import PATIENCE
 from tests.support.host import Host, query
 from web import audit
-from web.audit import checking
-from web.models import AuditEntry, ChainCheck
+from web.audit import verified
+from web.models import AuditEntry, Verification
 
 
 async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
@@ -27,25 +27,25 @@ async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
     await query(audit.record, "ada", "launch", "c")
     verifying = asyncio.create_task(Verifying(host.up.store).run())
 
-    async def found(faults: int) -> ChainCheck:
+    async def found(ok: bool) -> Verification:
         async with asyncio.timeout(PATIENCE):
             while True:
-                check = await query(checking.last)
-                if check and check.how_many_faults == faults:
-                    return check
+                last = await query(verified.last)
+                if last and last[1] is ok:
+                    return await query(Verification.objects.get)
                 await asyncio.sleep(0.1)
 
     try:
-        first = await found(0)
-        assert first.sound
+        first = await found(ok=True)
+        assert "hold" in first.sentence
         assert first.broken_since is None
         await query(AuditEntry.objects.filter(actor="ada").update, actor="eve")
-        broken = await found(1)
-        assert "is broken" in broken.faults[0]
+        broken = await found(ok=False)
+        assert "is broken" in broken.sentence
         since = broken.broken_since
         await query(AuditEntry.objects.filter(actor="eve").update, actor="ada")
         assert since is not None
-        assert (await found(0)).broken_since is None
+        assert (await found(ok=True)).broken_since is None
     finally:
         verifying.cancel()
         await asyncio.gather(verifying, return_exceptions=True)

@@ -183,9 +183,9 @@ def test_verifying_while_rows_are_appended_finds_no_fault(history, monkeypatch):
     """What was appended after the look at the end of the chain is left for the next time."""
     sealed = verifying._sealed
 
-    def and_meanwhile(last):
+    def and_meanwhile(last, each):
         audit.record("ada", "launch")
-        yield from sealed(last)
+        yield from sealed(last, each)
 
     monkeypatch.setattr(verifying, "_sealed", and_meanwhile)
     assert audit.verify() == (5, [])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import get_resolver
 from django.utils import timezone
@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
-from web.models import Command, Container, Scope
+from web.models import Command, Container, Scope, Verification
 from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
@@ -33,6 +33,7 @@ ALL = (401, 200, 200, 200, 200, 200, 200)  # everybody who is signed in looks
 OWN = (401, 403, 403, 403, 202, 202, 202)  # steering what is theirs, or everything
 OPERATOR = (401, 403, 403, 403, 403, 202, 202)
 ADMIN = (401, 403, 403, 403, 403, 403, 202)
+MANAGED = (401, 403, 403, 403, 403, 403, 200)  # people: what is there is no other's business
 
 TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "containers/", None, ALL),
@@ -60,8 +61,26 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "reports/allocations/", None, ALL),
     ("GET", "peaks/", None, ALL),
     ("GET", "audit/", None, (401, 403, 403, 403, 403, 403, 200)),
+    ("GET", "audit/verify/", None, MANAGED),
+    ("POST", "audit/verify/", None, (401, 403, 403, 403, 403, 403, 409)),  # it is under way
     ("GET", "me/", None, ALL),
     ("POST", "me/password/", {"old": "x", "new": "y"}, (401, 409, 409, 403, 409, 409, 409)),  # nobody here has one
+    ("GET", "people/", None, MANAGED),
+    ("POST", "people/", {"username": "new"}, (401, 403, 403, 403, 403, 403, 201)),
+    ("GET", "people/owner/", None, MANAGED),
+    ("PATCH", "people/owner/", {"role": "admin"}, MANAGED),
+    ("GET", "people/owner/allowance/", None, (401, 403, 403, 403, 403, 403, 404)),
+    ("PATCH", "people/owner/allowance/", {"containers": 9}, MANAGED),
+    ("DELETE", "people/owner/allowance/", None, (401, 403, 403, 403, 403, 403, 204)),
+    ("GET", "groups/", None, MANAGED),
+    ("POST", "groups/", {"name": "new"}, (401, 403, 403, 403, 403, 403, 201)),
+    ("GET", "groups/vision/", None, MANAGED),
+    ("DELETE", "groups/vision/", None, (401, 403, 403, 403, 403, 403, 204)),
+    ("POST", "groups/vision/members/", {"add": ["owner"]}, MANAGED),
+    ("GET", "groups/vision/allowance/", None, (401, 403, 403, 403, 403, 403, 404)),
+    ("PATCH", "groups/vision/allowance/", {"containers": 9}, MANAGED),
+    ("DELETE", "groups/vision/allowance/", None, (401, 403, 403, 403, 403, 403, 204)),
+    ("GET", "allowances/", None, MANAGED),
     ("GET", "tokens/", None, ALL),
     ("POST", "tokens/", {}, (401, 201, 201, 403, 201, 201, 201)),
     ("DELETE", "tokens/{token}/", None, (401, 404, 404, 403, 204, 404, 404)),
@@ -76,6 +95,8 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
     monkeypatch.setattr(steering, "wait_for", lambda command: command)  # not decided yet: a 202 is a yes
     owner = make_user("owner")
     live = make_container(owner, "live", gpu)
+    Group.objects.create(name="vision")
+    Verification.objects.create(pk=1, started_at=timezone.now())
     return {
         "owner": owner,
         "live": live.pk,
@@ -125,6 +146,10 @@ def test_the_table_has_every_endpoint_and_method():
             name for name in ("get", "post", "put", "patch", "delete") if hasattr(view.view_class, name)
         }
         found |= {(method.upper(), path) for method in methods if method != "head"}
+    found = {
+        (method, path.replace("people/{}/", "people/owner/").replace("groups/{}/", "groups/vision/"))
+        for method, path in found
+    }
     assert found == {(method, re.sub(r"\{\w+\}", "{}", path.split("?")[0])) for method, path, _, _ in TABLE}
 
 

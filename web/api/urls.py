@@ -4,6 +4,7 @@ from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
 from web.api import allocations, attention, audit, containers, gpus, me, nodes, queue, reports, tokens
+from web.api.people import groups, people
 from web.api.protocol import errors, schema
 
 router = SimpleRouter(use_regex_path=False)
@@ -24,8 +25,17 @@ urlpatterns = [
     path("peaks/", reports.Peaks.as_view(), name="peaks"),
     path("attention/", attention.Attention.as_view(), name="attention"),
     path("audit/", audit.Audit.as_view(), name="audit"),
+    path("audit/verify/", audit.Verify.as_view(), name="audit-verify"),
     path("me/", me.Me.as_view(), name="my"),
     path("me/password/", me.Password.as_view(), name="my-password"),
+    path("people/", people.People.as_view(), name="people-list"),
+    path("people/<str:username>/", people.OnePerson.as_view(), name="person-detail"),
+    path("people/<str:username>/allowance/", groups.PersonAllowance.as_view(), name="person-allowance"),
+    path("groups/", groups.Groups.as_view(), name="group-list"),
+    path("groups/<str:name>/", groups.OneGroup.as_view(), name="group-detail"),
+    path("groups/<str:name>/members/", groups.Members.as_view(), name="group-members"),
+    path("groups/<str:name>/allowance/", groups.GroupAllowance.as_view(), name="group-allowance"),
+    path("allowances/", groups.Allowances.as_view(), name="allowances"),
     path("sign-in/", tokens.SignIn.as_view(), name="sign-in"),
     path("schema/", schema.Schema.as_view(), name="schema"),
     path("docs/", schema.Docs.as_view(), name="docs"),

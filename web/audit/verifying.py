@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -13,17 +13,19 @@ from web.audit import seals
 from web.models import AllocationEvent, AuditEntry, Chain, Seal
 
 Events = list[tuple[AllocationEvent, int]]
+Each = Callable[[], None]
 
 
-def verify(*known: tuple[int, str] | None) -> tuple[int, list[str]]:
+def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[int, list[str]]:
     """How many seals hold, and every fault that was found, as sentences. `known`: seals' numbers and hashes noted
-    earlier. What is appended meanwhile is left for the next time."""
+    earlier. What is appended meanwhile is left for the next time. `each` is called for each row; what it raises ends
+    it."""
     head = Chain.objects.filter(id=1).first() or Chain()
     resealed = AuditEntry.objects.filter(action=seals.RESEALED).order_by("id").first()
     first = resealed.seal_id if resealed else 1
     sound, expected, previous = 0, 1, seals.BEGINNING
-    faults = [] if resealed is None else _of_before(resealed)
-    for seal, events, entries in _sealed(head.number):
+    faults = [] if resealed is None else _of_before(resealed, each)
+    for seal, events, entries in _sealed(head.number, each):
         old = seal.number < first  # covered as a whole, with what was wrong then
         if old:
             pass
@@ -62,13 +64,13 @@ def _holds(seal: Seal, events: Events, entries: list[AuditEntry]) -> bool:
     return any(hmac.compare_digest(seals.digest(key, seal, events, entries), seal.hash) for key in seals.audit_keys())
 
 
-def _of_before(resealed: AuditEntry) -> list[str]:
+def _of_before(resealed: AuditEntry, each: Each) -> list[str]:
     """What an older release has sealed holds by the entry that the migration made of it."""
     noted, last = str(resealed.detail.get("digest", "")), resealed.seal_id - 1
 
     def digest(key: bytes) -> str:
-        events = ((event, event.owner) for event in _events(last).order_by("id").iterator())
-        entries = AuditEntry.objects.filter(seal__lte=last).order_by("id").iterator()
+        events = ((event, event.owner) for event in _read(_events(last).order_by("id"), each))
+        entries = _read(AuditEntry.objects.filter(seal__lte=last).order_by("id"), each)
         return seals.before(key, Seal.objects.filter(number__lte=last).order_by("number").iterator(), events, entries)
 
     if any(hmac.compare_digest(digest(key), noted) for key in seals.audit_keys()):
@@ -87,10 +89,10 @@ def _unsealed(rows: QuerySet[Any]) -> Iterator[str]:
         yield f"The {kind} {row.pk} of {row.at:%Y-%m-%d %H:%M:%S} has no seal: it was not written by this appliance."
 
 
-def _sealed(last: int) -> Iterator[tuple[Seal, Events, list[AuditEntry]]]:
+def _sealed(last: int, each: Each) -> Iterator[tuple[Seal, Events, list[AuditEntry]]]:
     """Each seal up to `last` with its rows, read once and in order: a merge of three sorted streams."""
-    events = _by_seal(_events(last).order_by("seal_id", "id").iterator())
-    entries = _by_seal(AuditEntry.objects.filter(seal__lte=last).order_by("seal_id", "id").iterator())
+    events = _by_seal(_read(_events(last).order_by("seal_id", "id"), each))
+    entries = _by_seal(_read(AuditEntry.objects.filter(seal__lte=last).order_by("seal_id", "id"), each))
     event, entry = next(events, None), next(entries, None)
     for seal in Seal.objects.filter(number__lte=last).order_by("number").iterator():
         own_events: Events = []
@@ -102,6 +104,12 @@ def _sealed(last: int) -> Iterator[tuple[Seal, Events, list[AuditEntry]]]:
             own_entries = entry[1] if entry[0] == seal.number else []
             entry = next(entries, None)
         yield seal, own_events, own_entries
+
+
+def _read(rows: QuerySet[Any], each: Each) -> Iterator[Any]:
+    for row in rows.iterator():
+        each()
+        yield row
 
 
 def _by_seal(rows: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:

@@ -7,20 +7,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.CreateModel(
-            name="ChainCheck",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField()),
-                ("sound", models.BigIntegerField(help_text="How many seals hold.")),
-                ("how_many_faults", models.PositiveIntegerField(default=0)),
-                ("faults", models.JSONField(default=list, help_text="The first of them, as sentences.")),
-                (
-                    "broken_since",
-                    models.DateTimeField(help_text="When a fault was first found; null: there is none.", null=True),
-                ),
-            ],
-        ),
         migrations.AddField(
             model_name="container",
             name="expected_at",

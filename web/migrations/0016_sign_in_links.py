@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0012_node_figures"),
+        ("web", "0015_looking_things_up_in_the_log"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

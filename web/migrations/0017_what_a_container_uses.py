@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0014_what_needs_somebody"),
+        ("web", "0016_sign_in_links"),
     ]
 
     operations = [

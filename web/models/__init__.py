@@ -1,7 +1,7 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
 a container in states.py, who may do what in people.py, the hash chain in chain.py."""
 
-from web.models.chain import AuditEntry, Chain, ChainCheck, Seal
+from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.hosts import Compute, Gpu, Node
 from web.models.people import Allowance, Scope, SignInLink, Token
 from web.models.records import (
@@ -22,7 +22,6 @@ __all__ = [
     "Allowance",
     "AuditEntry",
     "Chain",
-    "ChainCheck",
     "Claim",
     "Command",
     "Compute",
@@ -39,4 +38,5 @@ __all__ = [
     "Swap",
     "Token",
     "UsageSample",
+    "Verification",
 ]

@@ -31,16 +31,6 @@ class Chain(models.Model):
     hash = models.CharField(max_length=64, default="0" * 64)
 
 
-class ChainCheck(models.Model):
-    """One row: what the last verification of the chain found."""
-
-    at = models.DateTimeField()
-    sound = models.BigIntegerField(help_text="How many seals hold.")
-    how_many_faults = models.PositiveIntegerField(default=0)
-    faults = models.JSONField(default=list, help_text="The first of them, as sentences.")
-    broken_since = models.DateTimeField(null=True, help_text="When a fault was first found; null: there is none.")
-
-
 class AuditEntry(models.Model):
     """Something a person did, or tried to do. Append-only.
 
@@ -49,7 +39,7 @@ class AuditEntry(models.Model):
 
     at = models.DateTimeField(db_index=True)
     action = models.CharField(max_length=32, db_index=True)
-    actor = models.CharField(max_length=150, blank=True, db_index=True)
+    actor = models.CharField(max_length=150, blank=True)
     address = models.CharField(max_length=64, blank=True, help_text="Where it came from.")
     subject = models.CharField(max_length=255, blank=True, help_text="What it was done to: a container's id, a name.")
     detail = models.JSONField(default=dict, help_text="Before and after, or why it was refused.")
@@ -58,6 +48,22 @@ class AuditEntry(models.Model):
     class Meta:
         ordering = ["id"]
         verbose_name_plural = "audit entries"
+        # Somebody's, or something's, by time: a page of a million rows takes as long as one of a hundred.
+        indexes = [
+            models.Index(fields=["actor", "at"], name="audit_actor_at"),
+            models.Index(fields=["subject", "at"], name="audit_subject_at"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.subject}"
+
+
+class Verification(models.Model):
+    """One row: how the log was found when it was verified last (`web/audit/verified.py`)."""
+
+    at = models.DateTimeField(null=True)
+    ok = models.BooleanField(default=True)
+    sentence = models.TextField(blank=True)
+    broken_since = models.DateTimeField(null=True, help_text="When a fault was first found; null: there is none.")
+    started_at = models.DateTimeField(null=True, help_text="While one is under way.")
+    trouble = models.TextField(blank=True, help_text="Why the last attempt came to no end.")

@@ -96,6 +96,9 @@ class Allowance(models.Model):
             for name, example in examples.items()
             if not _is_list_of_texts(getattr(self, name))
         }
+        lowest, highest = self.priority_lowest, self.priority_highest
+        if lowest is not None and highest is not None and lowest > highest:
+            wrong["priority_lowest"] = f"This is above the highest, {highest}: nothing could be launched."
         if wrong:
             raise ValidationError(wrong)
 

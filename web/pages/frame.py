@@ -24,6 +24,7 @@ PAGES: tuple[tuple[str, str], ...] = (
 )
 
 LAUNCH = ("launch", "Launch")
+PEOPLE = ("people", "People")
 
 
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
@@ -31,7 +32,8 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
     user = person(request)
     rights = rights_of(user)
     may_launch = rights.may(Deed.LAUNCH)
-    pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:])
+    manages = rights.may(Deed.MANAGE)
+    pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:], *((PEOPLE,) if manages else ()))
     frame = {
         "me": {"name": user.get_username(), "role": rights.role.group},
         "may_launch": may_launch,

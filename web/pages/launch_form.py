@@ -15,7 +15,7 @@ from rest_framework import serializers
 
 from web.errors import invalid
 from web.models import Container, Shortage
-from web.sizes import format_size, parse_size
+from web.sizes import exact_size
 from web.spec.asked import FIELDS, asked_for
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber
 from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField
@@ -87,7 +87,7 @@ def text_of(name: str, value: Any) -> str:
         case _, None:
             return ""
         case SizeField(), int():
-            return _size(value)
+            return exact_size(value)
         case WordsField(), _:
             return shlex.join(value)
         case _, dict():
@@ -158,9 +158,3 @@ def _pair(line: str, field: str) -> tuple[str, str]:
 
 def _pairs(variables: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in variables.items()]
-
-
-def _size(size: int) -> str:
-    """As people write it, if that says it exactly; else in bytes."""
-    short = format_size(size).replace(" ", "").replace("bytes", "")
-    return short if parse_size(short) == size else str(size)

@@ -68,9 +68,13 @@ def change(request: HttpRequest, user: User, old: str, new: str) -> None:
 
 def set_password(user: User, password: str, field: str = "password") -> None:
     """Raises Problem if it is too short. Ends all sessions of this person."""
+    require_good(user, password, field)
+    user.set_password(password)
+    user.save(update_fields=["password"])
+
+
+def require_good(user: User, password: str, field: str = "password") -> None:
     try:
         validate_password(password, user)
     except ValidationError as error:
         raise invalid(" ".join(error.messages), field) from None
-    user.set_password(password)
-    user.save(update_fields=["password"])

@@ -9,14 +9,15 @@ somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.db.models import Exists, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from web.errors import forbidden
 from web.models import Command, Container, Node
@@ -42,11 +43,24 @@ def is_role(group: Group | None) -> bool:
 
 
 def role_of(user: User) -> Role:
+    return role_held(user, user.groups.values_list("name", flat=True))
+
+
+def role_held(user: User, groups: Iterable[str]) -> Role:
+    """The role of somebody whose groups are known: for lists of people."""
     if user.is_superuser:
         return Role.ADMIN
-    names = set(user.groups.values_list("name", flat=True))
+    names = set(groups)
     held = [role for role in Role if role.group in names]
     return max(held, default=Role[settings.GPUSHARE_DEFAULT_ROLE.upper()])
+
+
+def admins() -> QuerySet[User]:
+    """Everybody who may manage people now."""
+    in_a_role = Group.objects.filter(user=OuterRef("pk"), name__in=[role.group for role in Role])
+    by_group = Exists(Group.objects.filter(user=OuterRef("pk"), name=Role.ADMIN.group))
+    by_default = ~Exists(in_a_role) if Role.ADMIN.group == settings.GPUSHARE_DEFAULT_ROLE else Q(pk__in=[])
+    return get_user_model().objects.filter(Q(is_superuser=True) | by_group | by_default, is_active=True)
 
 
 def groups_of(user: User) -> QuerySet[Group]:

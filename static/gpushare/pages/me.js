@@ -1,7 +1,6 @@
-// One's own page: which colours this browser shows, and copying the key of a new token.
-import { toast } from "../parts/actions.js";
-import { t } from "../parts/format.js";
+// One's own page: which colours this browser shows, and the keys of its tokens.
 import "../parts/confirm.js";
+import "../parts/copy.js";
 
 const themes = document.getElementById("themes");
 
@@ -31,18 +30,6 @@ themes.addEventListener("change", ({ target }) => {
 for (const changed of ["theme", "storage"]) addEventListener(changed, showChosen);
 showChosen();
 
-document.addEventListener("click", async (event) => {
-  const from = event.target.closest("[data-copy-from]")?.dataset.copyFrom;
-  if (!from) return;
-  const key = document.getElementById(from);
-  try {
-    await navigator.clipboard.writeText(key.textContent);
-    toast("good", t("copied"));
-  } catch {
-    getSelection().selectAllChildren(key); // no clipboard without TLS: Ctrl-C does the rest
-    toast("warn", t("copy_by_hand"));
-  }
-});
 // A new list of tokens takes the place of the old one: what was pressed is gone, and its heading has the focus.
 document.addEventListener("htmx:afterSwap", ({ target }) => {
   if (target.id === "tokens") (document.getElementById("key") ?? document.getElementById("tokens-title")).focus();

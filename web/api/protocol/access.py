@@ -63,6 +63,14 @@ class MayReadAudit(BasePermission):
         return True
 
 
+class MayManage(BasePermission):
+    """Before anything is read, so that nobody else learns who or what there is."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        require(person(request), Deed.MANAGE)
+        return True
+
+
 def person(request: Request) -> User:
     """The signed-in user. Only for views behind IsSignedIn."""
     user: User = request.user  # type: ignore[assignment]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from web import audit
-from web.audit import anchor, checking, verifying
+from web.audit import anchor, verified, verifying
 
 
 class Command(BaseCommand):
@@ -23,7 +25,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, known: str, **options: Any) -> None:
         sound, faults = audit.verify(_seal(known), *_anchored())
-        checking.note(sound, faults)
+        with suppress(DatabaseError):  # full or read-only: what was found can be told even so
+            verified.keep(sound, faults)
         for fault in faults:
             self.stderr.write(fault)
         if faults:
@@ -40,7 +43,8 @@ def _anchored() -> list[tuple[int, str]]:
     try:
         return [noted] if (noted := anchor.read()) else []
     except (OSError, ValueError) as error:
-        checking.note(0, [str(error)])
+        with suppress(DatabaseError):
+            verified.keep(0, [str(error)])
         raise CommandError(str(error)) from None
 
 

@@ -10,7 +10,7 @@ from django.http import QueryDict
 from web.errors import invalid
 from web.models import Allowance, Container
 from web.people import allowances
-from web.sizes import format_size, parse_size
+from web.sizes import exact_size, format_size, parse_size
 from web.spec.fields import SizeField, StrictInteger, StrictNumber
 from web.spec.people import AllowanceSpec
 
@@ -65,7 +65,7 @@ def fields(allowance: Allowance | None, typed: Mapping[str, Any] | None = None) 
     found = []
     for name, (label, hint) in LABELS.items():
         value = None if allowance is None else getattr(allowance, name)
-        text = str(typed.get(name, "")) if typed is not None else _text(value)
+        text = str(typed.get(name, "")) if typed is not None else _text(name, value)
         found.append({"name": name, "label": label, "hint": hint, "area": name in ("images", "gpus"), "value": text})
     return found
 
@@ -83,10 +83,12 @@ def _words(name: str, value: Any) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     """As `_read` takes it."""
     if value is None:
         return ""
+    if name == "gpu_memory":
+        return exact_size(value)
     if isinstance(value, list):
         return "\n".join(value) or NOTHING
     return str(value).removesuffix(".0")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.core.exceptions import ValidationError
 
 from web import audit
+from web.people.accounts import fault_of_name
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -31,16 +31,9 @@ def is_usable(username: str) -> bool:
     Names end up in paths ("{user}" in GPUSHARE_VOLUME_ROOTS), so what Django's forms refuse is refused here too: "/"
     and control characters among it. So is a name that Django would write differently: that one may be another's.
     """
-    model = get_user_model()
-    try:
-        model._meta.get_field("username").run_validators(username)
-    except ValidationError as error:
-        log.warning("The directory's name %r cannot be that of an account: %s", username, " ".join(error.messages))
-        return False
-    if (normal := model.normalize_username(username)) != username:
-        log.warning("The directory's name %r cannot be that of an account: write it plainly, as %r", username, normal)
-        return False
-    return bool(username)
+    if fault := fault_of_name(username):
+        log.warning("The directory's name %r cannot be that of an account: %s", username, fault)
+    return not fault
 
 
 def is_local(username: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from web.audit import checking
+from web.audit import verified
 from web.models import Node
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
@@ -43,12 +43,9 @@ def _nearly_full(node: Node) -> Iterator[Item]:
 
 def _audit(nodes: list[Node]) -> Iterator[Item]:
     """One item, whoever has found it: the last verification, or a scheduler that notes the chain's end."""
-    check = checking.last()
-    if check and check.how_many_faults:
-        message = (
-            f"The audit log was changed or is damaged: {check.how_many_faults} faults were found. The first: "
-            f"{check.faults[0]} `manage.py verify_audit` lists them; compare with a backup."
-        )
-        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", message, check.broken_since)
+    last = verified.last()
+    if last and not last[1]:
+        message = f"{last[2]} `manage.py verify_audit` lists all; compare with a backup."
+        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", message, verified.broken_since())
     elif said := next((node.audit_error for node in nodes if node.audit_error), ""):
         yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", said)

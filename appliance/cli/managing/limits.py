@@ -1,0 +1,35 @@
+"""Limits of allowances, from words and into words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from appliance.cli.errors import Problem
+from appliance.cli.text import size
+
+NONE = "none"  # no limit; a list that allows nothing is written as an empty text
+
+
+def limit_words(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "gpu_memory":
+        return size(value)
+    if isinstance(value, list):
+        return ", ".join(value) or "none at all"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def number(option: str, text: str | None, kind: type[int] | type[float]) -> Any:
+    """What was given for a limit that is a number. Raises Problem."""
+    try:
+        return None if text is None or text == NONE else kind(text)
+    except ValueError:
+        raise Problem(f"{option}: {text} is no number", code="usage", hint=f"give a number, or {NONE}") from None
+
+
+def texts(words: list[str]) -> list[str] | None:
+    """A list's items, given one by one or with commas. `none`: no limit."""
+    if words == [NONE]:
+        return None
+    return [part for word in words for part in word.split(",") if part]

@@ -1,0 +1,100 @@
+"""`gpushare people`: accounts, their roles, and what is in force for each."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from appliance.cli import options
+from appliance.cli.client import Json
+from appliance.cli.errors import Problem
+from appliance.cli.managing.limits import limit_words
+from appliance.cli.options import connect
+from appliance.cli.output import show
+from appliance.cli.text import clock, table
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    USER = "user"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+def people(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them; all if left out.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make an account of this name.")] = False,
+    role: Annotated[Role | None, typer.Option(help="What they may do from now on.")] = None,
+    on: Annotated[bool | None, typer.Option("--on/--off", help="Switch it on, or off: ends its tokens.")] = None,
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="In exactly these; may be given several times.")
+    ] = None,
+    email: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where mail to them goes.")] = None,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read their password from standard input.")
+    ] = False,
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="With --create: they sign in through the organisation.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Admins: who has an account, and what is in force for whom; make, change and switch off accounts."""
+    given: dict[str, Any] = {"role": role.value if role else None, "groups": groups, "email": email}
+    asked = {field: value for field, value in given.items() if value is not None}
+    if password_stdin:
+        asked["password"] = sys.stdin.readline().rstrip("\n")
+    if (asked or create or on is not None) and name is None:
+        raise Problem("a NAME is missing", code="usage", hint="gpushare people NAME --role operator")
+    if no_password and (not create or password_stdin):
+        raise Problem("--no-password goes with --create, and not with --password-stdin", code="usage")
+    if create and on is not None:
+        raise Problem("--create makes an account that is on", code="usage", hint="leave --on and --off out")
+    client = connect()
+    if name is None:
+        show(list(client.each("people/", page_size=1000)), as_json, lambda them: _list(them))
+    elif create:
+        body = {"username": name, **asked, **({"password": None} if no_password else {})}
+        show(client.send("POST", "people/", body), as_json, _created)
+    elif asked or on is not None:
+        changes = asked if on is None else {**asked, "active": on}
+        show(client.send("PATCH", ("people", name), changes), as_json, _one)
+    else:
+        show(client.fetch_one("people", name), as_json, _one)
+
+
+def _list(found: list[Json]) -> str:
+    rows = [
+        (
+            each["username"],
+            each["role"] if each["active"] else f"{each['role']} (off)",
+            ", ".join(each["groups"]) or "-",
+            each["signs_in"],
+            _when(each["last_sign_in"]),
+        )
+        for each in found
+    ]
+    return table(("NAME", "ROLE", "GROUPS", "SIGNS IN", "LAST"), rows)
+
+
+def _created(made: Json) -> str:
+    secret = f"\npassword: {made['password']} (shown this once)" if made["password"] else ""
+    return f"{made['username']} is made, as {made['role']}{secret}"
+
+
+def _one(one: Json) -> str:
+    off = "" if one["active"] else ", switched off"
+    groups = f", in {', '.join(one['groups'])}" if one["groups"] else ""
+    rows = [(name, limit_words(name, value), one["sources"][name]["told"]) for name, value in one["limits"].items()]
+    roots = ", ".join(one["volume_roots"]) or "named volumes only"
+    return f"{one['username']} ({one['role']}{off}{groups}); may mount: {roots}\n" + table(
+        ("LIMIT", "AT MOST", "WHERE IT COMES FROM"), rows
+    )
+
+
+def _when(text: str | None) -> str:
+    from datetime import UTC, datetime
+
+    return "-" if text is None else clock(text, datetime.now(UTC))

@@ -1,0 +1,146 @@
+"""People, groups and the audit log as an admin uses them, with the longest names, wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import Group, User
+from playwright.sync_api import expect
+
+from tests.support import rows
+from tests.support.site import person
+from web import audit
+from web.models import Allowance, Verification
+from web.people.roles import Role, role_of
+
+LONG = "maximiliane-friederike.von-und-zu-langenstein@quantum-materials.physics.university.example"
+GROUP = "数学 and the very long name of a group that works on everything"
+
+
+@pytest.fixture
+def lab(site):
+    """A lab with long names, limits of every origin, and a log."""
+    rows.node()
+    long, group = person(LONG), Group.objects.create(name=GROUP)
+    long.groups.add(group)
+    Allowance.objects.create(user=long, gpu_memory=40 * rows.GIB, images=["lab/*", "nvcr.io/nvidia/pytorch:*"])
+    Allowance.objects.create(group=group, containers=3, gib_hours=12.5)
+    Allowance.objects.create(group=Group.objects.get(name="user"), containers=1, priority_highest=0)
+    for number in range(60):
+        audit.record(LONG, "launch-refused", f"job-{number}", image="local", volumes=["/data/x" * 20], why="full " * 30)
+    return long
+
+
+@pytest.mark.parametrize(
+    "path", [f"/people/{quote(LONG)}/", f"/groups/{quote(GROUP)}/", "/groups/user/", "/people/", "/audit/", "/me/"]
+)
+def test_each_page_holds_long_names_and_axe_finds_nothing(lab, open_as, shot, path):
+    page = open_as("boss", path, role="admin") if path != "/me/" else open_as(LONG, path)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    for width in (400, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            shot(page, f"people-{path.strip('/').split('/')[0]}-{len(path)}-{width}-{theme}")
+            too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            widest = page.evaluate("""[...document.querySelectorAll("main *")]
+                .filter((one) => one.getBoundingClientRect().right > innerWidth && !one.closest(".scroll"))
+                .map((one) => one.outerHTML.slice(0, 90))""")
+            assert too_wide <= 0, f"{path} at {width} is {too_wide} pixels too wide: {widest[:5]}"
+            found = Axe().run(page).response["violations"]
+            faults = [(fault["id"], fault["nodes"][0]["html"][:150]) for fault in found]
+            assert [fault for fault in faults if "banner-simulated" not in fault[1]] == []  # the frame's own
+
+
+def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site, open_as):
+    rows.node()
+    Group.objects.create(name="vision")
+    page = open_as("boss", "/people/", role="admin")
+    page.get_by_text("New account").click()
+    page.get_by_label("Name", exact=True).fill("a b")
+    page.get_by_role("button", name="Make the account").click()
+    expect(page.locator("#person-username-hint")).to_contain_text("valid username")
+    page.get_by_label("Name", exact=True).fill("ada@lab.example")
+    page.get_by_role("button", name="Make the account").click()
+    expect(page.locator("#key")).to_have_text(re.compile(r"^[\w-]{16}$"))
+    page.get_by_role("link", name="ada@lab.example").first.click()
+    page.get_by_label("Role", exact=True).select_option("operator")
+    page.get_by_label("vision").check()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator(".banner.good")).to_contain_text("changed")
+    page.get_by_role("textbox", name="GPU memory").fill("lots")
+    page.get_by_label("Images").fill("lab/*\nlocal")
+    page.get_by_role("button", name="Save the allowance").click()
+    expect(page.locator("#allowance-gpu_memory-hint")).to_contain_text("is not a size")
+    expect(page.get_by_label("Images")).to_have_value("lab/*\nlocal")
+    page.get_by_role("textbox", name="GPU memory").fill("40 GiB")
+    page.get_by_role("button", name="Save the allowance").click()
+    expect(page.locator(".limits")).to_contain_text("Set for this person.")
+    expect(page.get_by_role("textbox", name="GPU memory")).to_have_value("40GiB")
+    ada = User.objects.get(username="ada@lab.example")
+    assert (ada.allowance.gpu_memory, ada.allowance.images) == (40 * rows.GIB, ["lab/*", "local"])
+    assert (role_of(ada), list(ada.groups.filter(name="vision").values_list("name", flat=True))) == (
+        Role.OPERATOR,
+        ["vision"],
+    )
+    page.get_by_role("button", name="Switch the account off").press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Switch off").press("Enter")
+    expect(page.locator(".title .tag.bad")).to_have_text("switched off")
+    ada.refresh_from_db()
+    assert not ada.is_active
+
+
+def test_the_last_admin_is_told_why_not(site, open_as):
+    rows.node()
+    page = open_as("boss", "/people/boss/", role="admin")
+    page.get_by_label("Role", exact=True).select_option("user")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator(".error")).to_contain_text("nobody who may manage people")
+    assert role_of(User.objects.get(username="boss")) is Role.ADMIN
+
+
+def test_a_group_is_made_filled_emptied_and_deleted(site, open_as):
+    rows.node()
+    person("ada")
+    page = open_as("boss", "/people/", role="admin")
+    page.get_by_label("New group").fill("vision")
+    page.get_by_role("button", name="Make it").click()
+    page.get_by_label("Put in").fill("ada nobody")
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator(".error")).to_contain_text('no account "nobody"')
+    page.get_by_label("Put in").fill("ada")
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator("#members-title")).to_have_text("1 member")
+    page.get_by_role("button", name="Take ada out").click()
+    expect(page.locator("#members-title")).to_have_text("0 members")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(page.locator(".banner.good")).to_contain_text("is deleted")
+    assert not Group.objects.filter(name="vision").exists()
+
+
+def test_the_log_is_searched_paged_and_verified(lab, open_as):
+    page = open_as("boss", "/audit/", role="admin")
+    page.get_by_label("Name of what it was done to").fill("job-3")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator(".log-table tbody tr")).to_have_count(1)
+    page.goto("/audit/")
+    expect(page.locator(".log-table tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_text("This is the oldest.")).to_be_visible()
+    page.get_by_role("button", name="Verify").press("Enter")
+    expect(page.locator("#verified .banner.good")).to_contain_text("The audit log is whole", timeout=30_000)
+    assert Verification.objects.get().ok
+
+
+@pytest.mark.parametrize("role", ["viewer", "user", "operator"])
+def test_others_neither_see_the_way_there_nor_get_in(site, open_as, role):
+    rows.node()
+    page = open_as("nosy", "/", role=role)
+    expect(page.get_by_role("navigation", name="Pages")).not_to_contain_text("People")
+    for path in ("/people/", "/people/nosy/", "/groups/admin/", "/audit/"):
+        page.goto(path)
+        expect(page.get_by_role("alert").first).to_contain_text("Only an admin may")

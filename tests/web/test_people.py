@@ -1,0 +1,327 @@
+"""Accounts, groups and allowances by REST: what an admin can do, what nobody can, and that all of it is recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session
+from django.test import Client
+from rest_framework.test import APIClient
+
+from tests.support.machine import GIB, make_container
+from tests.support.people import client_for, make_user
+from web import audit
+from web.models import Allowance, AuditEntry, Token
+from web.people import tokens
+from web.people.roles import Role, role_of
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "a long enough password"
+
+
+@pytest.fixture
+def boss():
+    return make_user("boss", Role.ADMIN)
+
+
+@pytest.fixture
+def rest(boss) -> APIClient:
+    return client_for(boss)
+
+
+def refused(answer) -> tuple[int, str, str]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error.get("field", "")
+
+
+def raw(rest, method, path, body):
+    """As JSON writes it, half of a surrogate pair and infinity too."""
+    return rest.generic(method, f"/api/v1/{path}", json.dumps(body), "application/json")
+
+
+def last_entry() -> AuditEntry:
+    return AuditEntry.objects.latest("id")
+
+
+def test_an_account_is_made_and_signs_in_with_the_password_that_was_made_up(rest):
+    Group.objects.create(name="vision")
+    made = rest.post("/api/v1/people/", {"username": "ada@lab.example", "role": "operator", "groups": ["vision"]})
+    body = made.json()
+    assert (made.status_code, body["role"], body["groups"], body["signs_in"]) == (201, "operator", ["vision"], "here")
+    signed_in = {"username": "ada@lab.example", "password": body["password"]}
+    assert APIClient().post("/api/v1/sign-in/", signed_in, format="json").status_code == 201
+    assert "password" not in rest.get("/api/v1/people/ada@lab.example/").json()
+    entry = AuditEntry.objects.get(action="person-created")
+    assert (entry.actor, entry.subject, entry.detail["password"]) == ("boss", "ada@lab.example", "made up")
+    assert body["password"] not in str(list(AuditEntry.objects.values()))
+
+
+def test_an_account_without_a_password_signs_in_nowhere_here(rest):
+    made = rest.post("/api/v1/people/", {"username": "lea", "password": None}).json()
+    assert (made["password"], made["signs_in"], made["role"]) == (None, "nowhere", "user")
+
+
+@pytest.mark.parametrize("name", ["ünï.cødé", "数学", "a@b.example", "x" * 150, "a+b-c_d"])
+def test_names_that_an_account_may_have(rest, name):
+    assert rest.post("/api/v1/people/", {"username": name}).status_code == 201
+    assert rest.get(f"/api/v1/people/{name}/").json()["username"] == name
+    assert rest.patch(f"/api/v1/people/{name}/", {"role": "viewer"}).json()["role"] == "viewer"
+    assert audit.verify()[1] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "a b", "a/b", "..", ".", "a\0b", "a\ud800b", "x" * 151, "ｆｕｌｌ", "a\nb", "<script>", 5, None, ["a"]],
+)
+def test_names_that_no_account_may_have(rest, boss, name):
+    before = User.objects.count()
+    assert raw(rest, "POST", "people/", {"username": name}).status_code == 400
+    assert User.objects.count() == before
+
+
+def test_a_name_is_taken_in_whatever_case(rest):
+    assert refused(rest.post("/api/v1/people/", {"username": "BOSS"})) == (409, "name_taken", "username")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"role": "god"}, "role"),
+        ({"active": "no"}, "active"),
+        ({"email": "nobody"}, "email"),
+        ({"password": "short"}, "password"),
+        ({"groups": ["nowhere"]}, "groups"),
+        ({"groups": ["admin"]}, "groups"),
+        ({"superuser": True}, "superuser"),
+        ({}, ""),
+        ({"password": "x" * 5000}, "password"),
+        ({"email": "a@" + "x" * 300}, "email"),
+        ({"groups": "vision"}, "groups"),
+    ],
+)
+def test_a_change_that_makes_no_sense_changes_nothing(rest, ada, body, field):
+    rest.get("/api/v1/me/")  # uses the token, which is noted
+    entries = AuditEntry.objects.count()
+    status, _, culprit = refused(rest.patch("/api/v1/people/ada/", body))
+    assert (status, culprit) == (400, field)
+    assert AuditEntry.objects.count() == entries
+    assert role_of(ada) is Role.USER
+
+
+def test_of_several_changes_one_that_is_refused_undoes_the_others(rest, ada):
+    assert (
+        rest.patch("/api/v1/people/ada/", {"role": "admin", "email": "ada@lab.example", "groups": ["x"]}).status_code
+        == 400
+    )
+    ada.refresh_from_db()
+    assert (role_of(ada), ada.email) == (Role.USER, "")
+
+
+def test_another_role_takes_the_old_one_away(rest, ada):
+    for role in ("operator", "viewer", "admin", "user"):
+        assert rest.patch("/api/v1/people/ada/", {"role": role}).json()["role"] == role
+        assert list(ada.groups.values_list("name", flat=True)) == [role]
+    assert last_entry().detail == {"before": {"role": "admin"}, "after": {"role": "user"}}
+    assert (last_entry().actor, last_entry().subject) == ("boss", "ada")
+
+
+def test_a_superuser_who_is_given_a_lower_role_has_it(rest):
+    root = User.objects.create_superuser("root")
+    assert rest.patch("/api/v1/people/root/", {"role": "user"}).json()["role"] == "user"
+    root.refresh_from_db()
+    assert role_of(root) is Role.USER
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.USER, Role.OPERATOR])
+def test_nobody_raises_themselves(role):
+    eve = make_user("eve", role)
+    rest = client_for(eve)
+    Group.objects.create(name="vision")
+    for method, path, body in (
+        ("patch", "people/eve/", {"role": "admin"}),
+        ("patch", "people/eve/allowance/", {"gpu_memory": None}),
+        ("post", "groups/admin/members/", {"add": ["eve"]}),
+        ("post", "groups/vision/members/", {"add": ["eve"]}),
+        ("post", "people/", {"username": "eve2", "role": "admin"}),
+        ("delete", "groups/nowhere/", None),
+        ("patch", "people/nobody/", {"nonsense": 1}),
+    ):
+        assert refused(getattr(rest, method)(f"/api/v1/{path}", body))[:2] == (403, "forbidden"), path
+    assert role_of(eve) is role
+    assert not eve.groups.filter(name="vision").exists()
+
+
+def test_the_last_admin_stays_one(rest, boss):
+    for body in ({"role": "operator"}, {"active": False}):
+        assert refused(rest.patch("/api/v1/people/boss/", body))[:2] == (409, "last_admin")
+    boss.refresh_from_db()
+    assert boss.is_active
+    assert role_of(boss) is Role.ADMIN
+    assert Token.objects.filter(user=boss).exists()  # nothing of it was done
+    make_user("deputy", Role.ADMIN)
+    assert rest.patch("/api/v1/people/boss/", {"role": "operator"}).status_code == 200
+    assert rest.get("/api/v1/people/").status_code == 403
+
+
+def test_an_admin_who_is_switched_off_is_none(rest):
+    make_user("deputy", Role.ADMIN, is_active=False)
+    assert refused(rest.patch("/api/v1/people/boss/", {"role": "user"}))[1] == "last_admin"
+
+
+def test_where_everybody_is_an_admin_by_default_one_of_them_is_enough(rest, settings):
+    settings.GPUSHARE_DEFAULT_ROLE = "admin"
+    User.objects.create_user("anybody")
+    assert rest.patch("/api/v1/people/boss/", {"role": "user"}).status_code == 200
+
+
+def test_switching_somebody_off_ends_their_tokens_and_sessions_and_not_their_containers(rest, gpu):
+    bob = make_user("bob", password=PASSWORD)
+    container = make_container(bob, "a", gpu)
+    browser = Client()
+    assert browser.login(username="bob", password=PASSWORD)
+    other = Client()
+    other.force_login(make_user("eve"))
+    _, key = tokens.make(bob)
+    assert rest.patch("/api/v1/people/bob/", {"active": False}).json()["active"] is False
+    assert not Token.objects.filter(user=bob).exists()
+    assert {session.get_decoded()["_auth_user_id"] for session in Session.objects.all()} != {str(bob.pk)}
+    assert browser.get("/").status_code == 302
+    assert other.get("/").status_code == 200
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Token {key}")
+    assert client.get("/api/v1/me/").status_code == 401
+    assert not Client().login(username="bob", password=PASSWORD)
+    container.refresh_from_db()
+    assert container.finished_at is None
+    assert AuditEntry.objects.filter(action="token-ended", actor="boss").exists()
+    rest.patch("/api/v1/people/bob/", {"active": True})
+    assert browser.get("/").status_code == 302  # what was ended stays so
+    assert client.get("/api/v1/me/").status_code == 401
+
+
+def test_a_password_that_an_admin_sets_ends_the_sessions(rest):
+    bob = make_user("bob", password=PASSWORD)
+    browser = Client()
+    assert browser.login(username="bob", password=PASSWORD)
+    assert rest.patch("/api/v1/people/bob/", {"password": "another long one"}).status_code == 200
+    assert browser.get("/").status_code == 302
+    bob.refresh_from_db()
+    assert bob.check_password("another long one")
+    assert last_entry().action == "password-set"
+
+
+def test_people_are_listed_searched_and_paged(rest, django_assert_max_num_queries):
+    for number in range(30):
+        make_user(f"student-{number:02}", email=f"s{number}@lab.example")
+    page = rest.get("/api/v1/people/", {"q": "student", "page_size": 7}).json()
+    assert (page["count"], len(page["results"])) == (30, 7)
+    assert [each["username"] for each in rest.get("/api/v1/people/", {"q": "s3@"}).json()["results"]] == ["student-03"]
+    assert rest.get("/api/v1/people/", {"group": "admin"}).json()["count"] == 1
+    assert rest.get("/api/v1/people/", {"active": "false"}).json()["count"] == 0
+    assert rest.get("/api/v1/people/", {"q": "a\0b"}).status_code == 400
+    with django_assert_max_num_queries(12):
+        rest.get("/api/v1/people/", {"page_size": 1000})
+
+
+def test_a_group_and_its_members(rest, ada):
+    assert rest.post("/api/v1/groups/", {"name": "vision & 数学"}).status_code == 201
+    path = "/api/v1/groups/vision & 数学/"
+    answer = rest.post(f"{path}members/", {"add": ["ada"]}).json()
+    assert (answer["members"], answer["role"], answer["allowance"]) == (["ada"], False, None)
+    assert last_entry().detail == {"added": ["ada"], "removed": []}
+    assert refused(rest.post(f"{path}members/", {"add": ["nobody"], "remove": ["ada"]})) == (
+        400,
+        "unknown_person",
+        "add",
+    )
+    assert rest.get(path).json()["members"] == ["ada"]
+    assert rest.post(f"{path}members/", {"remove": ["ada"]}).json()["members"] == []
+    assert rest.delete(path).status_code == 204
+    assert rest.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["", " a", "a/b", "..", "a\0", "\udfff", "x" * 151, "a\nb", "ｖ", 5, None])
+def test_names_that_no_group_may_have(rest, name):
+    assert raw(rest, "POST", "groups/", {"name": name}).status_code == 400
+
+
+def test_the_groups_of_the_roles_stay(rest, ada):
+    assert refused(rest.delete("/api/v1/groups/user/"))[:2] == (409, "role")
+    assert refused(rest.post("/api/v1/groups/admin/members/", {"add": ["ada"]}))[:2] == (409, "role")
+    assert refused(rest.post("/api/v1/groups/", {"name": "Admin"}))[:2] == (409, "name_taken")
+    assert role_of(ada) is Role.USER
+
+
+def test_an_allowance_is_given_changed_and_taken_away(rest, ada, gpu):
+    path = "/api/v1/people/ada/allowance/"
+    given = rest.patch(path, {"gpu_memory": "40GiB", "images": ["lab/*"], "gpus": ["GPU-0"], "gib_hours": 2.5}).json()
+    assert (given["person"], given["group"], given["gpu_memory"], given["images"]) == ("ada", None, 40 * GIB, ["lab/*"])
+    assert rest.patch(path, {"gpu_memory": None, "containers": 3}).json()["gib_hours"] == 2.5
+    person = rest.get("/api/v1/people/ada/").json()
+    assert (person["limits"]["containers"], person["limits"]["gpu_memory"]) == (3, None)
+    assert person["sources"]["containers"]["told"] == "Set for this person."
+    assert last_entry().detail["before"] == {"gpu_memory": 40 * GIB, "containers": None}
+    assert rest.get("/api/v1/allowances/").json()["count"] == 1
+    assert rest.delete(path).status_code == 204
+    assert not Allowance.objects.exists()
+    assert last_entry().action == "allowance-withdrawn"
+    assert rest.delete(path).status_code == 204  # there is none, as was asked for
+    assert audit.verify()[1] == []
+
+
+def test_a_roles_allowance_is_given_like_a_groups(rest, ada):
+    assert rest.patch("/api/v1/groups/user/allowance/", {"containers": 1}).json()["group"] == "user"
+    assert rest.get("/api/v1/people/ada/").json()["sources"]["containers"] == {
+        "kind": "role",
+        "groups": ["user"],
+        "told": "From the role user.",
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"gpu_memory": "lots"},
+        {"gpu_memory": -1},
+        {"gpu_memory": 2**63},
+        {"gpu_memory": "9999999999TiB"},
+        {"gpu_memory": True},
+        {"containers": -1},
+        {"containers": 2**40},
+        {"containers": 1.5},
+        {"gib_hours": float("inf")},
+        {"gib_hours": -1},
+        {"gib_hours": 1e300},
+        {"priority_lowest": 101},
+        {"priority_lowest": 5, "priority_highest": 1},
+        {"compute_weight": 0},
+        {"compute_limit": 101},
+        {"images": "lab/*"},
+        {"images": [""]},
+        {"images": ["a\0"]},
+        {"images": ["\ud800"]},
+        {"images": [1]},
+        {"images": ["x"] * 101},
+        {"images": ["x" * 256]},
+        {"gpus": ["GPU-nowhere"]},
+        {"gpus": {}},
+        {},
+        {"x": 1},
+    ],
+)
+def test_an_allowance_that_makes_no_sense_is_refused_and_nothing_is_made(rest, ada, gpu, body):
+    answer = raw(rest, "PATCH", "people/ada/allowance/", body)
+    assert answer.status_code == 400, answer.content
+    assert not Allowance.objects.exists()
+
+
+def test_a_person_is_told_which_groups_a_directory_decides_on(rest, settings):
+    settings.GPUSHARE_GROUPS = {"gpu-admins": "admin"}
+    rest.post("/api/v1/people/", {"username": "lea", "password": None})
+    assert rest.get("/api/v1/people/lea/").json()["by_directory"] == ["admin"]
+    assert rest.get("/api/v1/people/boss/").json()["by_directory"] == ["admin"]
+    rest.post("/api/v1/people/", {"username": "local"})
+    assert rest.get("/api/v1/people/local/").json()["by_directory"] == []

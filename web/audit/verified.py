@@ -1,0 +1,125 @@
+"""What was found when the log was verified last, kept in the database; and verifying it beside a web process' work."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import datetime, timedelta
+
+from django.db import connections
+from django.db.models import Q
+from django.utils import timezone
+
+from web.audit import anchor
+from web.audit.verifying import verify
+from web.models import Verification
+
+log = logging.getLogger(__name__)
+
+LONGEST = 600.0  # seconds of one attempt from a page; `manage.py verify_audit` takes as long as it takes
+_ROW = 1
+
+
+class TooLong(Exception):
+    """It has taken longer than it may."""
+
+
+def last() -> tuple[datetime, bool, str] | None:
+    """When it was verified last, whether it was whole, and that in a sentence. None: never."""
+    row = Verification.objects.filter(pk=_ROW).exclude(at=None).first()
+    return (row.at, row.ok, row.sentence) if row is not None and row.at is not None else None
+
+
+def broken_since() -> datetime | None:
+    """When the faults that were there at the last time were first found; None: there were none."""
+    return Verification.objects.filter(pk=_ROW).values_list("broken_since", flat=True).first()
+
+
+def under_way() -> datetime | None:
+    """Since when it is being verified now."""
+    since = Verification.objects.filter(pk=_ROW).values_list("started_at", flat=True).first()
+    return since if since is not None and not _given_up(since) else None
+
+
+def trouble() -> str:
+    """Why the last attempt came to no end; empty if it did."""
+    row = Verification.objects.filter(pk=_ROW).first()
+    if row is None:
+        return ""
+    if row.started_at is not None and _given_up(row.started_at):
+        return "The last attempt came to no end: its process did. Try again."
+    return row.trouble
+
+
+def keep(sound: int, faults: list[str], remark: str = "") -> None:
+    """Notes what a run has found: how many seals hold, and every fault."""
+    if faults:
+        others = f" ({len(faults)} faults in all)" if len(faults) > 1 else ""
+        sentence = f"The audit log was tampered with or is damaged. {faults[0]}{others}"
+    else:
+        hold = "1 seal holds" if sound == 1 else f"{sound} seals hold"
+        sentence = f"The audit log is whole: {hold}.{remark}"
+    now = timezone.now()
+    since = (broken_since() or now) if faults else None
+    found = {
+        "at": now,
+        "ok": not faults,
+        "sentence": sentence,
+        "broken_since": since,
+        "started_at": None,
+        "trouble": "",
+    }
+    Verification.objects.update_or_create(pk=_ROW, defaults=found)
+
+
+def check(within: float) -> None:
+    """Verifies it now and keeps what was found. Raises TooLong after so many seconds."""
+    until = time.monotonic() + within
+
+    def each() -> None:
+        if time.monotonic() > until:
+            raise TooLong
+
+    noted, wrong, remark = None, [], ""
+    try:
+        noted = anchor.read()
+    except ValueError as error:
+        wrong = [str(error)]
+    except OSError:  # the scheduler's alone
+        remark = f" Without {anchor.path()}, which only the scheduler's user may read: `manage.py verify_audit` has it."
+    sound, faults = verify(noted, each=each)
+    keep(sound, faults + wrong, remark)
+
+
+def start() -> bool:
+    """Begins in a thread of its own. False if one is under way, in whichever process."""
+    now = timezone.now()
+    Verification.objects.get_or_create(pk=_ROW)
+    free = Q(started_at=None) | Q(started_at__lt=now - timedelta(seconds=2 * LONGEST))
+    if not Verification.objects.filter(free, pk=_ROW).update(started_at=now):
+        return False
+    threading.Thread(target=_run, name="verify-audit", daemon=True).start()
+    return True
+
+
+def _run() -> None:
+    try:
+        check(LONGEST)
+    except TooLong:
+        _gave_up(
+            f"It was not done after {LONGEST / 60:.0f} minutes. On the host, `manage.py verify_audit` has no bound."
+        )
+    except Exception as error:
+        log.exception("The audit log could not be verified")
+        _gave_up(f"It could not be verified: {error}")
+    finally:
+        connections.close_all()
+
+
+def _gave_up(why: str) -> None:
+    Verification.objects.filter(pk=_ROW).update(started_at=None, trouble=why)
+
+
+def _given_up(since: datetime) -> bool:
+    return timezone.now() - since > timedelta(seconds=2 * LONGEST)

@@ -1,0 +1,231 @@
+"""People and groups for admins: who there is, who may do what and use what. The rules are web/people's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import Group, User
+from django.core.paginator import Paginator
+from django.db.models import Count, Q, Sum
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from web.errors import Problem
+from web.history.reports import gib_hours_of_week
+from web.models import Claim, Container, Token
+from web.pages.frame import person, show
+from web.pages.people import limits
+from web.people import accounts, granting, groups, passwords
+from web.people.roles import Deed, Role, groups_besides_role, is_role, require, role_held, role_of
+from web.spec import mounts
+
+PER_PAGE = 50
+MOST_GROUPS = 200  # that the page lists; REST has all
+
+
+def _managed(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """For admins. What is refused is told on the page whose form it was, with what was typed still in it."""
+
+    @never_cache
+    @login_required
+    @require_http_methods(["GET", "POST"])
+    @sensitive_post_parameters()
+    def guarded(request: HttpRequest, *arguments: Any, **words: Any) -> HttpResponse:
+        try:
+            require(person(request), Deed.MANAGE)
+        except Problem as problem:
+            return show(request, "people/not_yours.html", {"problem": problem}, 403)
+        return view(request, *arguments, **words)
+
+    return guarded
+
+
+@_managed
+def people(request: HttpRequest) -> HttpResponse:
+    """All accounts and groups; POST makes one (`do`: person or group)."""
+    problem, made_up = None, {}
+    if request.method == "POST":
+        try:
+            match request.POST.get("do"):
+                case "person":
+                    user, password = accounts.create(person(request), _new_person(request.POST))
+                    if not password:
+                        messages.success(request, f"{user.get_username()} has an account now.")
+                        return redirect("person", user.get_username())
+                    made_up = {"username": user.get_username(), "password": password}
+                case "group":
+                    group = groups.create(person(request), {"name": request.POST.get("name", "")})
+                    return redirect("group", group.name)
+                case _:
+                    raise Http404
+        except Problem as refused:
+            problem = refused
+    q, role = request.GET.get("q", "").strip()[:100], request.GET.get("role", "")
+    found = User.objects.prefetch_related("groups").order_by("username")
+    if q:
+        found = found.filter(Q(username__icontains=q) | Q(email__icontains=q) | Q(groups__name=q)).distinct()
+    if role in Role.__members__:
+        found = found.filter(pk__in=[user.pk for user in found if _role(user) is Role[role]])
+    page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "q": q,
+        "role": role,
+        "roles": _roles(),
+        "page": page,
+        "rows": _rows(list(page.object_list)),
+        "groups": Group.objects.annotate(members=Count("user"))
+        .select_related("allowance")
+        .order_by("name")[:MOST_GROUPS],
+        "role_groups": [each.group for each in Role],
+        "roots": settings.GPUSHARE_VOLUME_ROOTS,
+        "default_role": settings.GPUSHARE_DEFAULT_ROLE,
+        "problem": problem,
+        "typed": request.POST if problem else {},
+        "made_up": made_up,
+    }
+    return show(request, "people/people.html", context, status=problem.status if problem else 200)
+
+
+@_managed
+def one(request: HttpRequest, username: str) -> HttpResponse:
+    """An account. POST changes it (`do`: account, groups, active, password, allowance or no-allowance)."""
+    user = User.objects.filter(username=username).first()
+    if user is None:
+        raise Http404
+    actor, problem = person(request), None
+    if request.method == "POST":
+        try:
+            told = _do(actor, user, request.POST)
+            messages.success(request, told)
+            return redirect("person", username)
+        except Problem as refused:
+            problem = refused
+    user.refresh_from_db()
+    typed = request.POST if problem else None
+    context = {
+        "who": user,
+        "role": role_of(user),
+        "roles": _roles(),
+        "groups": Group.objects.exclude(name__in=[role.group for role in Role]).order_by("name"),
+        "in_groups": groups_besides_role(user),
+        "place": passwords.place(user),
+        "by_directory": accounts.by_directory(user),
+        "limits": limits.in_force(user, limits.usage(user, gib_hours_of_week(user))),
+        "allowance": granting.of(user),
+        "fields": limits.fields(granting.of(user), typed if typed and typed.get("do") == "allowance" else None),
+        "roots": mounts.roots_of(username),
+        "tokens": Token.objects.filter(user=user).count(),
+        "containers": Container.objects.live().filter(owner=user).count(),
+        "problem": problem,
+        "typed": typed or {},
+        "did": request.POST.get("do", ""),
+    }
+    return show(request, "people/person.html", context, status=problem.status if problem else 200)
+
+
+@_managed
+def group(request: HttpRequest, name: str) -> HttpResponse:
+    """A group. POST changes it (`do`: add, remove, delete, allowance or no-allowance)."""
+    found = Group.objects.filter(name=name).first()
+    if found is None:
+        raise Http404
+    actor, problem = person(request), None
+    if request.method == "POST":
+        try:
+            match request.POST.get("do"):
+                case "delete":
+                    groups.delete(actor, found)
+                    messages.success(request, f"The group {name} is deleted. Its members stay.")
+                    return redirect("people")
+                case "add" | "remove" as do:
+                    names = request.POST.get("names", "").replace(",", " ").split()
+                    groups.change_members(actor, found, {do: names})
+                    messages.success(request, f"{', '.join(names)}: {'in it' if do == 'add' else 'no longer in it'}.")
+                case _:
+                    messages.success(request, _do_allowance(actor, found, request.POST))
+            return redirect("group", name)
+        except Problem as refused:
+            problem = refused
+    typed = request.POST if problem else None
+    context = {
+        "group": found,
+        "is_role": is_role(found),
+        "members": groups.members_of(found),
+        "allowance": granting.of(found),
+        "fields": limits.fields(granting.of(found), typed if typed and typed.get("do") == "allowance" else None),
+        "problem": problem,
+        "typed": typed or {},
+        "did": request.POST.get("do", ""),
+    }
+    return show(request, "people/group.html", context, status=problem.status if problem else 200)
+
+
+def _do(actor: User, user: User, form: QueryDict) -> str:
+    """What the form asks for; what was done, as a sentence. Raises Problem, or Http404 for what no form asks."""
+    name = user.get_username()
+    match form.get("do"):
+        case "account":
+            accounts.change(actor, user, {"role": form.get("role", ""), "email": form.get("email", "").strip(),
+                                          "groups": form.getlist("groups")})  # fmt: skip
+            return f"{name}: changed."
+        case "active":
+            active = form.get("active") == "yes"
+            accounts.change(actor, user, {"active": active})
+            return f"{name} is switched {'on' if active else 'off'}."
+        case "password":
+            accounts.change(actor, user, {"password": form.get("password", "")})
+            return f"{name} has the new password, and is signed in nowhere now."
+    return _do_allowance(actor, user, form)
+
+
+def _do_allowance(actor: User, subject: User | Group, form: QueryDict) -> str:
+    match form.get("do"):
+        case "allowance":
+            granting.grant(actor, subject, limits.asked(form))
+            return "The allowance is in force from now on."
+        case "no-allowance":
+            granting.withdraw(actor, subject)
+            return "The allowance is taken away."
+    raise Http404
+
+
+def _new_person(form: QueryDict) -> dict[str, Any]:
+    asked: dict[str, Any] = {name: form.get(name, "").strip() for name in ("username", "role", "email")}
+    match form.get("sign_in"):
+        case "given":
+            asked["password"] = form.get("password", "")
+        case "elsewhere":
+            asked["password"] = None
+    return asked
+
+
+def _rows(users: list[User]) -> list[dict[str, Any]]:
+    """Of a page of people, with three queries for all of them."""
+    live = Container.objects.live().filter(owner__in=users)
+    counts = dict(live.values_list("owner").annotate(Count("pk")))
+    held = dict(Claim.objects.filter(container__in=live).values_list("container__owner").annotate(Sum("quota")))
+    return [
+        {
+            "who": user,
+            "role": _role(user).group,
+            "groups": groups_besides_role(user),
+            "containers": counts.get(user.pk, 0),
+            "held": held.get(user.pk, 0),
+        }
+        for user in users
+    ]
+
+
+def _role(user: User) -> Role:
+    return role_held(user, [group.name for group in user.groups.all()])
+
+
+def _roles() -> list[tuple[str, str]]:
+    return [(role.group, role.name) for role in Role]

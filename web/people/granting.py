@@ -1,0 +1,87 @@
+"""Allowances as admins give them, to a person or to a group. What is in force for whom is allowances.py's."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from web import audit
+from web.errors import Problem, invalid
+from web.models import Allowance, Gpu
+from web.people.allowances import Allowed
+from web.people.roles import Deed, require
+from web.spec.people import AllowanceSpec
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+FIELDS = tuple(field.name for field in fields(Allowed))
+
+
+def of(subject: User | Group) -> Allowance | None:
+    """Its own allowance, if it has one."""
+    return Allowance.objects.filter(**_whose(subject)).first()
+
+
+def told(allowance: Allowance) -> dict[str, Any]:
+    return {name: getattr(allowance, name) for name in FIELDS}
+
+
+def grant(actor: User, subject: User | Group, asked: Any) -> Allowance:
+    """Changes what is given (`AllowanceSpec`); what is left out stays as it is. Raises Problem."""
+    require(actor, Deed.MANAGE)
+    spec = AllowanceSpec.parse(asked)
+    if not spec:
+        raise invalid(f"Nothing to change: give one or more of {', '.join(FIELDS)}.")
+    with transaction.atomic():
+        row, _ = Allowance.objects.select_for_update(no_key=True).get_or_create(**_whose(subject))
+        before = told(row)
+        _require_known(set(spec.get("gpus") or []) - set(row.gpus or []))
+        for name, value in spec.items():
+            setattr(row, name, value)
+        try:
+            row.full_clean(validate_unique=False, validate_constraints=False)
+        except ValidationError as error:
+            name, messages = next(iter(error.message_dict.items()))
+            raise invalid(" ".join(messages), "" if name == "__all__" else name) from None
+        row.save(update_fields=list(spec))
+        changed = [name for name in spec if before[name] != spec[name]]
+        if changed:
+            audit.record(actor.get_username(), "allowance-changed", _name(subject), of=_kind(subject),
+                         before={name: before[name] for name in changed},
+                         after={name: spec[name] for name in changed})  # fmt: skip
+    return row
+
+
+def withdraw(actor: User, subject: User | Group) -> None:
+    """Takes the whole allowance away: from then on only those of others, if any, bind whom it bound."""
+    require(actor, Deed.MANAGE)
+    with transaction.atomic():
+        row = Allowance.objects.select_for_update(of=("self",)).filter(**_whose(subject)).first()
+        if row is not None:
+            audit.record(actor.get_username(), "allowance-withdrawn", _name(subject), of=_kind(subject),
+                         before=told(row))  # fmt: skip
+            row.delete()
+
+
+def _require_known(uuids: set[str]) -> None:
+    """A UUID that was mistyped would forbid all GPUs, and nobody would see why. One that is away now is known."""
+    known = set(Gpu.objects.filter(uuid__in=uuids).values_list("uuid", flat=True))
+    if missing := sorted(uuids - known):
+        raise Problem("unknown_gpu", f"There is no GPU {missing[0]} here.", 400, "gpus")
+
+
+def _whose(subject: User | Group) -> dict[str, Any]:
+    return {"group" if isinstance(subject, Group) else "user": subject}
+
+
+def _kind(subject: User | Group) -> str:
+    return "group" if isinstance(subject, Group) else "person"
+
+
+def _name(subject: User | Group) -> str:
+    return subject.name if isinstance(subject, Group) else subject.get_username()

@@ -1,0 +1,94 @@
+"""Groups: made, ended, and who is in them. Those of the roles are not touched here: a role is given to a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.db import IntegrityError, transaction
+
+from web import audit
+from web.errors import Problem, conflict, invalid, not_found
+from web.people import granting
+from web.people.accounts import administered, fault_of_group
+from web.people.roles import Deed, is_role, require
+from web.spec.people import GroupSpec, MembersSpec
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+
+def find(actor: User, name: str) -> Group:
+    """A group, for an admin. Raises Problem."""
+    require(actor, Deed.MANAGE)
+    group = Group.objects.filter(name=name).first()
+    if group is None:
+        raise not_found("There is no group of this name.", "name")
+    return group
+
+
+def create(actor: User, asked: Any) -> Group:
+    require(actor, Deed.MANAGE)
+    name = GroupSpec.parse(asked)["name"]
+    if fault := fault_of_group(name):
+        raise invalid(fault, "name")
+    with administered():
+        if same := Group.objects.filter(name__iexact=name).first():
+            raise _taken(same.name)
+        try:
+            with transaction.atomic():
+                group = Group.objects.create(name=name)
+        except IntegrityError:
+            raise _taken(name) from None
+        audit.record(actor.get_username(), "group-created", name)
+    return group
+
+
+def delete(actor: User, group: Group) -> None:
+    """With its allowance: what that allowed or forbade its members, it no longer does."""
+    require(actor, Deed.MANAGE)
+    _require_no_role(group)
+    with administered():
+        allowance = granting.of(group)
+        audit.record(actor.get_username(), "group-deleted", group.name, members=members_of(group),
+                     allowance=granting.told(allowance) if allowance else None)  # fmt: skip
+        group.delete()
+
+
+def change_members(actor: User, group: Group, asked: Any) -> Group:
+    """Who is to be in it from now on, and who is not (`MembersSpec`). Raises Problem."""
+    require(actor, Deed.MANAGE)
+    spec = MembersSpec.parse(asked)
+    if not spec:
+        raise invalid("Nothing to change: give add, remove or both.")
+    _require_no_role(group)
+    with administered():
+        before = set(members_of(group))
+        group.user_set.add(*_people(spec.get("add", []), "add"))
+        group.user_set.remove(*_people(spec.get("remove", []), "remove"))
+        after = set(members_of(group))
+        if before != after:
+            audit.record(actor.get_username(), "group-changed", group.name, added=sorted(after - before),
+                         removed=sorted(before - after))  # fmt: skip
+    return group
+
+
+def members_of(group: Group) -> list[str]:
+    return list(group.user_set.order_by("username").values_list("username", flat=True))
+
+
+def _people(names: list[str], field: str) -> list[User]:
+    found = list(get_user_model().objects.filter(username__in=names))
+    if missing := sorted(set(names) - {user.get_username() for user in found}):
+        raise Problem("unknown_person", f'There is no account "{missing[0]}".', 400, field)
+    return found
+
+
+def _require_no_role(group: Group) -> None:
+    if is_role(group):
+        raise conflict(f'"{group.name}" is a role: it stays, and is given to each person as their role.', code="role")
+
+
+def _taken(name: str) -> Problem:
+    return conflict(f'There is a group "{name}" already.', "name", "name_taken")
