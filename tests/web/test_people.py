@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from threading import Barrier, Thread
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
+from django.db import connections
 from django.test import Client
 from rest_framework.test import APIClient
 
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
 from web import audit
+from web.errors import Problem
 from web.models import Allowance, AuditEntry, Token
-from web.people import tokens
+from web.people import accounts, tokens
 from web.people.roles import Role, role_of
 
 pytestmark = pytest.mark.django_db
@@ -164,6 +167,31 @@ def test_the_last_admin_stays_one(rest, boss):
     make_user("deputy", Role.ADMIN)
     assert rest.patch("/api/v1/people/boss/", {"role": "operator"}).status_code == 200
     assert rest.get("/api/v1/people/").status_code == 403
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_admins_who_lower_each_other_at_once_one_stays():
+    first, second = make_user("first", Role.ADMIN), make_user("second", Role.ADMIN)
+    together, answers = Barrier(2), []
+
+    def lower(actor: User, other: User) -> None:
+        together.wait()
+        try:
+            accounts.change(actor, other, {"role": "user"})
+            answers.append("done")
+        except Problem as problem:
+            answers.append(problem.code)
+        finally:
+            connections.close_all()
+
+    threads = [Thread(target=lower, args=pair) for pair in ((first, second), (second, first))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert answers.count("done") == 1
+    assert set(answers) <= {"done", "last_admin", "forbidden"}
+    assert [role_of(user) for user in (first, second)].count(Role.ADMIN) == 1
 
 
 def test_an_admin_who_is_switched_off_is_none(rest):
