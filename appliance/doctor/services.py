@@ -14,6 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from appliance.doctor.finding import Finding, fine, note, wrong
 from web.models import Node
+from web.schema import newer_than_we
 
 WITHIN = 5.0  # seconds for an answer
 UPGRADE = {
@@ -29,7 +30,7 @@ def database() -> Iterator[Finding]:
     try:
         executor = MigrationExecutor(connection)
         missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-        unknown = set(executor.loader.applied_migrations) - set(executor.loader.disk_migrations)
+        newer = newer_than_we()
     except (DatabaseError, OSError) as error:
         yield wrong(
             "database",
@@ -38,10 +39,10 @@ def database() -> Iterator[Finding]:
             "Look at DATABASE_URL, and whether the server runs and lets this user in.",
         )
         return
-    if newer := [name for app, name in unknown if app == "web"]:
+    if newer:
         yield wrong(
             "database",
-            f"The database is of a newer release (it knows {', '.join(sorted(newer))}).",
+            f"The database is of a newer release (it knows {', '.join(newer)}).",
             "This release would read it wrongly.",
             "Install that release again, or restore a backup.",
         )

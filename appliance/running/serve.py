@@ -25,6 +25,7 @@ from scheduler.worker import CANNOT_START, writing_in_words
 from web.people import links
 from web.people.bootstrap import ADMIN, ensure_admin
 from web.people.links import is_loopback
+from web.schema import refuse_newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def _prepare(host: str, *, link: bool) -> tuple[str, str]:
         if settings.GPUSHARE_WEB_USER:
             web_user.share(settings.GPUSHARE_HOME, settings.GPUSHARE_WEB_USER)
         with writing_in_words():
+            refuse_newer()
             call_command("migrate", verbosity=0, interactive=False)
             token = ensure_admin()
             admin = User.objects.filter(username=ADMIN, is_active=True).first()

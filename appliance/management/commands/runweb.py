@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, connections
 
 from appliance.running.listening import answer, listen
+from web.schema import NewerDatabase, refuse_newer
 
 
 class Command(BaseCommand):
@@ -18,6 +21,12 @@ class Command(BaseCommand):
         parser.add_argument("--fd", type=int, help="a listening socket that was handed over, instead of HOST and PORT")
 
     def handle(self, *args: Any, fd: int | None = None, **options: Any) -> None:
+        try:
+            with suppress(DatabaseError):  # one that is away may be there for the first request
+                refuse_newer()
+        except NewerDatabase as error:
+            raise CommandError(str(error)) from None
+        connections.close_all()
         listener = listen(settings.HOST, settings.PORT) if fd is None else socket.socket(fileno=fd)
         if fd is None:
             self.stdout.write(f"gpushare answers at {settings.HOST}:{listener.getsockname()[1]}")

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from scheduler import notify, threads
 from scheduler.worker import CANNOT_START, Scheduler, writing_in_words
 from web.people.bootstrap import ensure_admin
+from web.schema import refuse_newer
 
 
 class Command(BaseCommand):
@@ -22,6 +23,7 @@ class Command(BaseCommand):
         gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms
         try:
             with writing_in_words():
+                refuse_newer()
                 ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
             asyncio.run(serve(lambda: notify.tell("READY=1")))
         except CANNOT_START as error:

@@ -1,0 +1,28 @@
+"""Whether the database is of this release: a release reads what older ones wrote, and nothing of a newer one."""
+
+from __future__ import annotations
+
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+
+APP = "web"
+
+
+class NewerDatabase(Exception):
+    """The database is of a newer release; the message says what to do."""
+
+
+def newer_than_we() -> list[str]:
+    """The names of the changes that the database has and this release does not know. Raises DatabaseError."""
+    loader = MigrationLoader(connection)
+    return sorted(name for app, name in {*loader.applied_migrations} - {*loader.disk_migrations} if app == APP)
+
+
+def refuse_newer() -> None:
+    """Before anything is read or written. Raises NewerDatabase or DatabaseError."""
+    if newer := newer_than_we():
+        raise NewerDatabase(
+            f"The database is of a newer release (it has {', '.join(newer)}), which this one would read wrongly. "
+            "Nothing was changed. Install that release again, or a newer one; to go back, restore a backup made before "
+            "the upgrade."
+        )
