@@ -163,6 +163,15 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "dashboard"
 LOGOUT_REDIRECT_URL = "login"
 
+EMAIL_HOST = environment.text("GPUSHARE_MAIL_HOST")  # empty: no e-mail
+EMAIL_PORT = environment.whole("GPUSHARE_MAIL_PORT", 25, most=environment.HIGHEST_PORT)
+EMAIL_HOST_USER = environment.text("GPUSHARE_MAIL_USER")
+EMAIL_HOST_PASSWORD = environment.text("GPUSHARE_MAIL_PASSWORD")
+_MAIL_TLS = environment.one_of("GPUSHARE_MAIL_TLS", "none", "starttls", "tls")
+EMAIL_USE_TLS, EMAIL_USE_SSL = _MAIL_TLS == "starttls", _MAIL_TLS == "tls"
+EMAIL_TIMEOUT = 10  # seconds, for each word with the mail server
+DEFAULT_FROM_EMAIL = environment.text("GPUSHARE_MAIL_FROM", f"gpushare@{os.uname().nodename}")
+
 USE_I18N = False  # there is one language and no catalogue
 TIME_ZONE = "UTC"
 USE_TZ = True
@@ -235,6 +244,7 @@ GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "proce
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
 GPUSHARE_DEMO_PAUSE = environment.number("GPUSHARE_DEMO_PAUSE", 3)  # seconds from one step of the demo to the next
+GPUSHARE_URL = environment.text("GPUSHARE_URL").rstrip("/")  # of these pages, for links in what is sent; empty: none
 GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever

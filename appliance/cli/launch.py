@@ -91,6 +91,9 @@ def run(
     ttl_seconds: Annotated[
         str | None, _option("ttl_seconds", metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")
     ] = None,
+    notify: Annotated[
+        str | None, typer.Option(metavar="WORDS|none", help="What of it you are told: goes_on,ended,killed,gives_way.")
+    ] = None,
     guaranteed: Annotated[bool, typer.Option("--guaranteed", help="Reserve the whole quota from the start.")] = False,
     give_way: Annotated[
         bool,

@@ -11,6 +11,7 @@ from django.core.management import CommandError
 from appliance.asgi import application
 from appliance.running.doors import Doors, HttpProtocol, WebSocketProtocol
 from web.console.frames import PAYLOAD_LIMIT
+from web.notifying.loop import Notifier
 
 BACKLOG = 2048
 AT_ONCE = 64  # connections that are taken before anything else happens, as many descriptors
@@ -49,7 +50,8 @@ def answer(listener: socket.socket) -> None:
         access_log=False,
         timeout_graceful_shutdown=2,
     )
-    Server(config).run(sockets=[listener])
+    with Notifier().running():
+        Server(config).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):

@@ -3,6 +3,7 @@ import { duration, now, stamp, t } from "./parts/format.js";
 import { live } from "./parts/live.js";
 import "./parts/actions.js";
 import "./parts/skip.js";
+import "./parts/notify.js";
 import "./parts/table.js";
 
 const byId = (id) => document.getElementById(id);

@@ -24,6 +24,7 @@ PAGES = (
     "me",
     "people",
     "audit",
+    "notifications",
 )
 PAST = ("history", "reports", "fairness")  # of PAGES, those that show a day
 ROLES = ("viewer", "user", "operator", "admin")

@@ -23,6 +23,7 @@ GIVEN: dict[str, Any] = {
     "priority": -3,
     "compute_weight": 300,
     "compute_limit": 30,
+    "notify": ["ended", "gives_way"],
     "guaranteed": True,
     "give_way": False,
     "remove_when_done": True,

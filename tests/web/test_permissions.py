@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
-from web.models import Command, Container, Scope, Verification
+from web.models import Command, Container, Receiver, Rule, Scope, Silence, Verification
 from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
@@ -34,6 +34,14 @@ OWN = (401, 403, 403, 403, 202, 202, 202)  # steering what is theirs, or everyth
 OPERATOR = (401, 403, 403, 403, 403, 202, 202)
 ADMIN = (401, 403, 403, 403, 403, 403, 202)
 MANAGED = (401, 403, 403, 403, 403, 403, 200)  # people: what is there is no other's business
+
+
+def made(code: int) -> tuple[int, ...]:
+    """What admins alone may do, answered so."""
+    return (401, 403, 403, 403, 403, 403, code)
+
+
+ADMINS = made(200)
 
 TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "containers/", None, ALL),
@@ -81,6 +89,23 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("PATCH", "groups/vision/allowance/", {"containers": 9}, MANAGED),
     ("DELETE", "groups/vision/allowance/", None, (401, 403, 403, 403, 403, 403, 204)),
     ("GET", "allowances/", None, MANAGED),
+    ("GET", "me/notifications/", None, ALL),
+    ("PATCH", "me/notifications/", {"browser": False}, (401, 200, 200, 403, 200, 200, 200)),
+    ("GET", "me/notices/", None, ALL),
+    ("GET", "notifying/receivers/", None, ADMINS),
+    ("POST", "notifying/receivers/", {"name": "x", "kind": "alertmanager", "url": "http://h/"}, made(201)),
+    ("GET", "notifying/receivers/{receiver}/", None, ADMINS),
+    ("PATCH", "notifying/receivers/{receiver}/", {"enabled": True}, ADMINS),
+    ("DELETE", "notifying/receivers/{receiver}/", None, made(204)),
+    ("POST", "notifying/receivers/{receiver}/test/", None, made(202)),
+    ("GET", "notifying/rules/", None, ADMINS),
+    ("POST", "notifying/rules/", {"receiver": "hook"}, made(201)),
+    ("PATCH", "notifying/rules/{rule}/", {"enabled": False}, ADMINS),
+    ("DELETE", "notifying/rules/{rule}/", None, made(204)),
+    ("GET", "notifying/silences/", None, ADMINS),
+    ("POST", "notifying/silences/", {"until": "2999-01-01"}, made(201)),
+    ("DELETE", "notifying/silences/{silence}/", None, made(204)),
+    ("GET", "notifying/deliveries/", None, ADMINS),
     ("GET", "tokens/", None, ALL),
     ("POST", "tokens/", {}, (401, 201, 201, 403, 201, 201, 201)),
     ("DELETE", "tokens/{token}/", None, (401, 404, 404, 403, 204, 404, 404)),
@@ -103,7 +128,15 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "ended": make_container(owner, "ended", finished_at=timezone.now()).pk,
         "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
         "token": tokens.make(owner)[0].pk,
+        **notifying(),
     }
+
+
+def notifying() -> dict[str, int]:
+    receiver = Receiver.objects.create(name="hook", kind="webhook", url="http://h/", secret="s" * 16)
+    rule = Rule.objects.create(receiver=receiver)
+    silence = Silence.objects.create(until=timezone.now() + timedelta(days=1), made_by="admin")
+    return {"receiver": receiver.pk, "rule": rule.pk, "silence": silence.pk}
 
 
 def client_of(who: str, owner: User) -> APIClient:

@@ -3,7 +3,7 @@
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from web.api import allocations, attention, audit, containers, gpus, me, nodes, queue, reports, tokens
+from web.api import allocations, attention, audit, containers, gpus, me, nodes, notifying, queue, reports, tokens
 from web.api.people import groups, people
 from web.api.protocol import errors, schema
 
@@ -11,6 +11,9 @@ router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
 router.register("commands", containers.Commands, basename="command")
 router.register("tokens", tokens.Tokens, basename="token")
+router.register("notifying/receivers", notifying.Receivers, basename="receiver")
+router.register("notifying/rules", notifying.Rules, basename="rule")
+router.register("notifying/silences", notifying.Silences, basename="silence")
 
 urlpatterns = [
     path("", include(router.urls)),
@@ -36,6 +39,9 @@ urlpatterns = [
     path("groups/<str:name>/members/", groups.Members.as_view(), name="group-members"),
     path("groups/<str:name>/allowance/", groups.GroupAllowance.as_view(), name="group-allowance"),
     path("allowances/", groups.Allowances.as_view(), name="allowances"),
+    path("me/notifications/", notifying.Notifications.as_view(), name="notifications"),
+    path("me/notices/", notifying.Notices.as_view(), name="notices"),
+    path("notifying/deliveries/", notifying.Deliveries.as_view(), name="deliveries"),
     path("sign-in/", tokens.SignIn.as_view(), name="sign-in"),
     path("schema/", schema.Schema.as_view(), name="schema"),
     path("docs/", schema.Docs.as_view(), name="docs"),

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0012_node_figures"),
+        ("web", "0013_notifying"),
     ]
 
     operations = [

@@ -1,8 +1,9 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
-a container in states.py, who may do what in people.py, the hash chain in chain.py."""
+a container in states.py, who may do what in people.py, who is told in notifying.py, the hash chain in chain.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.hosts import Compute, Gpu, Node
+from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
 from web.models.people import Allowance, Scope, SignInLink, Token
 from web.models.records import (
     AllocationEvent,
@@ -27,16 +28,26 @@ __all__ = [
     "Compute",
     "Container",
     "ContainerQuerySet",
+    "Delivery",
+    "Episode",
     "ExpectedBy",
     "Gpu",
+    "Happening",
     "Node",
+    "Notice",
+    "Receiver",
+    "Rule",
     "Scope",
     "Seal",
+    "Severity",
     "Shortage",
     "SignInLink",
+    "Silence",
     "State",
     "Swap",
     "Token",
     "UsageSample",
     "Verification",
+    "Watch",
+    "Wish",
 ]

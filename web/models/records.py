@@ -115,6 +115,9 @@ class Container(models.Model):
         null=True, blank=True, help_text="Percent of a card's time at most, also while nobody else computes."
     )
     remove_when_done = models.BooleanField(default=False)
+    notify = models.JSONField(
+        null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
+    )
     interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
     tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
     memory = models.BigIntegerField(null=True, blank=True, help_text="Host RAM.")

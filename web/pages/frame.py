@@ -21,6 +21,7 @@ PAGES: tuple[tuple[str, str], ...] = (
     ("history", "History"),
     ("reports", "Reports"),
     ("fairness", "Fairness"),
+    ("notifications_page", "Notifications"),
 )
 
 LAUNCH = ("launch", "Launch")

@@ -18,7 +18,7 @@ from web.models import Container, Shortage
 from web.sizes import exact_size
 from web.spec.asked import FIELDS, asked_for
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber
-from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField
+from web.spec.requests import NOTHING, EnvironmentField, GpusField, HappeningsField, ItemsField, WordsField
 
 YES, NO = "yes", "no"  # a box that is ticked says the one that is not the default
 # What has a place of its own in the template; all else follows there in the order of the list.
@@ -90,6 +90,8 @@ def text_of(name: str, value: Any) -> str:
             return exact_size(value)
         case WordsField(), _:
             return shlex.join(value)
+        case HappeningsField(), list():
+            return ",".join(value) or NOTHING
         case _, dict():
             return "\n".join(_pairs(value))
         case _, list():
@@ -124,6 +126,8 @@ def _words(name: str, flag: str, value: Any) -> list[str]:
             return [f"--{value}"]
         case GpusField(), list():
             return [flag, ",".join(value)]
+        case HappeningsField(), _:
+            return [flag, value if isinstance(value, str) else text_of(name, value)]
         case _, list():
             return [word for item in value for word in (flag, item)]
         case _, dict():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from web.models import AllocationEvent, State
+from web.models import AllocationEvent, Happening, State
 
 STATES: dict[str, str] = {
     State.CREATED: "Starting",
@@ -38,6 +38,13 @@ EVENTS: dict[str, str] = {
     EventKind.CARD_FULL: "card full",
 }
 
+HAPPENINGS: dict[str, str] = {
+    Happening.GOES_ON: "goes on after a wait",
+    Happening.ENDED: "has ended",
+    Happening.KILLED: "was killed",
+    Happening.GIVES_WAY: "gives way to others",
+}
+
 _CATALOGUE: dict[str, str] = {
     "live": "Live",
     "lost": "Connection lost",
@@ -45,6 +52,10 @@ _CATALOGUE: dict[str, str] = {
     "connection_lost": "Connection lost. What you see is {age} old; trying again.",
     "scheduler_silent": "The scheduler does not answer. What you see is its last word; running programs go on.",
     "engine_away": "The container engine is away: {error}",
+    "notify_on": "Stop notifications on this computer",
+    "notify_off": "Show notifications on this computer",
+    "notify_denied": "This browser was told to show none from here: allow them in its settings for this site.",
+    "notify_cannot": "This browser shows none from here: it asks for https, or for 127.0.0.1.",
     "close": "Close",
     "skip_to": "Skip to: {panel}",
     "not_sent": "Nothing was done: the server could not be reached. Try again once the connection is back.",

@@ -2,9 +2,9 @@
 
 viewer looks (everything but the audit log, and other people's output, command lines and environments); user launches,
 and steers what is theirs; operator steers everybody's containers and the queue; admin sets the policy and how GPUs are
-shared, reads the audit log and manages people. Whoever may steer a container may also read its output, command line and
-environment, type into it, and warn its owner. A role is the Django group of that name; a superuser is an admin;
-somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
+shared, says who is told of what, reads the audit log and manages people. Whoever may steer a container may also read
+its output, command line and environment, type into it, and warn its owner. A role is the Django group of that name; a
+superuser is an admin; somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Deed(Enum):
     SET_POLICY = "set the policy"
     SET_COMPUTE = "say how containers share a GPU"
     READ_AUDIT = "read the audit log"
+    NOTIFY = "say who is told of what"
     MANAGE = "manage people"
 
 
@@ -98,6 +99,7 @@ NEEDS: Mapping[Deed, Role] = {
     Deed.SET_POLICY: Role.ADMIN,
     Deed.SET_COMPUTE: Role.ADMIN,
     Deed.READ_AUDIT: Role.ADMIN,
+    Deed.NOTIFY: Role.ADMIN,
     Deed.MANAGE: Role.ADMIN,
 }
 

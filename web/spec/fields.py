@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.utils.encoding import force_str
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from web.errors import Problem
 from web.sizes import parse_size
+from web.spec import periods
 from web.texts import fault_of
 
 
@@ -131,3 +134,19 @@ class SizeField(serializers.Field[int, Any, int, Any]):
 
     def to_representation(self, value: int) -> int:
         return value
+
+
+@extend_schema_field(OpenApiTypes.STR)
+class TimeField(serializers.Field[datetime, Any, str, Any]):
+    """An ISO time, or a date: its midnight UTC. A time without a zone is UTC."""
+
+    def to_internal_value(self, data: Any) -> datetime:
+        if not isinstance(data, str):
+            raise serializers.ValidationError("This has to be a time in ISO form.")
+        try:
+            return periods.point(data)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from None
+
+    def to_representation(self, value: datetime) -> str:
+        return value.isoformat()

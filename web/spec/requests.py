@@ -12,7 +12,7 @@ from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from web.models import Compute, Shortage
+from web.models import Compute, Happening, Shortage
 from web.models.people import HEAVIEST
 from web.spec import quotas
 from web.spec.environment import check_environment
@@ -103,6 +103,29 @@ class ItemsField(serializers.Field[list[str], Any, list[str], Any]):
         return value
 
 
+NOTHING = "none"  # what people write for an empty list
+
+
+@extend_schema_field(
+    {"oneOf": [{"type": "array", "items": {"enum": Happening.values}}, {"type": "string", "example": "ended,killed"}]}
+)
+class HappeningsField(serializers.Field[list[str], Any, list[str], Any]):
+    """Of what its owner is told: a list, or one text such as "ended,killed" or "none"."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if isinstance(data, str):
+            data = [] if data.strip() == NOTHING else data.replace(",", " ").split() or [data]
+        if not isinstance(data, list):
+            raise serializers.ValidationError(f"This has to be a list of {', '.join(Happening)}.")
+        if unknown := [word for word in data if word not in Happening.values]:
+            said = str(unknown[0])[:40]
+            raise serializers.ValidationError(f"{said!r} is none of {', '.join(Happening)}; {NOTHING!r} is nothing.")
+        return [word for word in Happening.values if word in data]
+
+    def to_representation(self, value: list[str]) -> list[str]:
+        return value
+
+
 class LaunchSpec(StrictSerializer):
     """A launch. `image` is all that has to be given.
 
@@ -179,6 +202,11 @@ class LaunchSpec(StrictSerializer):
         max_value=100,
         label="Most of a GPU's time (percent)",
         help_text="Kept even if nobody else computes; empty: no limit",
+        **_OR_NULL,
+    )
+    notify = HappeningsField(
+        label="Tell me when it",
+        help_text=f"Of {', '.join(Happening)}; {NOTHING}: nothing; empty: as your notifications say",
         **_OR_NULL,
     )
     guaranteed = StrictBoolean(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.db.models import Q
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.request import Request
 
 from web.models import State
 from web.models.states import in_state
-from web.spec import periods
-from web.spec.fields import StrictSerializer
+from web.spec.fields import StrictSerializer, TimeField
 
 
 class Pages(PageNumberPagination):
@@ -38,20 +34,6 @@ class Query(StrictSerializer):
 class PageQuery(Query):
     page = serializers.CharField(required=False, help_text='A number, or "last".')
     page_size = serializers.IntegerField(required=False, min_value=1, max_value=Pages.max_page_size)
-
-
-@extend_schema_field(OpenApiTypes.STR)
-class TimeField(serializers.Field[datetime, Any, str, Any]):
-    """An ISO time, or a date: its midnight UTC. A time without a zone is UTC."""
-
-    def to_internal_value(self, data: Any) -> datetime:
-        try:
-            return periods.point(data)
-        except ValueError as error:
-            raise serializers.ValidationError(str(error)) from None
-
-    def to_representation(self, value: datetime) -> str:
-        return value.isoformat()
 
 
 class SpanQuery(Query):

@@ -1,0 +1,134 @@
+"""Notifications: what one is told of one's containers; for admins also who is told of what needs somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from web.errors import Problem, invalid
+from web.models import Happening, Receiver, Rule, Severity, Silence
+from web.pages.frame import person, refusal, show
+from web.pages.text import HAPPENINGS
+from web.people.roles import Deed, rights_of
+from web.services import notifying
+from web.services.attention import Kind
+
+SHOWN = 50  # deliveries
+
+Done = tuple[str, Callable[[], Any]]  # what to say of it, and what does it
+
+
+@login_required
+@require_GET
+def page(request: HttpRequest) -> HttpResponse:
+    user = person(request)
+    manages = rights_of(user).may(Deed.NOTIFY)
+    context: dict[str, Any] = {
+        "wish": notifying.wish_of(user),
+        "happenings": [(word.value, HAPPENINGS[word]) for word in Happening],
+        "mail_set_up": bool(settings.EMAIL_HOST),
+        "address": user.email,
+        "manages": manages,
+    }
+    if manages:
+        context |= {
+            "receivers": [(each, each.deliveries.filter(done_at=None).count()) for each in Receiver.objects.all()],
+            "receiver_kinds": Receiver.Kind.choices,
+            "rules": Rule.objects.select_related("receiver"),
+            "silences": Silence.objects.filter(until__gt=timezone.now()),
+            "kinds": [(kind.value, kind.value.replace("_", " ")) for kind in Kind],
+            "severities": Severity.choices,
+            "deliveries": notifying.deliveries()[:SHOWN],
+            "new_receiver": Receiver(),
+            "new_rule": Rule(),
+        }
+    return show(request, "notifications.html", context)
+
+
+@login_required
+@require_POST
+def mine(request: HttpRequest) -> HttpResponse:
+    def save() -> None:
+        form = request.POST
+        wish = {"browser": "browser" in form, "happenings": form.getlist("happenings")}
+        wish |= {"goes_on_minutes": _number(form, "goes_on_minutes"), "mail": "mail" in form}
+        notifying.set_wish(person(request), wish)
+
+    return _answer(request, "Saved: so you are told from now on.", save)
+
+
+@login_required
+@require_POST
+def act(request: HttpRequest, what: str, pk: int = 0, action: str = "add") -> HttpResponse:
+    """`what`: receivers, rules or silences; `action`: add, change, remove or test."""
+    user, form = person(request), request.POST
+    deeds: dict[tuple[str, str], Done] = {
+        ("receivers", "add"): ("The receiver is there: give it a rule.",
+                               lambda: notifying.add_receiver(user, _receiver(form))),
+        ("receivers", "change"): ("Saved.", lambda: notifying.change_receiver(user, pk, _receiver(form))),
+        ("receivers", "remove"): ("It is removed.", lambda: notifying.remove(user, Receiver, pk)),
+        ("receivers", "test"): ("A message is on its way: below stands what became of it.",
+                                lambda: notifying.test_receiver(user, pk)),
+        ("rules", "add"): ("The rule holds from now on.", lambda: notifying.add_rule(user, _rule(form))),
+        ("rules", "change"): ("Saved.", lambda: notifying.change_rule(user, pk, _rule(form))),
+        ("rules", "remove"): ("It is removed.", lambda: notifying.remove(user, Rule, pk)),
+        ("silences", "add"): ("Nobody is told of that meanwhile.", lambda: notifying.add_silence(user, _silence(form))),
+        ("silences", "remove"): ("The silence is over.", lambda: notifying.remove(user, Silence, pk)),
+    }  # fmt: skip
+    if (what, action) not in deeds or (action == "add") == bool(pk):
+        raise Http404
+    return _answer(request, *deeds[what, action])
+
+
+def _answer(request: HttpRequest, said: str, do: Callable[[], Any]) -> HttpResponse:
+    """Refused: a word about it, and what was typed stays. Done: the page anew, which says so."""
+    try:
+        do()
+    except Problem as problem:
+        return refusal(request, problem)
+    messages.success(request, said)
+    return HttpResponse(status=204, headers={"HX-Refresh": "true"})
+
+
+def _receiver(form: QueryDict) -> dict[str, Any]:
+    asked: dict[str, Any] = {name: form.get(name, "").strip() for name in ("name", "kind", "url")}
+    asked["addresses"] = form.get("addresses", "").replace(",", " ").split()
+    asked["enabled"] = "enabled" in form
+    return asked | ({"secret": secret} if (secret := form.get("secret", "")) else {})
+
+
+def _rule(form: QueryDict) -> dict[str, Any]:
+    return {
+        "receiver": form.get("receiver", ""),
+        "kinds": form.getlist("kinds"),
+        "severity": form.get("severity", Severity.INFO),
+        "minutes": _number(form, "minutes"),
+        "repeat_minutes": _number(form, "repeat_minutes") if form.get("repeat_minutes", "").strip() else None,
+        "resolved": "resolved" in form,
+        "enabled": "enabled" in form,
+    }
+
+
+def _silence(form: QueryDict) -> dict[str, Any]:
+    hours = _number(form, "hours")
+    if not 0 < hours <= 24 * 366:
+        raise invalid("A silence lasts more than no time, and a year at most.", "hours")
+    until = timezone.now() + timedelta(hours=hours)
+    return {"until": until.isoformat()} | {
+        name: form.get(name, "").strip() for name in ("kind", "person", "container", "note")
+    }
+
+
+def _number(form: QueryDict, name: str) -> float:
+    try:
+        return float(form.get(name, "").strip() or 0)
+    except ValueError:
+        raise invalid(f"{form.get(name, '')[:40]!r} is no number.", name) from None

@@ -1,0 +1,178 @@
+"""Who is told of what: receivers, rules, silences and people's own wishes, changed here alone. REST and pages call it.
+
+Receivers are admins' business, to look at as well: their addresses are often as good as a password.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.conf import settings
+from django.db import IntegrityError, models, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from web import audit
+from web.errors import Problem, conflict, invalid, not_found
+from web.models import Delivery, Receiver, Rule, Silence, Wish
+from web.people.roles import Deed, require
+from web.services.attention import Kind
+from web.spec.notifying import NotificationsSpec, ReceiverSpec, RuleSpec, SilenceSpec, check_receiver
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+RECEIVER_FIELDS = tuple(str(name) for name in ReceiverSpec().fields)
+MOST = 100  # receivers, rules and silences each: a page shows them all
+KINDS = {Receiver: "receiver", Rule: "rule", Silence: "silence"}
+
+M = TypeVar("M", Receiver, Rule, Silence)
+
+
+def find(user: User, model: type[M], pk: int) -> M:
+    """Raises Problem: 403, 404."""
+    require(user, Deed.NOTIFY)
+    found = model._default_manager.filter(pk=pk).first()
+    if found is None:
+        raise not_found(f"There is no such {KINDS[model]}; it may have been removed.")
+    return found
+
+
+def add_receiver(user: User, data: Any) -> Receiver:
+    """Raises Problem."""
+    require(user, Deed.NOTIFY)
+    asked = ReceiverSpec.parse(data)
+    _check(asked)
+    return _saved(user, Receiver(**asked), asked)
+
+
+def change_receiver(user: User, pk: int, data: Any) -> Receiver:
+    """Fields that are not given stay. What could not be reached is tried again at once."""
+    receiver = find(user, Receiver, pk)
+    asked = ReceiverSpec.parse_change(data)
+    now = {name: asked.get(name, getattr(receiver, name)) for name in RECEIVER_FIELDS}
+    _check(now)
+    changed = _saved(user, _with(receiver, asked), asked)
+    Receiver.objects.filter(pk=pk).update(failures=0, retry_at=None)
+    changed.refresh_from_db()
+    return changed
+
+
+def _check(fields: dict[str, Any]) -> None:
+    check_receiver(fields)
+    if fields["kind"] == Receiver.Kind.MAIL and not settings.EMAIL_HOST:
+        raise invalid("E-mail is not set up here: GPUSHARE_MAIL_HOST says which server takes it.", "kind")
+
+
+def test_receiver(user: User, pk: int) -> Delivery:
+    """Has a message sent that says what it is; what becomes of it stands among the deliveries."""
+    receiver = find(user, Receiver, pk)
+    if not receiver.enabled:
+        raise conflict(f'"{receiver.name}" is switched off: nothing is sent to it.')
+    if receiver.deliveries.filter(phase=Delivery.Phase.TEST, done_at=None).count() >= 3:
+        raise conflict("Three such messages wait to be sent already: look at what became of them.")
+    Receiver.objects.filter(pk=pk).update(retry_at=None)
+    now = timezone.now()
+    audit.record(user.get_username(), "notify-test", receiver.name)
+    return Delivery.objects.create(receiver=receiver, phase=Delivery.Phase.TEST, made_at=now, due_at=now)
+
+
+def add_rule(user: User, data: Any) -> Rule:
+    require(user, Deed.NOTIFY)
+    asked = RuleSpec.parse(data)
+    return _saved(user, Rule(**_found(asked)), asked)
+
+
+def change_rule(user: User, pk: int, data: Any) -> Rule:
+    rule = find(user, Rule, pk)
+    asked = RuleSpec.parse_change(data)
+    return _saved(user, _with(rule, _found(asked)), asked)
+
+
+def _found(asked: dict[str, Any]) -> dict[str, Any]:
+    """With the receiver itself instead of its name."""
+    for kind in asked.get("kinds", ()):
+        _check_kind(kind, "kinds")
+    if "receiver" not in asked:
+        return asked
+    receiver = Receiver.objects.filter(name=asked["receiver"]).first()
+    if receiver is None:
+        raise invalid(f'There is no receiver "{asked["receiver"]}".', "receiver")
+    return asked | {"receiver": receiver}
+
+
+def add_silence(user: User, data: Any) -> Silence:
+    require(user, Deed.NOTIFY)
+    asked = SilenceSpec.parse(data)
+    if asked["kind"]:
+        _check_kind(asked["kind"], "kind")
+    if asked["until"] <= timezone.now():
+        raise invalid("This is over already: a silence ends in the future.", "until")
+    return _saved(user, Silence(made_by=user.get_username(), **asked), asked)
+
+
+def remove(user: User, model: type[M], pk: int) -> None:
+    """With what hangs on it: a receiver's rules, and its messages, sent or not."""
+    found = find(user, model, pk)
+    found.delete()
+    audit.record(user.get_username(), f"{KINDS[model]}-removed", found if model is Receiver else pk)
+
+
+def _check_kind(kind: str, field: str) -> None:
+    known = [each.value for each in Kind]
+    if kind not in known:
+        raise invalid(f"{kind[:40]!r} is no kind of attention. There are: {', '.join(known)}.", field)
+
+
+def _with(row: M, fields: dict[str, Any]) -> M:
+    for name, value in fields.items():
+        setattr(row, name, value)
+    return row
+
+
+def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
+    model = type(row)
+    new = row._state.adding
+    if new and model._default_manager.count() >= MOST:
+        raise conflict(f"There are {MOST} already, which is the most: remove one first.")
+    try:
+        with transaction.atomic():
+            row.save(update_fields=None if new else list(asked))
+    except IntegrityError:
+        raise Problem("name_taken", f'A receiver named "{asked.get("name")}" is there already.', 409, "name") from None
+    told = {name: _plain(value) for name, value in asked.items() if name != "secret"}
+    changed = {"secret": "changed"} if asked.get("secret") else {}
+    audit.record(user.get_username(), f"{KINDS[model]}-{'added' if new else 'changed'}", row.pk, **told, **changed)
+    return row
+
+
+def deliveries(receiver: str | None = None, open_: bool | None = None) -> QuerySet[Delivery]:
+    """The newest first; of one receiver by name, and only what is still tried, or only the rest."""
+    found = Delivery.objects.select_related("receiver", "episode", "notice__user")
+    if receiver is not None:
+        found = found.filter(receiver__name=receiver)
+    return found if open_ is None else found.filter(done_at__isnull=open_)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, models.Model):
+        return str(value)
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def wish_of(user: User) -> Wish:
+    """What this person wants to be told; what is usual, if they have not said."""
+    return Wish.objects.filter(user=user).first() or Wish(user=user)
+
+
+def set_wish(user: User, data: Any) -> Wish:
+    """Fields that are not given stay."""
+    asked = NotificationsSpec.parse_change(data)
+    if asked.get("mail") and not (user.email and settings.EMAIL_HOST):
+        why = (
+            "You have no e-mail address here: an admin or the directory gives it."
+            if settings.EMAIL_HOST
+            else "This appliance sends no e-mail: its admins have not set it up."
+        )
+        raise invalid(why, "mail")
+    return Wish.objects.update_or_create(user=user, defaults=asked)[0]
