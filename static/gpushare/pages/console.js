@@ -58,10 +58,10 @@ function ended({ code, refusal, whole }) {
   else tell(whole ? "ended" : "cut", t(whole ? "console_ended" : "console_cut"));
 }
 
-function tell(state, text) {
-  article.dataset.line = state;
+function tell(phase, text) {
+  article.dataset.line = phase;
   status.textContent = text;
-  again.hidden = state === "connecting" || state === "open";
+  again.hidden = phase === "connecting" || phase === "open";
 }
 
 // ---- keys ----
