@@ -28,7 +28,7 @@ def fill(appliance: Appliance, shim: Path | None = None) -> None:
     """`shim`: another one than this release's."""
     program = ["env", f"LD_PRELOAD={shim}", WORKLOAD] if shim else [WORKLOAD]
     for number in range(HOLD + WAIT):
-        # 14 × (280 + 66) MiB are 4,844 of 5,120; four of those who wait get their context of 66, and none the 500.
+        # 14 × (280 + 66) MiB are 4,844 of 5,120; the first of those who wait gets its context of 66, and not its 500.
         size, quota = ("280MiB", "350MiB") if number < HOLD else ("500MiB", "600MiB")
         name = f"job-{number:02}"
         appliance.launch(*program, "--bytes", size, "--chunks", "1", "--hold", "3600", name=name, gpu_memory=quota)
