@@ -13,6 +13,7 @@ from tests.support.site import person
 NOT_OURS = {"schema-docs": {"heading-order"}}
 
 
+@pytest.mark.timeout(300)  # axe looks four times
 @pytest.mark.parametrize("name", every.names())
 def test_axe_finds_nothing_on_it(site, open_as, name):
     card, made = scenes.a_busy_card()
