@@ -42,11 +42,11 @@ def test_no_secret_is_in_it_and_every_line_is_an_object(run: tuple[Appliance, Pa
     ).json()
     secrets = [appliance.token, signed_in["key"], ENVIRONMENT, TYPED, HEADER, KEY, ARGUMENT]
 
-    made = appliance.launch("sleep", "60", name="train", gpu_memory="64MiB", env={"HF_TOKEN": ENVIRONMENT})
+    made = appliance.launch("sleep", "60", name="train", gpu_memory="64MiB", env={"HUB": ENVIRONMENT})
     with pytest.raises(httpx.HTTPStatusError):  # refused by what is in it
         appliance.launch("sleep", "60", gpu_memory="64MiB", env={"LD_PRELOAD": ENVIRONMENT})
     with pytest.raises(httpx.HTTPStatusError):  # and by the engine
-        appliance.launch("no-such-program", gpu_memory="64MiB", env={"HF_TOKEN": ENVIRONMENT}, working_dir="/no/such")
+        appliance.launch("no-such-program", gpu_memory="64MiB", env={"HUB": ENVIRONMENT}, working_dir="/no/such")
     http.post(f"{api}/sign-in/", json={"username": "admin", "password": TYPED, "name": "x"})
     http.get(f"{api}/containers/", headers={"Authorization": f"Token {HEADER}"})
     http.get(f"{appliance.url}/nothing?token={ARGUMENT}", headers={"Cookie": f"sessionid={HEADER}"})
