@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from threading import Barrier, Thread
 
 import pytest
@@ -353,3 +354,11 @@ def test_a_person_is_told_which_groups_a_directory_decides_on(rest, settings):
     assert rest.get("/api/v1/people/boss/").json()["by_directory"] == ["admin"]
     rest.post("/api/v1/people/", {"username": "local"})
     assert rest.get("/api/v1/people/local/").json()["by_directory"] == []
+
+
+def test_the_page_of_people_shows_what_each_group_gives_and_that_some_give_nothing(boss):
+    browser = Client()
+    browser.force_login(boss)
+    Allowance.objects.create(group=Group.objects.create(name="vision"), gpu_memory=40 * GIB)
+    row = re.compile(r'data-label="(?:GPU memory|Containers) at most">([^<]*)<')
+    assert row.findall(browser.get("/people/").content.decode()) == ["–", "–", "40 GiB", "no limit"]
