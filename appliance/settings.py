@@ -219,7 +219,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     # Links inside the buttons that open an operation are no use to who hears the page.
     "SWAGGER_UI_SETTINGS": {"deepLinking": False},
-    "ENUM_NAME_OVERRIDES": {"StateEnum": "web.models.State"},
+    "ENUM_NAME_OVERRIDES": {
+        "StateEnum": "web.models.State",
+        "HappeningEnum": "web.models.Happening",
+        "ReceiverKindEnum": "web.models.notifying.Receiver.Kind",
+    },
 }
 
 GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
@@ -244,7 +248,8 @@ GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "proce
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
 GPUSHARE_DEMO_PAUSE = environment.number("GPUSHARE_DEMO_PAUSE", 3)  # seconds from one step of the demo to the next
-GPUSHARE_URL = environment.text("GPUSHARE_URL").rstrip("/")  # of these pages, for links in what is sent; empty: none
+# Of these pages, for links in what is sent; empty: none.
+GPUSHARE_PUBLIC_URL = environment.text("GPUSHARE_PUBLIC_URL").rstrip("/")
 GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
 GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever

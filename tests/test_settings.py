@@ -75,6 +75,11 @@ ELSEWHERE = {
     "GPUSHARE_KEEP_SECONDS": "GPUSHARE_RETENTION[1]",
     "GPUSHARE_KEEP_MINUTES": "GPUSHARE_RETENTION[60]",
     "GPUSHARE_PORTS": "'%s-%s' % settings.GPUSHARE_PORTS",
+    "GPUSHARE_MAIL_HOST": "EMAIL_HOST",
+    "GPUSHARE_MAIL_PORT": "EMAIL_PORT",
+    "GPUSHARE_MAIL_USER": "EMAIL_HOST_USER",
+    "GPUSHARE_MAIL_PASSWORD": "EMAIL_HOST_PASSWORD",
+    "GPUSHARE_MAIL_TLS": "'starttls' if settings.EMAIL_USE_TLS else 'tls' if settings.EMAIL_USE_SSL else 'none'",
     "GPUSHARE_LOG_BYTES": "format_size(settings.GPUSHARE_LOG_BYTES).replace(' ', '')",
     "GPUSHARE_DISK_FREE": "format_size(settings.GPUSHARE_DISK_FREE).replace(' ', '')",
     "GPUSHARE_MEMORY_FREE": "format_size(settings.GPUSHARE_MEMORY_FREE).replace(' ', '')",
@@ -83,7 +88,7 @@ ELSEWHERE = {
     "GPUSHARE_XID_MINUTES": "'%g' % settings.GPUSHARE_XID_MINUTES.default",
 }
 IN_WORDS = {"GPUSHARE_HOME", "GPUSHARE_NODE", "GPUSHARE_DOCKER_HOST", "GPUSHARE_WEB_USER", "GPUSHARE_SECRET_KEY",
-            "GPUSHARE_OLD_SECRET_KEYS", "DATABASE_URL", "REDIS_URL"}  # fmt: skip
+            "GPUSHARE_OLD_SECRET_KEYS", "DATABASE_URL", "REDIS_URL", "GPUSHARE_MAIL_FROM"}  # fmt: skip
 
 
 def documented() -> dict[str, str]:

@@ -33,7 +33,7 @@ def test_it_is_told_once_and_once_that_it_is_over(hook, receiver, engine):
 
 
 def test_the_form_is_the_one_that_alertmanager_sends(hook, receiver, waiter, settings):
-    settings.GPUSHARE_URL = "https://gpu1.lab"
+    settings.GPUSHARE_PUBLIC_URL = "https://gpu1.lab"
     made = waiter("train", queue_reason="It needs 1 GiB.")
     turn(timezone.now())
     (heard,) = hook.heard

@@ -36,7 +36,7 @@ def reader(ada, mailbox):
 
 
 def test_a_receiver_gets_one_letter_and_one_when_it_is_over(mailbox, engine, settings):
-    settings.GPUSHARE_URL = "https://gpu1.lab"
+    settings.GPUSHARE_PUBLIC_URL = "https://gpu1.lab"
     made = Receiver.objects.create(name="ops", kind="mail", addresses=["ops@lab.example", "night@lab.example"])
     Rule.objects.create(receiver=made)
     now = timezone.now()

@@ -131,8 +131,8 @@ class Receivers(_Edited):
         """Removes it with its rules and messages."""
         return self._removed(request, pk)
 
-    @action(detail=True, methods=["post"])
     @extend_schema(request=None, responses={202: DeliveryAnswer, **ERRORS})
+    @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: int) -> Response:
         """Has a message sent that says that it is a test. What becomes of it stands in notifying/deliveries/."""
         delivery = notifying.test_receiver(person(request), pk)

@@ -51,7 +51,7 @@ def fingerprint(labels: Labels) -> str:
 
 
 def _link(row: Delivery) -> str:
-    base = settings.GPUSHARE_URL
+    base = settings.GPUSHARE_PUBLIC_URL
     if base and row.episode and row.episode.container_id:
         return f"{base}/containers/{row.episode.container_id}/"
     return base and f"{base}/"
@@ -87,7 +87,7 @@ def webhook(row: Delivery, receiver: Receiver) -> Json:
         "groupLabels": group,
         "commonLabels": labels,
         "commonAnnotations": annotations,
-        "externalURL": settings.GPUSHARE_URL,
+        "externalURL": settings.GPUSHARE_PUBLIC_URL,
         "alerts": [alert],
     }
 
@@ -125,7 +125,11 @@ def mail(row: Delivery) -> tuple[str, str]:
     """Subject and text."""
     if row.notice is not None:
         subject, text = row.told, row.told
-        link = f"{settings.GPUSHARE_URL}/containers/{row.notice.container_id}/" if settings.GPUSHARE_URL else ""
+        link = (
+            f"{settings.GPUSHARE_PUBLIC_URL}/containers/{row.notice.container_id}/"
+            if settings.GPUSHARE_PUBLIC_URL
+            else ""
+        )
         last = "You asked to be told of this: your notifications are among your settings in gpushare."
     else:
         over = "Over: " if _is_over(row) else ""

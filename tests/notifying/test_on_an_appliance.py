@@ -1,0 +1,55 @@
+"""On a whole appliance: that its scheduler is away is told, and who is slow to listen delays no decision."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import hooks
+from tests.support.appliance import Appliance, until
+
+SECRET = "a secret of its own, long enough"
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    made = Appliance(tmp_path / "home")
+    yield made
+    made.close()
+
+
+def is_told(appliance: Appliance, name: str, url: str) -> None:
+    body = {"name": name, "kind": "webhook", "url": url, "secret": SECRET}
+    appliance.api("POST", "notifying/receivers/", body)
+    appliance.api("POST", "notifying/rules/", {"receiver": name})
+
+
+@pytest.mark.timeout(300)  # it starts an appliance, and waits for a scheduler to be missed
+def test_a_scheduler_that_stands_still_is_told_though_another_receiver_never_answers(appliance):
+    with hooks.listening() as hook, hooks.dripping(1.0) as never:
+        is_told(appliance, "never", never)
+        is_told(appliance, "hook", hook.url)
+        scheduler = appliance.parts()["scheduler"]
+        os.kill(scheduler, signal.SIGSTOP)
+        try:
+            until(lambda: ("firing", "scheduler_away") in hook.told)
+        finally:
+            os.kill(scheduler, signal.SIGCONT)
+        assert len({heard.id for heard in hook.heard}) == len(hook.heard)
+        assert appliance.api("GET", "notifying/deliveries/?receiver=never&open=true")["count"] >= 1
+
+
+def test_a_receiver_that_never_answers_delays_no_decision(appliance):
+    with hooks.dripping(0.5) as never:
+        is_told(appliance, "never", never)
+        (receiver,) = appliance.api("GET", "notifying/receivers/")["results"]
+        appliance.api("POST", f"notifying/receivers/{receiver['id']}/test/")
+        tried = until(lambda: appliance.api("GET", "notifying/deliveries/?open=true")["results"][0]["tried_at"])
+        made = appliance.launch("sleep", "60", gpu_memory="64MiB")
+        until(lambda: appliance.named(made["name"])["state"] == "running")
+        (waits,) = appliance.api("GET", "notifying/deliveries/?open=true")["results"]
+        assert (waits["tried_at"], waits["error"]) == (tried, "")  # all that while it listened to nobody
