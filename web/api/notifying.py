@@ -107,28 +107,28 @@ class Receivers(_Edited):
 
     @extend_schema(parameters=[PageQuery], responses={200: ReceiverAnswer(many=True), **ERRORS})
     def list(self, request: Request) -> Response:
-        """All of them, without their secrets, with how many messages wait for each."""
+        """All receivers, without their secrets, with how many messages wait for each."""
         return self._listed(request)
 
     @extend_schema(request=ReceiverSpec, responses={201: ReceiverAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
-        """Makes one. A web hook needs `url` and `secret`, an Alertmanager `url`, mail `addresses`."""
+        """Makes a receiver. A web hook needs `url` and `secret`, an Alertmanager `url`, mail `addresses`."""
         return self._answer(notifying.add_receiver(person(request), body(request)), status.HTTP_201_CREATED)
 
     @extend_schema(responses={200: ReceiverAnswer, **ERRORS})
     def retrieve(self, request: Request, pk: int) -> Response:
-        """One receiver, without its secret, with how many messages wait for it."""
+        """One of the receivers: how often it was not reached lately, and how many messages wait for it."""
         Query.of(request)
         return self._answer(notifying.find(person(request), Receiver, pk))
 
     @extend_schema(request=ReceiverSpec, responses={200: ReceiverAnswer, **ERRORS})
     def partial_update(self, request: Request, pk: int) -> Response:
-        """Changes what is given. What could not be reached is tried again at once."""
+        """Changes the fields of a receiver that are given. What could not be reached is tried again at once."""
         return self._answer(notifying.change_receiver(person(request), pk, body(request)))
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Removes it with its rules and messages."""
+        """Removes a receiver with its rules and messages."""
         return self._removed(request, pk)
 
     @extend_schema(request=None, responses={202: DeliveryAnswer, **ERRORS})
@@ -147,22 +147,22 @@ class Rules(_Edited):
 
     @extend_schema(parameters=[PageQuery], responses={200: RuleAnswer(many=True), **ERRORS})
     def list(self, request: Request) -> Response:
-        """All rules, the oldest first."""
+        """All rules, switched on or not, the oldest first."""
         return self._listed(request)
 
     @extend_schema(request=RuleSpec, responses={201: RuleAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
-        """Makes one: from now on the receiver is told of what it is about, also of what has begun before."""
+        """Makes a rule: from now on the receiver is told of what it is about, also of what has begun before."""
         return self._answer(notifying.add_rule(person(request), body(request)), status.HTTP_201_CREATED)
 
     @extend_schema(request=RuleSpec, responses={200: RuleAnswer, **ERRORS})
     def partial_update(self, request: Request, pk: int) -> Response:
-        """Changes what is given."""
+        """Changes the fields of a rule that are given."""
         return self._answer(notifying.change_rule(person(request), pk, body(request)))
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Removes it. What it has asked for already is still sent."""
+        """Removes a rule. What it has asked for already is still sent."""
         return self._removed(request, pk)
 
 
@@ -174,17 +174,17 @@ class Silences(_Edited):
 
     @extend_schema(parameters=[PageQuery], responses={200: SilenceAnswer(many=True), **ERRORS})
     def list(self, request: Request) -> Response:
-        """All of them, also those of the last week that are over."""
+        """All silences, also those of the last week that are over."""
         return self._listed(request)
 
     @extend_schema(request=SilenceSpec, responses={201: SilenceAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
-        """Makes one, by kind, person and container's name; an empty field is any."""
+        """Makes a silence, by kind, person and container's name; an empty field is any."""
         return self._answer(notifying.add_silence(person(request), body(request)), status.HTTP_201_CREATED)
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Ends it."""
+        """Ends a silence: what goes on is told again from now on."""
         return self._removed(request, pk)
 
 
@@ -229,7 +229,7 @@ class Notifications(APIView):
 
     @extend_schema(request=NotificationsSpec, responses={200: NotificationsAnswer, **ERRORS})
     def patch(self, request: Request) -> Response:
-        """Changes what is given."""
+        """Changes what you are told, of the fields that are given; the others stay."""
         return Response(NotificationsAnswer(notifying.set_wish(person(request), body(request))).data)
 
 
