@@ -13,7 +13,7 @@ WORKERS ?= 2 # processes that share the tests out among them
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check audit faults soak turns format bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test check audit faults soak turns hub-test format bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -80,6 +80,10 @@ wheel: $(VENV)/.run
 deb-test: dev deb
 	$(PY) -m pytest -s -m debian --timeout=1200 tests/installed
 
+# A real JupyterHub starts notebooks on a real appliance; what it is made of is fetched once, into .build.
+hub-test: dev $(BUILD)/hub/.done $(BUILD)/hub-proxy/.done
+	$(PY) -m pytest tests/hub
+
 bench: dev
 	$(PY) -m benchmarks
 
@@ -102,6 +106,17 @@ $(VENV)/bin/gpushare: Makefile | $(VENV)/.run
 
 $(VENV)/.dev: requirements/dev.txt | $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(BUILD)/hub/.done: requirements/hub.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/hub.txt
+	@touch $@
+
+$(BUILD)/hub-proxy/.done: tests/hub/proxy/package-lock.json | $(VENV)/.run
+	mkdir -p $(@D)
+	cp tests/hub/proxy/package.json tests/hub/proxy/package-lock.json $(@D)
+	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 $(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run

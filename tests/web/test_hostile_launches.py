@@ -41,7 +41,6 @@ HOSTILE = [
     ({"labels": {"gpushare.owner": "root"}}, U, "labels", "no field"),
     ({"entrypoint": "/bin/sh"}, U, "entrypoint", "no field"),
     ({"user": "0"}, U, "user", "no field"),
-    ({"owner": "root"}, U, "owner", "no field"),
     ({"id": "00000000-0000-0000-0000-000000000000"}, U, "id", "no field"),
     ({"gpu_memroy": "2g"}, U, "gpu_memroy", "gpu_memory"),
     ({"x" * 5000: 1}, U, "x" * 64, "no field"),

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import QuerySet, prefetch_related_objects
 from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_serializer
 from rest_framework import serializers, status
 from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
@@ -29,10 +29,18 @@ from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
+from web.spec.fields import StrictText
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
 STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
 LAUNCHED = {201: SteeredAnswer, 202: PendingAnswer, **ERRORS}
+
+
+@extend_schema_serializer(component_name="LaunchSpec")
+class LaunchBody(LaunchSpec):
+    """A launch over REST. `owner`: whose it is, for a service that may launch for others; else it is yours."""
+
+    owner = StrictText(required=False, allow_blank=True, default="", max_length=150)
 
 
 class LogsQuery(Query):
@@ -81,7 +89,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         return super().retrieve(request, *args, **kwargs)
 
     @extend_schema(
-        request=LaunchSpec,
+        request=LaunchBody,
         responses=LAUNCHED,
         parameters=[
             OpenApiParameter(
@@ -100,7 +108,11 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 128 or not key.isascii() or not key.isprintable():
             raise invalid("The Idempotency-Key has to be at most 128 printable characters.")
-        return self._outcome(steering.launch(person(request), body(request), key), status.HTTP_201_CREATED)
+        spec = dict(body(request))
+        owner = spec.pop("owner", "")
+        if not isinstance(owner, str):
+            raise invalid("The owner has to be the name of an account.", "owner")
+        return self._outcome(steering.launch(person(request), spec, key, owner), status.HTTP_201_CREATED)
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:

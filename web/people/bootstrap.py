@@ -11,7 +11,7 @@ from django.db import transaction
 
 from web.models import Token
 from web.people import tokens
-from web.people.roles import Role
+from web.people.roles import FOR_OTHERS, Role
 
 ADMIN = "admin"
 
@@ -22,8 +22,8 @@ def ensure_admin() -> str:
     It is the token, and at first also the password, of the user "admin". Safe to call at every start.
     """
     path = settings.GPUSHARE_HOME / "admin-token"
-    for role in Role:
-        Group.objects.get_or_create(name=role.group)
+    for name in (*(role.group for role in Role), FOR_OTHERS):
+        Group.objects.get_or_create(name=name)
     if path.exists():
         key = path.read_text().strip()
         if Token.objects.filter(digest=tokens.digest(key)).exists():

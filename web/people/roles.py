@@ -5,6 +5,10 @@ and steers what is theirs; operator steers everybody's containers and the queue;
 shared, says who is told of what, reads the audit log and manages people. Whoever may steer a container may also read
 its output, command line and environment, type into it, and warn its owner. A role is the Django group of that name; a
 superuser is an admin; somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
+
+Beside the roles there is one right for programs, the group `launches-for-others`: a service such as JupyterHub may say
+for whom it launches. That person is the owner, under their own allowance; the service steers what it launched so, and
+nothing else of anybody.
 """
 
 from __future__ import annotations
@@ -19,11 +23,14 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from web.errors import forbidden
+from web.errors import Problem, forbidden
 from web.models import Command, Container, Node
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
+
+
+FOR_OTHERS = "launches-for-others"
 
 
 class Role(IntEnum):
@@ -43,7 +50,11 @@ def is_role(group: Group | None) -> bool:
 
 
 def role_of(user: User) -> Role:
-    return role_held(user, user.groups.values_list("name", flat=True))
+    return role_held(user, () if user.is_superuser else _groups(user))
+
+
+def _groups(user: User) -> set[str]:
+    return set(user.groups.values_list("name", flat=True))
 
 
 def role_held(user: User, groups: Iterable[str]) -> Role:
@@ -106,18 +117,25 @@ NEEDS: Mapping[Deed, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """One person's, with the role looked up once: for pages and lists that ask about many things."""
+    """One person's, with the role looked up once: for pages and lists that ask about many things.
+
+    `serves`: it is a service that may launch for others.
+    """
 
     user: User
     role: Role
+    serves: bool = False
 
     def may(self, deed: Deed) -> bool:
         return self.role >= NEEDS[deed]
 
     def steers(self, container: Container) -> bool:
-        """What is their own, if they may launch at all; or everybody's."""
-        own = container.owner_id == self.user.pk
+        """What is their own, or was launched by them for others, if they may launch at all; or everybody's."""
+        own = container.owner_id == self.user.pk or (self.serves and self._launched(container))
         return self.may(Deed.STEER_ALL) or (own and self.may(Deed.LAUNCH))
+
+    def _launched(self, container: Container) -> bool:
+        return container.commands.filter(kind=Command.Kind.LAUNCH, issued_by=self.user).exists()
 
     def commands(self) -> QuerySet[Command]:
         """The commands that they may look at: their own, or everybody's. A forecast is a question, and no command."""
@@ -126,7 +144,8 @@ class Rights:
 
 
 def rights_of(user: User) -> Rights:
-    return Rights(user, role_of(user))
+    names = _groups(user)
+    return Rights(user, role_held(user, names), FOR_OTHERS in names)
 
 
 class Managers:
@@ -153,6 +172,24 @@ def require(user: User, deed: Deed) -> None:
         role = NEEDS[deed].group
         article = "an" if role[0] in "aeio" else "a"
         raise forbidden(f"Only {article} {role} may {deed.value}.")
+
+
+def owner_of_launch(user: User, name: str) -> User:
+    """Whose a launch is that this user asks for: their own, or by name somebody else's. Raises Problem."""
+    if not name or name == user.get_username():
+        return user
+    if not rights_of(user).serves:
+        raise forbidden(f"You may not launch for others: an admin allows it with the group {FOR_OTHERS}.", "owner")
+    owner = get_user_model().objects.filter(username=name, is_active=True).first()
+    if owner is None:
+        raise Problem(
+            "unknown_user",
+            f'There is no active account "{name[:64]}" here: they have to sign in once, or an admin makes the account.',
+            400, "owner",
+        )  # fmt: skip
+    if not rights_of(owner).may(Deed.LAUNCH):
+        raise forbidden(f'"{name}" may not launch containers here: an admin gives them the role for it.', "owner")
+    return owner
 
 
 def outdated(node: Node | None, user: User) -> list[str]:

@@ -16,7 +16,7 @@ from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Claim, Command, Container, Gpu
 from web.people import allowances
-from web.people.roles import Deed, require
+from web.people.roles import Deed, owner_of_launch, require
 from web.services import issuing
 from web.spec import host_memory, mounts, placement, quotas
 from web.spec.asked import COLUMNS
@@ -26,39 +26,44 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
-def launch(user: User, spec: dict[str, Any], key: str = "") -> Command:
-    """Asks for a container. `key` makes it safe to repeat: the same key and request give the same command."""
+def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> Command:
+    """Asks for a container. `key` makes it safe to repeat: the same key and request give the same command.
+
+    `owner`: the name of somebody else whose it is to be, for a service that may do so. The audit log has both.
+    """
     try:
-        return _launch(user, LaunchSpec.parse(spec), key)
+        return _launch(user, owner_of_launch(user, owner), LaunchSpec.parse(spec), key)
     except Problem as problem:
-        told = {
+        told: dict[str, str] = {
             name: str(spec[name]).replace("\0", "")[:200] for name in ("image", "name", "gpu_memory") if name in spec
         }
+        if owner:
+            told["owner"] = owner[:150]
         audit.record(user.get_username(), "launch-refused", told.get("name", ""), **told,
                      code=problem.code, message=problem.message)  # fmt: skip
         raise
 
 
-def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
+def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
     require(user, Deed.LAUNCH)
-    mounts.require_roots(user.get_username(), spec["volumes"])
+    mounts.require_roots(owner.get_username(), spec["volumes"])
     host_memory.require_memory(spec["memory"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    limits = allowances.limits_of(user)
+    limits = allowances.limits_of(owner)
     # Looked at before the transaction: it reads a week of events, and nobody else could write meanwhile.
-    used = gib_hours_of_week(user) if limits.gib_hours is not None else 0.0
+    used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
     with transaction.atomic():
-        allowances.hold(user)
-        if key and (earlier := _earlier(user, key, digest)):
+        allowances.hold(owner)
+        if key and (earlier := _earlier(owner, key, digest)):
             return earlier
         issuing.require_scheduler()
         require_gib_hours(used, limits.gib_hours)
         allowances.require_image(limits, spec["image"])
-        chosen = choose_gpus(user, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
+        chosen = choose_gpus(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
         spec |= allowances.share(limits, spec["compute_weight"], spec["compute_limit"])
         _require_free_name(spec["name"])
         container = Container(
-            owner=user,
+            owner=owner,
             name=spec["name"] or _make_name(spec["image"]),
             environment=spec["env"],
             gpu_count=len(chosen) or spec["gpus"],
@@ -75,6 +80,7 @@ def _launch(user: User, spec: dict[str, Any], key: str) -> Command:
         command = issuing.issue(user, Command.Kind.LAUNCH, container)
         # The names of variables, not their values: those may be secrets.
         asked = {**{name: spec[name] for name in COLUMNS}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
+        asked |= {"owner": owner.get_username()} if owner != user else {}
         audit.record(user.get_username(), "launch", container.pk, name=container.name, **asked)
     return command
 
