@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,7 +10,7 @@ from gpushare_jupyterhub.appliance import Appliance as Asker
 from gpushare_jupyterhub.appliance import Away, Refused, is_over, ordinal, standing
 
 from tests.support.appliance import WORKLOAD, Appliance
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -57,8 +58,10 @@ async def test_a_suspended_one_says_its_place_and_why(asker: Asker, appliance: A
     made = await asker.launch(body(WORKLOAD, "--bytes", "600MiB", gpu_memory="700MiB"), key="waits")
 
     said = ""
-    while not said.startswith("Suspended"):
-        said = standing(await asker.container(made["id"]))
+    async with asyncio.timeout(PATIENCE):
+        while "in the queue" not in said:  # its place is told a moment after its state
+            await asyncio.sleep(0.1)
+            said = standing(await asker.container(made["id"]))
     assert said.startswith("Suspended, first in the queue: ")
     assert "MiB" in said
     await asker.end(made["id"])
