@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 from tests.browser import scenes
@@ -41,7 +43,7 @@ def test_an_admin_makes_a_receiver_a_rule_and_a_silence(site, open_as, shot):
     assert SECRET not in page.content()
 
     rule = page.locator("details", has_text="New rule").locator("form")
-    rule.get_by_label("waiting").check()
+    rule.get_by_label("waiting", exact=True).check()
     rule.get_by_label("After minutes").fill("-3")
     rule.get_by_role("button", name="Add").click()
     expect(page.locator("#toasts")).to_contain_text("greater than or equal to 0")
@@ -66,6 +68,7 @@ def test_an_admin_makes_a_receiver_a_rule_and_a_silence(site, open_as, shot):
 def test_a_person_says_what_they_are_told(site, open_as):
     scenes.a_busy_card()
     page = open_as("ann", "/notifications/")
+    expect(page).to_have_url(re.compile(r"/me/#notifications$"))
     expect(page.get_by_role("heading", name="Receivers")).to_have_count(0)
     page.get_by_label("was killed").uncheck()
     page.get_by_label("After how many minutes").fill("2.5")
@@ -92,7 +95,7 @@ def test_the_desktop_tells_it_only_after_a_click_and_each_once(site, open_as):
     _, made = scenes.a_busy_card()
     page = open_as("ann")
     page.add_init_script(DESKTOP)
-    page.goto("/notifications/")
+    page.goto("/me/")
     until(lambda: Watch.objects.exclude(event=None).exists())  # the server's own process looks, too
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     assert page.evaluate("window.asked") == 0

@@ -21,11 +21,10 @@ PAGES: tuple[tuple[str, str], ...] = (
     ("history", "History"),
     ("reports", "Reports"),
     ("fairness", "Fairness"),
-    ("notifications_page", "Notifications"),
 )
 
 LAUNCH = ("launch", "Launch")
-PEOPLE = ("people", "People")
+FOR_ADMINS = (("people", "People"), ("notifications_page", "Notifications"))
 
 
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
@@ -34,7 +33,7 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
     rights = rights_of(user)
     may_launch = rights.may(Deed.LAUNCH)
     manages = rights.may(Deed.MANAGE)
-    pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:], *((PEOPLE,) if manages else ()))
+    pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:], *(FOR_ADMINS if manages else ()))
     frame = {
         "me": {"name": user.get_username(), "role": rights.role.group},
         "may_launch": may_launch,

@@ -1,4 +1,4 @@
-"""Notifications: what one is told of one's containers; for admins also who is told of what needs somebody."""
+"""Notifications: who is told of what needs somebody, for admins; what one is told of one's own, a part of Me."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
@@ -29,28 +32,30 @@ Done = tuple[str, Callable[[], Any]]  # what to say of it, and what does it
 @login_required
 @require_GET
 def page(request: HttpRequest) -> HttpResponse:
-    user = person(request)
-    manages = rights_of(user).may(Deed.NOTIFY)
-    context: dict[str, Any] = {
+    if not rights_of(person(request)).may(Deed.NOTIFY):
+        return redirect(f"{reverse('me')}#notifications")
+    context = {
+        "receivers": [(each, each.deliveries.filter(done_at=None).count()) for each in Receiver.objects.all()],
+        "receiver_kinds": Receiver.Kind.choices,
+        "rules": Rule.objects.select_related("receiver"),
+        "silences": Silence.objects.filter(until__gt=timezone.now()),
+        "kinds": [(kind.value, kind.value.replace("_", " ")) for kind in Kind],
+        "severities": Severity.choices,
+        "deliveries": notifying.deliveries()[:SHOWN],
+        "new_receiver": Receiver(),
+        "new_rule": Rule(),
+    }
+    return show(request, "notifications.html", context)
+
+
+def wishes(user: User) -> dict[str, Any]:
+    """What templates/parts/notifications.html shows."""
+    return {
         "wish": notifying.wish_of(user),
         "happenings": [(word.value, HAPPENINGS[word]) for word in Happening],
         "mail_set_up": bool(settings.EMAIL_HOST),
         "address": user.email,
-        "manages": manages,
     }
-    if manages:
-        context |= {
-            "receivers": [(each, each.deliveries.filter(done_at=None).count()) for each in Receiver.objects.all()],
-            "receiver_kinds": Receiver.Kind.choices,
-            "rules": Rule.objects.select_related("receiver"),
-            "silences": Silence.objects.filter(until__gt=timezone.now()),
-            "kinds": [(kind.value, kind.value.replace("_", " ")) for kind in Kind],
-            "severities": Severity.choices,
-            "deliveries": notifying.deliveries()[:SHOWN],
-            "new_receiver": Receiver(),
-            "new_rule": Rule(),
-        }
-    return show(request, "notifications.html", context)
 
 
 @login_required

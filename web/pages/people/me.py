@@ -8,8 +8,6 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
-from django.template import TemplateDoesNotExist
-from django.template.loader import get_template
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -18,7 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 from web.errors import Problem, invalid, not_found
 from web.history import reports
 from web.models import Scope, Token
-from web.pages import table
+from web.pages import notifications, table
 from web.pages.frame import person, show
 from web.pages.people import limits
 from web.people import passwords, tokens
@@ -33,7 +31,6 @@ LASTS = {  # seconds, as a form sends them
     "31536000": "a year",
     "": "until it is ended",
 }
-NOTIFICATIONS = "parts/notifications.html"
 
 
 @never_cache
@@ -54,19 +51,10 @@ def _page(request: HttpRequest, problem: Problem | None = None) -> HttpResponse:
         "groups": sorted(groups_besides_role(user)),
         "place": passwords.place(user),
         "problem": problem,
-        "notifications": _notifications(),
+        **notifications.wishes(user),
         **_tokens(request),
     }
     return show(request, "people/me.html", context, status=problem.status if problem else 200)
-
-
-def _notifications() -> str:
-    """The part of the page that says how one is told of things, where this appliance can."""
-    try:
-        get_template(NOTIFICATIONS)
-    except TemplateDoesNotExist:
-        return ""
-    return NOTIFICATIONS
 
 
 def _tokens(request: HttpRequest) -> dict[str, Any]:
