@@ -8,12 +8,13 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from tests.notifying.conftest import send_all, turn
 from tests.support import hooks
-from web.models import Delivery, Receiver, Rule
-from web.notifying import outbox, sending
+from web.models import Delivery, Episode, Receiver, Rule
+from web.notifying import episodes, outbox, sending
 
 pytestmark = pytest.mark.django_db
 
@@ -112,6 +113,23 @@ def test_one_that_flaps_all_day_hears_each_of_many_once(hook, receiver, engine):
     assert len(hook.told) > 30
     assert hook.told == [("firing", "engine_away"), ("resolved", "engine_away")] * (len(hook.told) // 2)
     everything_once(hook)
+
+
+def test_while_the_database_does_not_answer_nothing_begins_and_nothing_is_over(hook, receiver, engine, monkeypatch):
+    start = timezone.now()
+    engine("away")
+    turn(start)
+    with monkeypatch.context() as patch:
+        patch.setattr("web.services.attention.cards.items", fails)
+        with pytest.raises(OperationalError):
+            episodes.look(start + HOUR)
+    turn(start + HOUR)
+    assert [(each.kind, each.gone_at) for each in Episode.objects.all()] == [("engine_away", None)]
+    assert hook.told == [("firing", "engine_away")]
+
+
+def fails(*_: object) -> None:
+    raise OperationalError("database is locked")
 
 
 def test_a_slow_one_is_waited_for_so_long_and_no_longer(receiver, engine, monkeypatch):

@@ -8,14 +8,17 @@ from datetime import datetime, timedelta
 from django.db.models import F
 
 from web.models import Episode
-from web.services.attention import Item, items
+from web.services.attention import Item, recorded
 
 SETTLES = timedelta(seconds=30)  # what comes back sooner was not gone: a state that flaps is told of once
 
 
 def look(now: datetime) -> Mapping[str, Item]:
-    """Begins and ends episodes by what attention says now, which is returned by key."""
-    seen = {item.key: item for item in items(now)}
+    """Begins and ends episodes by what attention says now, which is returned by key.
+
+    Raises DatabaseError: while nobody knows what is so, nothing begins or is over.
+    """
+    seen = {item.key: item for item in recorded(now)}
     open_ = Episode.objects.filter(ended_at=None)
     known = {episode.key: episode for episode in open_}
     Episode.objects.bulk_create(

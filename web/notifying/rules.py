@@ -9,10 +9,15 @@ from web.models import Episode, Receiver, Rule, Severity, Silence
 from web.services.attention import Kind
 
 SEVERITIES = {
+    Kind.DATABASE_AWAY: Severity.CRITICAL,
     Kind.SCHEDULER_AWAY: Severity.CRITICAL,
     Kind.ENGINE_AWAY: Severity.CRITICAL,
     Kind.GPU_GONE: Severity.CRITICAL,
+    Kind.AUDIT_BROKEN: Severity.CRITICAL,
+    Kind.XID: Severity.CRITICAL,
+    Kind.ECC: Severity.CRITICAL,
     Kind.WAITING: Severity.INFO,
+    Kind.SWAPPED_WAITING: Severity.INFO,
     Kind.HOLDING: Severity.INFO,
     Kind.NO_TURNS: Severity.INFO,
 }  # and a warning for all else

@@ -15,16 +15,20 @@ from django.utils import timezone
 from web.services.attention import cards, containers, host
 from web.services.attention.item import Item, Kind
 
-__all__ = ["Item", "Kind", "items", "without_database"]
+__all__ = ["Item", "Kind", "items", "recorded", "without_database"]
 
 
 def items(now: datetime | None = None) -> list[Item]:
-    """All of them, what stops everybody first. Some twelve small queries, whose answers are empty while all is well."""
-    now = now or timezone.now()
+    """All of them, what stops everybody first."""
     try:
-        found = [*host.items(), *cards.items(now), *containers.items(now)]
+        return recorded(now or timezone.now())
     except (OperationalError, InterfaceError):
         return without_database()
+
+
+def recorded(now: datetime) -> list[Item]:
+    """The same for who has to know that the database was asked: some twelve small queries. Raises DatabaseError."""
+    found = [*host.items(), *cards.items(now), *containers.items(now)]
     order = list(Kind)
     return sorted(found, key=lambda item: order.index(item.kind))
 
