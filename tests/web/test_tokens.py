@@ -1,6 +1,7 @@
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -51,9 +52,11 @@ def test_an_expired_token_says_so(ada):
 
 def test_a_token_of_somebody_who_left_is_refused(ada):
     _, key = tokens.make(ada)
-    ada.is_active = False
-    ada.save(update_fields=["is_active"])
+    User.objects.filter(pk=ada.pk).update(is_active=False)  # past the product: by a directory's script, say
     assert get(f"Token {key}")[1]["error"]["code"] == "user_inactive"
+    ada.is_active = False
+    ada.save(update_fields=["is_active"])  # whoever is switched off here has no token any more
+    assert get(f"Token {key}")[1]["error"]["code"] == "bad_token"
 
 
 def test_a_read_only_token_cannot_launch(ada, gpu):

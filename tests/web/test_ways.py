@@ -20,7 +20,11 @@ def page_for(role: Role, path: str) -> str:
 
 @pytest.mark.parametrize(("role", "led"), [(Role.ADMIN, True), (Role.OPERATOR, False), (Role.USER, False)])
 def test_an_admin_is_led_to_where_people_are_managed_and_nobody_else_is(role, led):
-    assert ('href="/admin/"' in page_for(role, "/")) == led
+    assert ('href="/people/"' in page_for(role, "/")) == led
+
+
+def test_from_there_an_admin_is_led_to_the_admin_site():
+    assert 'href="/admin/"' in page_for(Role.ADMIN, "/people/")
 
 
 def test_the_launch_form_leads_to_all_of_rest(gpu):
