@@ -10,10 +10,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from appliance.cli import console, text, top
+from appliance.cli import console, text
 from appliance.cli.attach import STANDING
 from appliance.cli.client import PAGE
 from appliance.cli.reports import Group
+from appliance.cli.top import drawing
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
@@ -146,8 +147,8 @@ def test_the_command_line_knows_what_the_appliance_knows():
     assert console.WINDOW == frames.WINDOW
     kinds = {kind.name: kind.value for kind in console.FrameKind}
     assert kinds == {kind.name: kind.value for kind in frames.FrameKind if kind.name in kinds}
-    assert set(top.STATES) == {state.value for state in State if state not in ENDED}
-    assert set(STANDING) < set(top.STATES)
+    assert set(drawing.STATES) == {state.value for state in State if state not in ENDED}
+    assert set(STANDING) < set(drawing.STATES)
 
 
 def test_the_core_and_the_requests_have_the_same_priorities():
