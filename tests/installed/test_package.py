@@ -62,6 +62,14 @@ def test_everything_is_roots_and_nobody_else_may_write_there(package: Path) -> N
     assert (package / "files/etc/gpushare/gpushare.env").stat().st_mode & 0o777 == 0o600
 
 
+def test_the_examples_are_where_their_line_for_cron_looks_and_can_be_started(package: Path) -> None:
+    folder = package / "files/usr/share/doc/gpushare/examples"
+    assert {path.name for path in folder.iterdir()} == {"batch", "follow.py", "weekly-report", "weekly-report.cron"}
+    (program,) = re.findall(r"(?m)^0 7 \S+ \S+ \S+ +root +(\S+)", (folder / "weekly-report.cron").read_text())
+    for path in (package / f"files{program}", folder / "batch", folder / "follow.py"):
+        assert path.stat().st_mode & stat.S_IXUSR, path
+
+
 def test_the_settings_alone_are_kept_at_upgrades(package: Path) -> None:
     assert (package / "control/conffiles").read_text().split() == ["/etc/gpushare/gpushare.env"]
 

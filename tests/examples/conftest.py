@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.cli.support import ENTRY, environment
+from tests.support.appliance import ROOT, Appliance
+
+EXAMPLES = ROOT / "examples"
+
+
+class Run(Protocol):
+    def __call__(self, *words: str, code: int = 0) -> str: ...
+
+
+@pytest.fixture(scope="package")
+def shared_appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    running = Appliance(tmp_path_factory.mktemp("examples") / "var")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def appliance(shared_appliance: Appliance) -> Iterator[Appliance]:
+    """One appliance with a card of 1 GiB serves all tests; each leaves it without living containers."""
+    yield shared_appliance
+    for container in shared_appliance.containers():
+        shared_appliance.api("POST", f"containers/{container['id']}/kill/", {})
+
+
+@pytest.fixture
+def environ(appliance: Appliance, tmp_path: Path) -> dict[str, str]:
+    """As a person's who is logged in: `gpushare` is a program, and Python has httpx."""
+    launcher = tmp_path / "bin" / "gpushare"
+    launcher.parent.mkdir()
+    launcher.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in ENTRY) + ' "$@"\n')
+    launcher.chmod(0o755)
+    path = f"{launcher.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return environment(appliance.environ | {"PATH": path, "HOME": str(tmp_path)})
+
+
+@pytest.fixture
+def run(environ: dict[str, str], tmp_path: Path) -> Run:
+    """Runs an example to its end, in a folder of its own, and returns what it printed, errors too."""
+
+    def run(*words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [str(EXAMPLES / words[0]), *words[1:]], env=environ, cwd=tmp_path, text=True, timeout=100,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    return run

@@ -1,0 +1,33 @@
+"""examples/follow.py: a container over REST alone."""
+
+from __future__ import annotations
+
+import re
+
+from tests.examples.conftest import Run
+from tests.support.appliance import WORKLOAD, Appliance, until
+
+
+def test_it_launches_follows_and_ends_with_the_programs_code(run: Run) -> None:
+    told = run("follow.py", "--gpu-memory", "64MiB", "local", "sh", "-c", "echo hello; sleep 1; exit 7", code=7)
+    assert re.search(r" is running\n", told)
+    assert re.search(r" is failed\n", told)
+    assert told.endswith("hello\n")
+
+
+def test_it_says_why_it_waits_and_goes_on(run: Run, appliance: Appliance) -> None:
+    appliance.launch(WORKLOAD, "--bytes", "700MiB", "--hold", "4", name="first", gpu_memory="800MiB")
+    until(lambda: appliance.named("first")["gpus"][0]["used"] >= 700 << 20)
+    told = run("follow.py", "--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "500MiB")
+    assert re.search(r" is suspended, number 1 in the queue: It needs .*first ends", told), told
+    assert re.search(r" is exited\n", told)
+
+
+def test_it_ends_one_whose_time_is_over(run: Run) -> None:
+    told = run("follow.py", "--gpu-memory", "64MiB", "--seconds", "1", "local", "sleep", "600", code=143)
+    assert re.search(r" is running\n.* is killed\n", told)
+
+
+def test_what_is_refused_is_told_in_a_sentence(run: Run) -> None:
+    told = run("follow.py", "--gpu-memory", "64GiB", "local", "true", code=125)
+    assert told == "not launched: 64 GiB is more than it can ever give: the most is 1 GiB.\n"
