@@ -37,13 +37,21 @@ def test_it_prints_a_table_and_keeps_the_figures_as_csv(run: Run, tmp_path: Path
     assert int(admin["peak"]) >= 64 << 20
 
 
-def test_a_week_that_cannot_be_asked_for_keeps_the_file_of_before(run: Run, environ, tmp_path: Path) -> None:
+def test_a_report_that_breaks_off_leaves_the_file_of_before(run: Run, tmp_path: Path) -> None:
     run("weekly-report", "reports")
     (kept,) = (tmp_path / "reports").iterdir()
     before = kept.read_text()
+    program = tmp_path / "bin" / "gpushare"
+    program.rename(program.with_name("whole"))
+    program.write_text('#!/bin/sh\ncase $* in *--csv*) whole "$@" | head -c 9; exit 1 ;; esac\nexec whole "$@"\n')
+    program.chmod(0o755)
+    run("weekly-report", "reports", code=1)
+    assert [(each, each.read_text()) for each in (tmp_path / "reports").iterdir()] == [(kept, before)]
+
+
+def test_who_may_not_ask_is_told_why(run: Run, environ: dict[str, str]) -> None:
     environ["GPUSHARE_TOKEN"] = "wrong"
     assert "gpushare: " in run("weekly-report", "reports", code=1)
-    assert [(each, each.read_text()) for each in (tmp_path / "reports").iterdir()] == [(kept, before)]
 
 
 def test_the_line_of_cron_runs_it(environ: dict[str, str], tmp_path: Path) -> None:

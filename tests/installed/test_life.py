@@ -232,7 +232,7 @@ def test_what_was_wiped_comes_back(host: Installed) -> None:
     assert "The audit log is whole" in told
     assert (home / "admin-token").read_text() == token
     host.start("gpushare")
-    # It ran when the backup was made and is gone: the engine has it no more, so neither has `ps --all`; the records have.
+    # It ran when the backup was made and is gone: `ps --all` lists only what the engine still has, records all.
     until(lambda: host.api(held)["finished_at"])
     assert host.api(held)["reason"]
     assert "holds" in host.gpushare("report", "--group-by", "container")
