@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.engines.base import Condition, Engine, EngineError, Exec, Executed, Output
+from scheduler.engines.docker import executed as docker_executed
 from scheduler.engines.docker.attach import Attached
 from scheduler.engines.process import tree
 from tests.engines.conftest import leaks_sockets
@@ -112,6 +113,28 @@ async def test_whoever_closes_it_ends_it_and_what_it_started(engine: Engine, a_l
     await executed.close()
     await eventually(lambda: not processes(mark), within=15)
     assert (await engine.sightings())[0].condition is Condition.RUNNING
+
+
+async def test_many_that_do_not_care_for_their_end_hold_nobody_up(
+    engine: Engine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More at once than an engine has threads."""
+    monkeypatch.setattr(docker_executed, "HANGS_UP", 60.0)
+    engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
+    script = "trap '' HUP; echo ready; while :; do sleep 0.1; done"
+    started = []
+    for _ in range(20):
+        started.append(await engine.exec(engine_id, Exec((*SH, script))))
+        await until(started[-1], b"ready")
+    closing = [asyncio.create_task(executed.close()) for executed in started]
+    try:
+        async with asyncio.timeout(30):
+            await engine.pause(engine_id)
+            assert (await engine.sightings())[0].condition is Condition.PAUSED
+            await engine.resume(engine_id)
+    finally:
+        await engine.kill(engine_id)
+        await asyncio.gather(*closing)
 
 
 async def test_the_end_of_the_container_ends_it(engine: Engine, a_launch: Launcher) -> None:

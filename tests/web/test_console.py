@@ -34,6 +34,11 @@ class Scheduler:
     lines: list[Line]
     refuses: Problem | None = None
 
+    def __init__(self) -> None:
+        self.has_ended = asyncio.Event()  # what it had started, once somebody has hung up
+        self.has_ended.set()
+        self.hung_up = asyncio.Event()  # somebody has
+
     async def open(self, home: Path) -> None:
         self.lines, self.asked = [], []
         (home / "consoles").mkdir()
@@ -53,6 +58,8 @@ class Scheduler:
             await line.send(
                 {FrameKind.INPUT: FrameKind.OUTPUT, FrameKind.RESIZE: FrameKind.ERRORS}.get(kind, kind), data
             )
+        self.hung_up.set()
+        await self.has_ended.wait()
         await line.close()
 
     async def close(self) -> None:

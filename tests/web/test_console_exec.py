@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from appliance.budgets import Budgets
 from tests.support.machine import make_container
 from tests.support.people import make_user
 from tests.web.test_console import Connection, Scheduler, key_of, refused, scheduler
@@ -122,7 +124,7 @@ async def test_a_role_can_be_asked_for_and_the_owner_is_then_refused(
         ("", ""), ("{", ""), ("[]", ""), ('{"tty": "yes"}', "tty"), ('{"command": 3}', "command"),
         ('{"command": [""]}', "command"), ('{"rows": 0}', "rows"), ('{"columns": 100000}', "columns"),
         ('{"user": "root"}', "user"), ('{"privileged": true}', "privileged"), ('{"command": ["a\\u0000b"]}', "command"),
-        ('{"command": ["' + "x" * 70000 + '"]}', ""),
+        ('{"command": ["' + "x" * 70000 + '"]}', ""), ("[" * 60000, ""),
     ],
 )  # fmt: skip
 async def test_what_makes_no_sense_is_refused(plain: Container, scheduler: Scheduler, text: str, field: str) -> None:
@@ -176,3 +178,29 @@ async def test_a_container_that_is_not_there(scheduler: Scheduler) -> None:
     _, key = await sync_to_async(tokens.make)(owner)
     assert (await refused(Exec(Container(pk=uuid4()), key)))[0] == 4404
     await sync_to_async(connections.close_all)()
+
+
+@pytest.mark.budget("consoles")
+async def test_one_that_has_not_ended_is_counted_though_nobody_looks_any_more(
+    plain: Container, scheduler: Scheduler, settings: Any
+) -> None:
+    """Or whoever opens and closes in a loop has more of them than the budget says."""
+    settings.GPUSHARE_BUDGETS = Budgets(consoles=1)
+    key = await sync_to_async(key_of)("owner")
+    scheduler.has_ended.clear()
+    socket = Exec(plain, key)
+    await socket.ask()
+    await socket.send(b"\0x")
+    await socket.receive()
+    await socket.send_input({"type": "websocket.disconnect", "code": 1005})
+    async with asyncio.timeout(30):
+        await scheduler.hung_up.wait()
+    code, said = await refused(Exec(plain, key))
+    assert (code, said["error"]["code"]) == (4429, "too_many_requests")
+    scheduler.has_ended.set()
+    await socket.wait(30)
+    again = Exec(plain, key)
+    await again.ask()
+    await again.send(b"\0x")
+    assert await again.receive() == b"\1x"
+    await again.close()

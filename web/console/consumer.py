@@ -81,14 +81,17 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._refuse(BAD_FRAME)
 
     async def disconnect(self, code: int) -> None:
-        if self.place:
-            self.place.free()
-        if self.passing:
-            self.passing.cancel()
-            await asyncio.gather(self.passing, return_exceptions=True)
-        if self.line:
-            await self.line.close()
-            await self._record(f"{self.kind}-closed", seconds=round(time.monotonic() - self.opened_at, 1))
+        try:
+            if self.passing:
+                self.passing.cancel()
+                await asyncio.gather(self.passing, return_exceptions=True)
+            if self.line:
+                seconds = round(time.monotonic() - self.opened_at, 1)
+                await self.line.hang_up()
+                await self._record(f"{self.kind}-closed", seconds=seconds)
+        finally:
+            if self.place:
+                self.place.free()  # not before what was started has ended: it is one of so many until then
 
     async def _pass_on(self, line: Line) -> None:
         """Until the output has ended, somebody may no longer look, or the WebSocket is closed."""
@@ -172,7 +175,7 @@ def _json(text: str | None) -> Any:
     try:
         if text is not None and len(text) <= PAYLOAD_LIMIT:
             return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise invalid("The first message says in JSON what is to be started.")
 

@@ -32,6 +32,7 @@ PAYLOAD_LIMIT = 64 << 10  # bytes
 WINDOW = 256 << 10  # bytes
 ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
 CLOSES_WITHIN = 1.0
+ENDS_WITHIN = 5.0  # more than a program has that ignores the end of its keyboard (scheduler/engines/base.py)
 _HEAD = struct.Struct("!BI")
 
 
@@ -98,6 +99,15 @@ class Line:
         with contextlib.suppress(ConnectionError):
             self._writer.write(_HEAD.pack(kind, len(payload)) + payload)
             await self._writer.drain()
+
+    async def hang_up(self) -> None:
+        """Waits until the other side has hung up, too: what it had started for us has ended then."""
+        with contextlib.suppress(OSError):  # TimeoutError is one
+            self._writer.write_eof()
+            async with asyncio.timeout(ENDS_WITHIN):
+                while await self._reader.read(PAYLOAD_LIMIT):
+                    pass
+        await self.close()
 
     async def close(self) -> None:
         """What was sent goes out first, unless the other side does not read it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ ANSWERS_WITHIN = 60  # seconds; creating a container on a loaded disk takes a wh
 HEAD_START = 0.1  # seconds; whoever launched is answered before we look at what started and ask for its output
 LOOK_WITHIN = 10  # seconds; a list or an inspection that takes longer means that Docker hangs
 WORKERS = 16
+PATIENT = 4  # threads for what waits for somebody's program: whoever lets it wait holds up none of the others
 
 
 class Client:
@@ -33,6 +35,7 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self._workers = threads.pool(WORKERS, "docker")
+        self._patient = threads.pool(PATIENT, "docker-patient")
 
     async def connect(self) -> dict[str, Any]:
         """Docker's own description of itself. Raises EngineAway."""
@@ -47,8 +50,15 @@ class Client:
 
     async def call(self, function: Callable[..., T], *arguments: Any, **words: str) -> T:
         """Calls from a worker thread; `words` (image, command, ports) go into the explanation of an error."""
+        return await self._explained(self._workers, partial(function, *arguments), **words)
+
+    async def call_patiently(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The same for what may wait for a program of somebody's."""
+        return await self._explained(self._patient, partial(function, *arguments))
+
+    async def _explained(self, pool: Executor, function: Callable[[], T], **words: str) -> T:
         try:
-            return await self.blocking(function, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(pool, function)
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             raise explain(error, address=self.address, **words) from error
 
@@ -70,7 +80,8 @@ class Client:
             raise explain(error, address=self.address) from error
 
     def close(self) -> None:
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._workers, self._patient):
+            pool.shutdown(wait=False, cancel_futures=True)
         for name in ("api", "look"):
             if (client := getattr(self, name, None)) is not None:
                 client.close()

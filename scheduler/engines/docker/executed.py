@@ -60,18 +60,21 @@ class Execs:
         return Executed(self._client, self, exec_id, sock, asked)
 
     def end(self, exec_id: str) -> int | None:
-        """Blocking. Its exit code, if it has ended by itself; else it ends now, with its session."""
-        code = None
+        """Blocking. Its exit code, if it has ended by itself; else it ends now, with its session, which may take it
+        HANGS_UP seconds."""
+        pid, code = self.look(exec_id)
+        if pid:
+            tree.hang_up(pid, HANGS_UP)
+        (self._folder / exec_id).unlink(missing_ok=True)
+        return code
+
+    def look(self, exec_id: str) -> tuple[int, int | None]:
+        """Blocking. Its host pid while it runs, else 0; and its exit code, if it has one."""
         try:
             found = self._client.look.exec_inspect(exec_id)
         except docker.errors.NotFound:  # with its container
-            found = {"Running": False, "ExitCode": None, "Pid": 0}
-        if found["Running"] and found["Pid"]:
-            tree.hang_up(found["Pid"], HANGS_UP)
-        else:
-            code = found["ExitCode"]
-        (self._folder / exec_id).unlink(missing_ok=True)
-        return code
+            return 0, None
+        return (found["Pid"], None) if found["Running"] and found["Pid"] else (0, found["ExitCode"])
 
 
 class Executed(Attached):
@@ -106,4 +109,6 @@ class Executed(Attached):
         if not self._ended:
             self._ended = True
             with suppress(EngineError):  # Docker is away: its note stays
-                self._code = await self._client.call(self._execs.end, self._engine_id)
+                pid, _ = await self._client.call(self._execs.look, self._engine_id)
+                call = self._client.call_patiently if pid else self._client.call
+                self._code = await call(self._execs.end, self._engine_id)
