@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests.support import rows
@@ -12,6 +14,7 @@ from tests.support.people import client_for
 from tests.support.site import person
 from web.models import Claim, Container, Gpu, Node
 from web.services import attention
+from web.services.attention import containers
 
 pytestmark = pytest.mark.django_db
 
@@ -142,3 +145,20 @@ def test_rest_tells_what_the_reader_may_do(card, ann):
     assert first["person"] == "ann"
     assert client_for(ann).get("/api/v1/attention/?page_size=1").json()["count"] == 2
     assert client_for(ann).get("/api/v1/attention/?nonsense=1").status_code == 400
+
+
+def test_what_somebody_wrote_into_environments_is_not_read_however_often_it_fails(card, ann):
+    rows.container("held", ann, card, quota=2, used=1, paused_at=rows.ago(60), no_turns="It is old.")
+    rows.container("waits", ann, card, quota=1, suspended_since=rows.ago(9999))
+    for number in range(3):
+        ended(f"run-{number}", ann, card, 5, 1, 60, environment={"LARGE": "x" * 1000})
+    with CaptureQueriesContext(connection) as asked:
+        assert {kind for kind, _ in told()} == {"waiting", "holding", "no_turns", "failing"}
+    assert not [query["sql"] for query in asked if '"environment"' in query["sql"]]
+
+
+def test_whoever_launches_in_a_loop_makes_it_look_at_no_more_than_so_many_runs(card, ann, monkeypatch):
+    monkeypatch.setattr(containers, "ENDED_MOST", 4)
+    for number in range(6):
+        ended(f"run-{number}", ann, card, 5, 1, 60 + number)
+    assert '"run-0" failed 4 times in a row' in message_of("failing")

@@ -6,19 +6,24 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import groupby, takewhile
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Q, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.models.functions import MD5, Cast
 
 from web.models import Claim, Container, State
+from web.models.states import state_of
 from web.services.attention.item import Item, Kind, about
 from web.sizes import format_size
 
 FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything yet
 FAILED_OFTEN = 3
 FAILED_LATELY = timedelta(hours=1)
+ENDED_MOST = 1000  # that are looked at: whoever launches in a loop makes no screen slow
+LARGE = ("environment", "command")  # a megabyte and more, as their owner likes; nothing here tells them
+FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_requested_at", "finished_at", "exit_code")
 
 
 def items(now: datetime) -> Iterator[Item]:
@@ -30,9 +35,9 @@ def items(now: datetime) -> Iterator[Item]:
 
 
 def _claims() -> QuerySet[Claim]:
-    return Claim.objects.filter(container__finished_at=None).select_related(
-        "container__owner", "container__node", "gpu"
-    )
+    live = Claim.objects.filter(container__finished_at=None)
+    whole = live.select_related("container__owner", "container__node", "gpu")
+    return whole.defer(*(f"container__{name}" for name in LARGE))
 
 
 def _past_the_shim() -> Iterator[Item]:
@@ -49,7 +54,7 @@ def _past_the_shim() -> Iterator[Item]:
 def _waiting(now: datetime) -> Iterator[Item]:
     """Who runs and waits for memory; and who was moved to host memory and waits for room to come back."""
     long_ago = now - timedelta(minutes=settings.GPUSHARE_ATTENTION_MINUTES)
-    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner")
+    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner").defer(*LARGE)
     for container in waiting:
         if container.state is State.SUSPENDED:
             message = f'"{container.name}" waits for memory. {container.queue_reason}'.strip()
@@ -85,7 +90,7 @@ def _holding() -> Iterator[Item]:
 
 
 def _no_turns() -> Iterator[Item]:
-    for container in Container.objects.live().exclude(no_turns="").select_related("owner"):
+    for container in Container.objects.live().exclude(no_turns="").select_related("owner").defer(*LARGE):
         message = f'"{container.name}" takes no part in the turns of computing. {container.no_turns}'
         yield about(container, Kind.NO_TURNS, message, "kill")
 
@@ -93,23 +98,24 @@ def _no_turns() -> Iterator[Item]:
 def _failing(now: datetime) -> Iterator[Item]:
     """One launch of one person that failed soon after its start again and again, and did not do better since."""
     ended = Container.objects.filter(finished_at__gte=now - FAILED_LATELY).exclude(started_at=None)
-    runs: dict[tuple[str, ...], list[Container]] = defaultdict(list)
-    for container in ended.select_related("owner").order_by("-finished_at"):
-        runs[container.owner.get_username(), container.image, *map(str, container.command)].append(container)
-    for containers in runs.values():
-        row = list(takewhile(_failed_soon, containers))
-        if len(row) >= FAILED_OFTEN:
-            last, first = row[0], row[-1]
-            why = last.reason or f"Exit code {last.exit_code}."
-            message = f'"{last.name}" failed {len(row)} times in a row within seconds of its start. The last: {why}'
-            person = last.owner.get_username()
-            yield Item(f"{Kind.FAILING}:{first.pk}", Kind.FAILING, person, message, last.finished_at, last)
+    same = MD5(Cast("command", TextField()))
+    runs: dict[tuple[object, ...], list[Any]] = defaultdict(list)
+    newest = ended.order_by("-finished_at").values_list("pk", "owner", "image", same, *FACTS, named=True)
+    for run in newest[:ENDED_MOST]:
+        runs[run[1:4]].append(run)
+    rows = [row for found in runs.values() if len(row := list(takewhile(_failed_soon, found))) >= FAILED_OFTEN]
+    last = Container.objects.select_related("owner").defer(*LARGE).in_bulk([row[0].pk for row in rows])
+    for row in rows:
+        if (container := last.get(row[0].pk)) is None:  # forgotten just now
+            continue
+        why = container.reason or f"Exit code {container.exit_code}."
+        message = f'"{container.name}" failed {len(row)} times in a row within seconds of its start. The last: {why}'
+        person = container.owner.get_username()
+        yield Item(f"{Kind.FAILING}:{row[-1].pk}", Kind.FAILING, person, message, container.finished_at, container)
 
 
-def _failed_soon(container: Container) -> bool:
-    assert container.started_at is not None
-    assert container.finished_at is not None
-    return container.state is State.FAILED and container.finished_at - container.started_at <= FAILED_SOON
+def _failed_soon(run: Any) -> bool:
+    return state_of(run) is State.FAILED and run.finished_at - run.started_at <= FAILED_SOON
 
 
 def _by_container(claims: QuerySet[Claim]) -> Iterator[tuple[Container, list[Claim]]]:
