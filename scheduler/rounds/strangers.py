@@ -51,13 +51,16 @@ def _user(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """Its words up to the first option: what comes after may be a password, and everybody here reads this."""
+    """Its words up to the first option or address: what comes there may be a password, and everybody here reads this.
+
+    Spaces part words as well: a program that tells its title there writes all of them into the first one.
+    """
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        told = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
-    program, *rest = words
-    plain = [program, *takewhile(lambda word: word and not word.startswith("-") and "=" not in word, rest)]
-    left = any(rest[len(plain) - 1 :])
+    words = told.replace("\0", " ").split()
+    plain = list(takewhile(lambda word: not word.startswith("-") and "=" not in word and "://" not in word, words))
+    left = len(plain) < len(words)
     text = "".join(each if each.isprintable() else "\ufffd" for each in " ".join(plain))
     return f"{text[:LONGEST]} …" if left or len(text) > LONGEST else text

@@ -1,0 +1,28 @@
+"""What everybody is told of a program that holds a card's memory and is no container's."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from scheduler.rounds.strangers import Strangers
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sleep", "60"], "sleep 60"),
+        (["serve --password=hunter2", "60"], "serve …"),  # a title that the program has written itself
+        (["serve model hunter2=1 more", "60"], "serve model …"),
+        (["python serve.py redis://:hunter2@host/0", "60"], "python serve.py …"),
+    ],
+)
+def test_no_option_and_no_address_of_it_is_told(words: list[str], told: str) -> None:
+    process = subprocess.Popen(words, executable="/bin/sleep")
+    try:
+        (found,) = Strangers().described({process.pid: 1 << 30})
+    finally:
+        process.kill()
+        process.wait()
+    assert found["command"] == told
