@@ -74,6 +74,17 @@ def test_the_service_steers_what_it_launched_and_nothing_else_of_anybody(hub, ad
     assert told == {"notebook": ["true"], "own": None}
 
 
+@pytest.mark.parametrize(
+    "change", [{"priority": 5}, {"compute_weight": 200}, {"compute_limit": None}, {"gpu_memory": "2GiB"}]
+)
+def test_the_service_gives_it_no_more_afterwards_than_the_person_may_have(hub, ada, gpu, change):
+    Allowance.objects.create(user=ada, priority_highest=0, compute_weight=100, compute_limit=50, gpu_memory=1 << 30)
+    assert hub.post("/api/v1/containers/", BODY).status_code == 202
+    path = f"/api/v1/containers/{Container.objects.get().pk}/"
+    assert refusal(hub.patch(path, change)) == (403, "over_allowance")
+    assert hub.patch(path, {"priority": -5, "compute_weight": 50}).status_code == 202
+
+
 def test_who_leaves_the_group_steers_nothing_of_others_any_more(hub, service, ada, gpu):
     hub.post("/api/v1/containers/", BODY)
     service.groups.remove(Group.objects.get(name=FOR_OTHERS))

@@ -19,7 +19,7 @@ from web.errors import Problem, conflict, invalid, not_found
 from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu
 from web.people import allowances
-from web.people.roles import Deed, require, require_steering
+from web.people.roles import Deed, require, require_steering, rights_of
 from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import choose_gpus, launch
 from web.spec import placement, quotas
@@ -80,7 +80,8 @@ def change(user: User, container: Container, **fields: Any) -> Command:
     asked = ChangeSpec.parse(fields)
     if not asked:
         raise invalid(f"Nothing to change: give one or more of {', '.join(ChangeSpec().fields)}.")
-    limits = allowances.limits_of(user)
+    # An operator's own word counts; a service's does not, which steers what it launched for others under theirs.
+    limits = allowances.limits_of(user if rights_of(user).may(Deed.STEER_ALL) else container.owner)
     if "priority" in asked:
         allowances.require_priority(limits, asked["priority"])
     allowances.require_share(limits, **{name: asked[name] for name in SHARE if name in asked})
