@@ -130,6 +130,13 @@ def test_a_launch_that_fails_again_and_again_soon_after_its_start(card, ann):
     assert told() == []
 
 
+def test_a_launch_that_fails_for_hours_is_one_and_the_same_trouble(card, ann):
+    for minutes in range(90):
+        ended(f"run-{minutes}", ann, card, 5, 1, 60 * minutes + 30)
+    (now,), (later,) = attention.items(), attention.items(timezone.now() + timedelta(minutes=10))
+    assert now.key == later.key
+
+
 def test_rest_tells_what_the_reader_may_do(card, ann):
     waits = rows.container("waits", ann, card, quota=3, suspended_since=rows.ago(400))
     rows.container("rude", person("bob", "user"), card, no_turns="It did not stop.")
