@@ -26,6 +26,7 @@ def test_a_token_is_made_copied_from_and_ended_with_the_keyboard_alone(site, ope
     key = page.locator("#key")
     expect(key).to_be_focused()
     expect(key).to_have_text(re.compile("^gps_"))
+    assert key.bounding_box()["height"] < 50, "what is shown once stands on one line"
     made = tokens.find(key.text_content())
     assert (made.name, made.scope) == ("wall display", "read")
     page.get_by_role("button", name="End wall display").press("Enter")
@@ -93,3 +94,16 @@ def test_on_a_phone_the_name_leads_here(site, open_as):
     page.locator(".who").click()
     expect(page).to_have_url(re.compile("/me/$"))
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_who_has_no_container_is_led_to_the_form_and_not_to_a_filter(site, open_as):
+    rows.node()
+    page = open_as("ann", "/me/", role="user")
+    empty = page.locator("#rows .empty")
+    expect(empty).to_contain_text("You have no container now.")
+    expect(empty.get_by_role("button")).to_have_count(0)
+    page.get_by_label("Search").fill("train")
+    expect(empty).to_contain_text("No container matches.")
+    page.get_by_role("button", name="Show all").click()
+    empty.get_by_role("link", name="Launch one").click()
+    expect(page).to_have_url(re.compile("/launch/$"))

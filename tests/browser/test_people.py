@@ -66,6 +66,7 @@ def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site,
     page.get_by_label("Name", exact=True).fill("ada@lab.example")
     page.get_by_role("button", name="Make the account").click()
     expect(page.locator("#key")).to_have_text(re.compile(r"^[\w-]{16}$"))
+    assert page.locator("#key").bounding_box()["height"] < 50, "what is shown once stands on one line"
     page.get_by_role("link", name="ada@lab.example").first.click()
     page.get_by_label("Role", exact=True).select_option("operator")
     page.get_by_label("vision").check()
@@ -133,6 +134,7 @@ def test_the_log_is_searched_paged_and_verified(lab, open_as):
     expect(page.get_by_text("This is the oldest.")).to_be_visible()
     page.get_by_role("button", name="Verify").press("Enter")
     expect(page.locator("#verified .banner.good")).to_contain_text("The audit log is whole", timeout=30_000)
+    assert page.locator("#verified .banner.good").bounding_box()["width"] > 300, "not a letter on each line"
     assert Verification.objects.get().ok
 
 
