@@ -15,6 +15,16 @@ from tests.support.running import runs
 __all__ = ["appliance", "page", "running"]
 SCREEN = "#terminal .xterm-rows"
 
+# How many pixels higher a row is than its letters with all that hangs below the line, as an underscore does.
+ROOM_FOR_WHAT_HANGS = """() => {
+    const row = document.querySelector("#terminal .xterm-rows > div");
+    const pen = document.createElement("canvas").getContext("2d");
+    const { fontSize, fontFamily } = getComputedStyle(row);
+    pen.font = `${fontSize} ${fontFamily}`;
+    const { fontBoundingBoxAscent, fontBoundingBoxDescent } = pen.measureText("_g");
+    return row.getBoundingClientRect().height - Math.ceil(fontBoundingBoxAscent) - Math.ceil(fontBoundingBoxDescent);
+}"""
+
 
 def test_a_shell_is_opened_typed_into_resized_and_gone_with_its_page(
     page: Page, appliance: Appliance, shot: Callable[..., Path]
@@ -26,6 +36,7 @@ def test_a_shell_is_opened_typed_into_resized_and_gone_with_its_page(
     page.keyboard.type("echo in $PWD; basename $LD_PRELOAD\n")
     expect(page.locator(SCREEN)).to_contain_text("in /usr", timeout=SOON)
     expect(page.locator(SCREEN)).to_contain_text("libgpushare", timeout=SOON)
+    assert page.evaluate(ROOM_FOR_WHAT_HANGS) >= 0, "a row cuts its letters off below"
     page.keyboard.type("stty size\n")
     expect(page.locator(SCREEN)).to_contain_text(re.compile(r"[345]\d 1\d\d"), timeout=SOON)
     page.set_viewport_size({"width": 400, "height": 800})

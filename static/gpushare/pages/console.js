@@ -20,6 +20,7 @@ sheetsForStyles();
 const terminal = new Terminal({
   fontFamily: "ui-monospace, 'DejaVu Sans Mono', monospace",
   fontSize: 14,
+  lineHeight: 1.2, // at 1 a row cuts off what hangs lowest: the underscore was not to be seen
   scrollback: 5000, // lines: what a program prints without end is not kept without end
   minimumContrastRatio: 4.5,
   disableStdin: article.dataset.keyboard !== "yes",
