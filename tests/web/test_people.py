@@ -314,6 +314,8 @@ def test_a_roles_allowance_is_given_like_a_groups(rest, ada):
     "body",
     [
         {"gpu_memory": "lots"},
+        {"gpu_memory": "2"},
+        {"gpu_memory": 2},
         {"gpu_memory": -1},
         {"gpu_memory": 2**63},
         {"gpu_memory": "9999999999TiB"},

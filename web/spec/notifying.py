@@ -80,7 +80,9 @@ class ReceiverSpec(Changeable):
 
     def validate_secret(self, value: str) -> str:
         if value and len(value) < SECRET_LEAST:
-            raise serializers.ValidationError(f"This is short enough to be guessed: take {SECRET_LEAST} or more.")
+            raise serializers.ValidationError(
+                f"This secret is short enough to be guessed: take {SECRET_LEAST} characters or more."
+            )
         return value
 
     def validate_addresses(self, value: list[str]) -> list[str]:

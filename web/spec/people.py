@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from web.models import Scope
 from web.models.people import HEAVIEST
+from web.spec import quotas
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST
 
@@ -102,3 +103,10 @@ class AllowanceSpec(StrictSerializer):
     compute_limit = StrictInteger(min_value=1, max_value=100, **_NULL)
     images = TextsField(**_NULL)
     gpus = TextsField(**_NULL)
+
+    def validate_gpu_memory(self, value: int | None) -> int | None:
+        """Nothing at all may be meant; two bytes are a unit that was left away."""
+        try:
+            return value and quotas.read(value)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from None
