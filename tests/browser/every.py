@@ -39,7 +39,9 @@ def address(name: str, container: Container, gpu: Gpu) -> str:
         ("pk", "IntConverter"): container.owner.pk,
         ("uuid", "StringConverter"): gpu.uuid,
         ("action", "SlugConverter"): "pause",
-        ("name", "StringConverter"): container.owner.get_username(),
+        ("username", "StringConverter"): container.owner.get_username(),
+        ("name", "StringConverter"): "user",  # a group that there is
+        ("what", "SlugConverter"): "receivers",
     }
     path = "/" + str(pattern.pattern)
     for argument, converter in pattern.pattern.converters.items():

@@ -71,7 +71,7 @@ def test_a_person_says_what_they_are_told(site, open_as):
     expect(page).to_have_url(re.compile(r"/me/#notifications$"))
     expect(page.get_by_role("heading", name="Receivers")).to_have_count(0)
     page.get_by_label("was killed").uncheck()
-    page.get_by_label("After how many minutes").fill("2.5")
+    page.get_by_label("Shortest wait that is told, in minutes").fill("2.5")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("main")).to_contain_text("Saved: so you are told from now on.")
     wish = Wish.objects.get(user__username="ann")

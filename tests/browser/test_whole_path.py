@@ -72,7 +72,7 @@ def launch(page: Page, name: str, quota: str, *options: str) -> None:
 
 
 def overview(page: Page) -> None:
-    page.get_by_role("link", name="Overview").click()
+    page.get_by_role("link", name="Overview", exact=True).click()
     expect(page.locator(".card .chart canvas")).to_be_visible(timeout=SOON)
 
 
@@ -131,7 +131,7 @@ def test_the_queue_is_reordered_by_keys_after_a_preview(page: Page, appliance: A
     appliance.launch(WORKLOAD, "--hold", "600", "--check", "1MiB", name="holder", gpu_memory="5GiB")
     for name in ("early", "middle", "late"):
         appliance.launch(WORKLOAD, "--hold", "600", "--check", "1MiB", "--chunks", "1", name=name, gpu_memory="2GiB")
-    page.get_by_role("link", name="Queue").click()
+    page.get_by_role("link", name="Queue", exact=True).click()
     names = page.locator("#queue .name")
     expect(names).to_have_count(3, timeout=SOON)
     page.locator("#queue li", has_text="late").focus()
@@ -163,7 +163,7 @@ def test_a_quota_is_changed_in_place_and_can_be_changed_back(page: Page, applian
 
 
 def test_the_policy_is_set_and_an_unknown_image_is_refused_beside_its_field(page: Page) -> None:
-    page.get_by_role("link", name="Queue").click()
+    page.get_by_role("link", name="Queue", exact=True).click()
     page.get_by_label("fifo").check()
     page.get_by_role("button", name="Set the policy").click()
     expect(page.locator(".toast.good")).to_contain_text("fifo")

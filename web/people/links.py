@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 LASTS = timedelta(minutes=10)
 BACKEND = "django.contrib.auth.backends.ModelBackend"
-SPENT = "This link is not good any more: it signs in once, within ten minutes. Sign in with a password, or start again."
+SPENT = (
+    "This link is not good any more: it signs in once, within ten minutes. Sign in with a password, or start the "
+    "appliance again: it prints a new one."
+)
 ELSEWHERE = "This link is good in a browser on the appliance's own host only. Sign in with a password."
 
 
