@@ -44,6 +44,9 @@ def a_card_in_turns() -> tuple[Gpu, dict[str, Container]]:
     Claim.objects.filter(container=made["c"]).update(had=212.0, due=214.5, held_back=97.0, **rested)
     Claim.objects.filter(container=made["a"]).update(had_lately=45.0, due_lately=44.4, held_back_lately=15.0, **life)
     Claim.objects.filter(container=made["b"]).update(had_lately=15.0, due_lately=15.6, held_back_lately=44.7)
+    for name, busy, processors, memory in (("a", 74, 5.2, 11.5), ("b", 24, 1.4, 3.1), ("c", 0, 0.0, 2.6)):
+        Claim.objects.filter(container=made[name]).update(utilisation=busy)
+        Container.objects.filter(pk=made[name].pk).update(cpus_used=processors, memory_used=int(memory * GIB))
     return card, made
 
 
