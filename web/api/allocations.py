@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, SpanQuery
-from web.models import AllocationEvent
+from web.models import AllocationEvent, large
 
 
 class AllocationQuery(SpanQuery, PageQuery):
@@ -56,7 +56,8 @@ class Allocations(ListAPIView[AllocationEvent]):
         query = AllocationQuery.of(self.request)
         rows = AllocationEvent.objects.filter(**{path: query[name] for name, path in _PATHS.items() if name in query})
         order = query.get("ordering", "-at")
-        return rows.select_related("container__owner", "gpu").order_by(order, "-id" if order[0] == "-" else "id")
+        whole = rows.select_related("container__owner", "gpu").defer(*large("container__"))
+        return whole.order_by(order, "-id" if order[0] == "-" else "id")
 
     @extend_schema(parameters=[AllocationQuery], responses={200: AllocationAnswer(many=True), **ERRORS})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -25,7 +25,7 @@ def marks(gpu: Gpu, start: datetime, end: datetime) -> list[dict[str, Any]]:
         kind=AllocationEvent.Kind.KILLED, at__gte=start, at__lt=end, container__claims__gpu=gpu
     ).order_by("-at")
     found += [(at, at, "killed", pk) for at, pk in killed.values_list("at", "container_id").distinct()[:MOST]]
-    names = Container.objects.in_bulk({pk for *_, pk in found})
+    names = Container.objects.only("name").in_bulk({pk for *_, pk in found})
     owners = dict(Container.objects.filter(pk__in=names).values_list("pk", "owner__username"))
     return [
         {"kind": kind, "id": str(pk), "name": names[pk].name, "owner": owners[pk], "at": seconds(since)}

@@ -15,7 +15,7 @@ from django.db.models import Avg, BigIntegerField, CharField, F, FloatField, Fun
 from django.db.models.functions import Cast
 from django.utils import timezone
 
-from web.models import AllocationEvent, Container, Gpu, UsageSample
+from web.models import AllocationEvent, Container, Gpu, UsageSample, large
 from web.times import seconds
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -91,7 +91,7 @@ def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict
         if (index := place.get(second // step * step)) is not None:
             values[container][index] = int(used)
     rows = {UUID(key): row for key, row in values.items()}
-    known = Container.objects.filter(pk__in=rows).select_related("owner").order_by("created_at")
+    known = Container.objects.filter(pk__in=rows).select_related("owner").defer(*large()).order_by("created_at")
     return {
         "times": times,
         "total": gpu.total,
@@ -146,14 +146,14 @@ def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
         )
         last = near.aggregate(last=Max("at"))["last"]
         if last is not None:
-            samples = near.filter(at=last).select_related("container__owner").order_by("container__created_at")
+            samples = near.filter(at=last).select_related("container__owner").defer(*large("container__"))
             rows = [
                 _described(sample.container)
                 | {"used": sample.used, "granted": sample.granted, "suspended": sample.suspended > 0}
                 | {"had": None if sample.had is None else min(1.0, sample.had / sample.span)}
                 | {"cpus": sample.cpus_used, "memory": sample.memory_used}
                 | {"swapped": out.get(sample.container_id, 0)}
-                for sample in samples
+                for sample in samples.order_by("container__created_at")
                 if sample.container is not None
             ]
             return {"at": seconds(last), "total": gpu.total, "containers": rows}

@@ -15,6 +15,7 @@ from web.models.records import (
     Shortage,
     Swap,
     UsageSample,
+    large,
 )
 from web.models.states import State
 
@@ -50,4 +51,5 @@ __all__ = [
     "Verification",
     "Watch",
     "Wish",
+    "large",
 ]

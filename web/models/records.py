@@ -52,6 +52,11 @@ class ExpectedBy(models.TextChoices):
     EARLIER_RUNS = "earlier runs"  # how long the same jobs took before: a guess
 
 
+def large(path: str = "") -> list[str]:
+    """What its owner may make a megabyte of, to `defer` where many containers are read; `path` leads to them."""
+    return [f"{path}{name}" for name in ("environment", "command")]
+
+
 class ContainerQuerySet(models.QuerySet["Container"]):
     def live(self) -> ContainerQuerySet:
         """Those that have not ended."""

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Max
 
-from web.models import AllocationEvent, Container, Delivery, Happening, Notice, Watch, Wish
+from web.models import AllocationEvent, Container, Delivery, Happening, Notice, Watch, Wish, large
 from web.notifying import outbox
 from web.templatetags.gpushare import duration
 
@@ -38,7 +38,7 @@ def look(now: datetime) -> int:
         events = list(AllocationEvent.objects.filter(pk__gt=watch.event).order_by("pk")[:AT_ONCE])
         wanted = [event.pk for event in events if event.kind in KINDS]
         found = AllocationEvent.objects.filter(pk__in=wanted).order_by("pk").select_related("container__owner__wish")
-        for event in found:
+        for event in found.defer(*large("container__")):
             _tell(event, now)
         Watch.objects.filter(pk=1).update(event=events[-1].pk)
         return len(events)

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import MD5, Cast
 
-from web.models import Claim, Container, State
+from web.models import Claim, Container, State, large
 from web.models.states import state_of
 from web.services.attention.item import Item, Kind, about
 from web.sizes import format_size
@@ -23,7 +23,6 @@ FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything
 FAILED_OFTEN = 3
 FAILED_LATELY = timedelta(hours=1)
 ENDED_MOST = 1000  # that are looked at: whoever launches in a loop makes no screen slow
-LARGE = ("environment", "command")  # a megabyte and more, as their owner likes; nothing here tells them
 FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_requested_at", "finished_at", "exit_code")
 
 
@@ -38,7 +37,7 @@ def items(now: datetime) -> Iterator[Item]:
 def _claims() -> QuerySet[Claim]:
     live = Claim.objects.filter(container__finished_at=None)
     whole = live.select_related("container__owner", "container__node", "gpu")
-    return whole.defer(*(f"container__{name}" for name in LARGE))
+    return whole.defer(*large("container__"))
 
 
 def _past_the_shim() -> Iterator[Item]:
@@ -55,7 +54,7 @@ def _past_the_shim() -> Iterator[Item]:
 def _waiting(now: datetime) -> Iterator[Item]:
     """Who runs and waits for memory; and who was moved to host memory and waits for room to come back."""
     long_ago = now - timedelta(minutes=settings.GPUSHARE_ATTENTION_MINUTES)
-    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner").defer(*LARGE)
+    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner").defer(*large())
     for container in waiting:
         if container.state is State.SUSPENDED:
             message = f'"{container.name}" waits for memory. {container.queue_reason}'.strip()
@@ -91,7 +90,7 @@ def _holding() -> Iterator[Item]:
 
 
 def _no_turns() -> Iterator[Item]:
-    for container in Container.objects.live().exclude(no_turns="").select_related("owner").defer(*LARGE):
+    for container in Container.objects.live().exclude(no_turns="").select_related("owner").defer(*large()):
         message = f'"{container.name}" takes no part in the turns of computing. {container.no_turns}'
         yield about(container, Kind.NO_TURNS, message, "kill")
 
@@ -106,7 +105,7 @@ def _failing(now: datetime) -> Iterator[Item]:
         runs[run[1:4]].append(run)
     found = {launch: list(takewhile(_failed_soon, row)) for launch, row in runs.items()}
     rows = {launch: row for launch, row in found.items() if len(row) >= FAILED_OFTEN}
-    last = Container.objects.select_related("owner").defer(*LARGE).in_bulk([row[0].pk for row in rows.values()])
+    last = Container.objects.select_related("owner").defer(*large()).in_bulk([row[0].pk for row in rows.values()])
     for launch, row in rows.items():
         if (container := last.get(row[0].pk)) is None:  # forgotten just now
             continue
