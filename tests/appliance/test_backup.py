@@ -147,6 +147,9 @@ def test_only_the_newest_are_kept(small: Path, tmp_path: Path) -> None:
     assert others[-1].name in left
     assert "mine.backup" in left
     assert manage(small, "backup", str(tmp_path), "--keep", "0").returncode == 1
+    nowhere = manage(small, "backup", str(tmp_path / "nowhere"), "--keep", "2")
+    assert (nowhere.returncode, (tmp_path / "nowhere").exists()) == (1, False)
+    assert "nowhere is none" in nowhere.stderr
 
 
 def test_what_cannot_be_restored_is_told_and_nothing_is_changed(small: Path, tmp_path: Path) -> None:

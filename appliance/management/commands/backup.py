@@ -19,8 +19,10 @@ class Command(BaseCommand):
         parser.add_argument("--keep", type=int, metavar="N", help="of those in the folder the newest N, this one too")
 
     def handle(self, *args: Any, file: Path, passphrase_file: Path | None, keep: int | None, **options: Any) -> None:
-        if keep is not None and (keep < 1 or not file.is_dir()):
-            raise CommandError("--keep takes a number of at least 1, and a folder to keep them in.")
+        if keep is not None and keep < 1:
+            raise CommandError("--keep takes a number of at least 1.")
+        if keep is not None and not file.is_dir():
+            raise CommandError(f"--keep is for a folder, and {file} is none. If it is to be one, make it first.")
         target = making.dated(file) if file.is_dir() else file
         try:
             making.make(target, passphrase_file)
