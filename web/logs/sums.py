@@ -31,20 +31,26 @@ class Seen(NamedTuple):
 class InSums(logging.Filter):
     """For a handler. Lines are of one kind if their text is the same before figures and names are put in.
 
-    `write` takes our own lines, about what was left out.
+    `write` takes our own lines, about what was left out. Whatever a line is made of, whoever logs goes on: what cannot
+    be put into words is passed on, and the handler says so. What is put in, and what the garbage collector ends
+    meanwhile, may log in its turn: so the lock is one that a thread can take again, and no text is made under it.
     """
 
     def __init__(self, write: Callable[[logging.LogRecord], object]) -> None:
         super().__init__()
         self._write = write
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kinds: dict[tuple[object, ...], Seen] = {}
         self._swept = time.monotonic()
         atexit.register(self._sweep, everything=True)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == __name__:
+        try:
+            return record.name == __name__ or self._passes(record)
+        except Exception:
             return True
+
+    def _passes(self, record: logging.LogRecord) -> bool:
         outside = record.name.startswith(CAUSED_FROM_OUTSIDE)
         text = str(record.msg)
         # Where nothing is put in, it is in the text.
@@ -57,8 +63,12 @@ class InSums(logging.Filter):
                 return not seen.left_out
             ours = WARNINGS if record.levelno >= logging.WARNING else OTHERS
             most = 1 if outside or record.exc_info else ours
-            self._kinds[kind] = Seen(now, 1, most, record.getMessage()[:200])
+            self._kinds[kind] = Seen(now, 1, most, text[:200])
             more = seen.left_out if seen else 0
+        said = record.getMessage()[:200]
+        with self._lock:
+            if mine := self._kinds.get(kind):
+                self._kinds[kind] = mine._replace(text=said)
         if more:
             record.msg = f"{record.msg} (and {more} like it since the last such line)"
         if now - self._swept > SECONDS or len(self._kinds) > KINDS:
@@ -69,8 +79,9 @@ class InSums(logging.Filter):
         """Forgets the kinds that have become quiet, and says how many of each were left out."""
         self._swept = now = time.monotonic()
         with self._lock:
-            quiet = [kind for kind, seen in self._kinds.items() if everything or now - seen.since > SECONDS]
-            found = [self._kinds.pop(kind) for kind in quiet]
+            kinds = self._kinds.copy().items()
+            quiet = [kind for kind, seen in kinds if everything or now - seen.since > SECONDS]
+            found = [seen for kind in quiet if (seen := self._kinds.pop(kind, None))]
         for seen in found:
             if seen.left_out:
                 text, arguments = "%d more lines like this were left out: %s", (seen.left_out, seen.text)

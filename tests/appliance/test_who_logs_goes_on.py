@@ -1,0 +1,62 @@
+"""Whoever writes a line of the log goes on, whatever the line is made of and whatever happens while it is written."""
+
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.appliance import ROOT
+from web.logs.sums import InSums
+
+
+@pytest.fixture
+def log() -> tuple[logging.Logger, io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(InSums(handler.handle))
+    logger = logging.Logger("scheduler.worker")
+    logger.addHandler(handler)
+    return logger, stream
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError("I have no words")
+
+
+@pytest.mark.parametrize("message", ["%d containers of %s", Broken()], ids=["does not fit", "has no text"])
+def test_a_line_that_cannot_be_put_into_words_stops_nobody(
+    log: tuple[logging.Logger, io.StringIO], message: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger, stream = log
+    logger.warning(message, "many", "ada")
+    assert "Logging error" in capsys.readouterr().err  # and the handler tells where the line is
+    logger.warning("the next one")
+    assert stream.getvalue() == "the next one\n"
+
+
+TALKS = """
+import logging, sys
+from web.logs.sums import InSums
+handler = logging.StreamHandler(sys.stdout)
+handler.addFilter(InSums(handler.handle))
+logging.getLogger().addHandler(handler)
+class Talks:
+    def __str__(self):
+        logging.warning("inner")
+        return "outer"
+logging.warning("%s", Talks())
+"""
+
+
+def test_what_logs_while_a_line_is_written_is_not_waited_for() -> None:
+    """As what the garbage collector ends: asyncio's tasks and connections tell of themselves then, in any thread."""
+    told = subprocess.run(
+        [sys.executable, "-c", TALKS], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+    )
+    assert told.stdout.splitlines()[-1] == "outer"
+    assert "inner" in told.stdout
