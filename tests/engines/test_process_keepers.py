@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engines.base import Condition, EngineError
+from scheduler.engines.base import Condition, EngineError, Exec
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import engine as process
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import ProcessEngine, _keep
+from scheduler.engines.process.executed import execute
 from tests.engines.processes import a_launch, engine, next_change, outfit, pids_of, until_logged
 from tests.support.eventually import eventually
 
@@ -153,3 +154,28 @@ async def test_second_keeper_of_one_launch_starts_nothing(
     await until_logged(launch, "ran")
     assert launch.log_path.read_text() == "ran\n"
     assert len(pids_of(engine, launch)) == 1
+
+
+async def test_once_the_program_has_ended_nobody_is_let_in_however_long_its_end_takes_to_be_written(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    """A program that came in after the rest was ended would have outlived the container."""
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ready; exec sleep 600")
+    await engine.launch(launch)
+    await until_logged(launch, "ready")
+    running = engine._running(launch.id)
+    assert running is not None
+    folder = tmp_path / "processes" / launch.id
+    (folder / "ended.partial").unlink()
+    (folder / "ended.partial").mkdir()  # its end cannot be written
+    os.kill(running.pid, signal.SIGKILL)
+    await eventually(lambda: not tree.is_alive(running.pid, running.pid_started))
+    await eventually(lambda: not tree.descendants(running.keeper))
+    try:
+        assert tree.is_alive(running.keeper, running.keeper_started)
+        with pytest.raises(EngineError, match="no way in"):
+            await execute(folder, Exec(("/bin/sh", "-c", "setsid sleep 3212 & wait")))
+        assert not tree.descendants(running.keeper)
+    finally:
+        (folder / "ended.partial").rmdir()
+    await eventually((folder / "ended.json").exists)

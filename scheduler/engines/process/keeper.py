@@ -7,7 +7,7 @@ It outlives the scheduler, so that a restarted one learns the exit codes of what
     running.json  {"boot", "keeper", "keeper_started", "pid", "pid_started", "started_at"}, before the program begins
     ended.partial room on the disk for the next, taken by the engine: an end can be written where nothing else can
     ended.json    {"exit_code", "finished_at", "reason"}, once no process of the container is left
-    door          a socket: whoever connects has one more program started in the container (inside.py)
+    door          a socket: whoever connects has one more program started in the container (inside.py), until it ends
 
 The folder is locked until the program has started or could not be: of two keepers of one launch, which a scheduler that
 was killed over it and the next have started, the second finds that there is nothing to do.
@@ -198,7 +198,13 @@ def _let_in(door: socket.socket, folder: Path) -> None:
     """In a thread: each who comes gets a process of its own, a child of ours, that does what is asked for."""
     program = [sys.executable, "-SPm", "scheduler.engines.process.inside", str(folder)]
     while True:
-        connection, _ = door.accept()
+        try:
+            connection, _ = door.accept()
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # it is shut
+                return
+            time.sleep(RETRY)  # no descriptor is left, for now
+            continue
         with connection, contextlib.suppress(OSError):  # no process is left: who came sees that we hang up
             actions = [(os.POSIX_SPAWN_DUP2, connection.fileno(), 0)]
             os.posix_spawn(program[0], program, os.environ, file_actions=actions)
@@ -285,9 +291,12 @@ def main(folder: Path) -> None:
     os.dup2(nowhere, 2)
     keeping = threading.Thread(target=keep, args=started[2:], daemon=True)
     keeping.start()
-    threading.Thread(target=_let_in, args=(started.door, folder), daemon=True).start()
+    letting_in = threading.Thread(target=_let_in, args=(started.door, folder), daemon=True)
+    letting_in.start()
     _pass_sigterm_on(started.pid)
     code = _wait_for(started.pid)
+    started.door.shutdown(socket.SHUT_RDWR)  # what came in after the rest has ended would outlive us
+    letting_in.join()
     _end_the_rest()
     said = {"exit_code": code, "finished_at": time.time(), "reason": _reason(started.pid, code)}
     keeping.join(LAST_WORDS)
