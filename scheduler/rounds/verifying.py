@@ -31,15 +31,20 @@ class Verifying:
         await asyncio.sleep(min(NOT_AT_ONCE, period))
         while True:
             try:
-                last = await self._store.ask(verified.last)
-                age = (timezone.now() - last[0]).total_seconds() if last else period
+                age = await self._age(period)
                 if age >= period:
                     await self._verify()
-                    age = 0.0
+                    if (age := await self._age(period)) >= period:  # it was ended, or had no database
+                        age = period - min(AGAIN, period)
             except (DatabaseError, OSError) as error:
                 log.warning("the audit log could not be verified, trying again: %s", error)
                 age = period - min(AGAIN, period)
             await asyncio.sleep(max(0.0, period - age))
+
+    async def _age(self, never: float) -> float:
+        """Seconds since the last result; `never` where there is none."""
+        last = await self._store.ask(verified.last)
+        return (timezone.now() - last[0]).total_seconds() if last else never
 
     async def _verify(self) -> None:
         """Notes what it finds; the log says the same."""

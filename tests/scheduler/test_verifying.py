@@ -8,8 +8,9 @@ import pytest
 from django.db import connection
 from pytest_django import Settings
 
+from scheduler.rounds import verifying as module
 from scheduler.rounds.verifying import Verifying
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web import audit
 from web.audit import verified
@@ -46,6 +47,31 @@ async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
         await query(AuditEntry.objects.filter(actor="eve").update, actor="ada")
         assert since is not None
         assert (await found(ok=True)).broken_since is None
+    finally:
+        verifying.cancel()
+        await asyncio.gather(verifying, return_exceptions=True)
+
+
+async def test_a_verification_that_came_to_no_result_is_tried_again_soon(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.GPUSHARE_VERIFY_HOURS = 24
+    monkeypatch.setattr(module, "NOT_AT_ONCE", 0.0)
+    monkeypatch.setattr(module, "AGAIN", 0.2)
+    began: list[str] = []
+
+    async def killed(self: Verifying) -> None:  # by the kernel for want of memory, or by whoever ends the database
+        began.append("")
+
+    monkeypatch.setattr(Verifying, "_verify", killed)
+    verifying = asyncio.create_task(Verifying(host.up.store).run())
+    try:
+        await eventually(lambda: len(began) >= 2, within=20)
+        await query(verified.keep, 1, [])
+        await asyncio.sleep(1)  # one that had asked before may begin still
+        begun = len(began)
+        await asyncio.sleep(1)
+        assert len(began) == begun
     finally:
         verifying.cancel()
         await asyncio.gather(verifying, return_exceptions=True)

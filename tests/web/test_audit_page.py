@@ -188,6 +188,20 @@ def test_only_one_verifies_at_a_time_until_it_is_given_up(browser):
     assert "no end" in verified.trouble()
 
 
+def test_a_run_that_ends_ends_no_other_that_is_under_way():
+    """The scheduler's own, once a day, and one that was given up and comes to its end all the same."""
+    now = timezone.now()
+    Verification.objects.create(pk=1, started_at=now)
+    call_command("verify_audit")
+    assert verified.last()[1]
+    assert verified.under_way() == now
+    assert not verified.start()
+    verified._gave_up(now - timedelta(hours=1), "It was not done.")
+    assert (verified.under_way(), verified.trouble()) == (now, "")
+    verified.check(60, now)
+    assert verified.under_way() is None
+
+
 def test_what_takes_too_long_ends_and_leaves_the_last_result_as_it_was():
     audit.record("ada", "launch", "x")
     verified.keep(1, [])

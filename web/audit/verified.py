@@ -7,8 +7,8 @@ import threading
 import time
 from datetime import datetime, timedelta
 
-from django.db import connections
-from django.db.models import Q
+from django.db import connections, transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from web.audit import anchor
@@ -52,8 +52,9 @@ def trouble() -> str:
     return row.trouble
 
 
-def keep(sound: int, faults: list[str], remark: str = "") -> None:
-    """Notes what a run has found: how many seals hold, and every fault."""
+def keep(sound: int, faults: list[str], remark: str = "", begun: datetime | None = None) -> None:
+    """Notes what a run has found: how many seals hold, and every fault. `begun`: of one that `start` began; it is over
+    then, and no other is."""
     if faults:
         others = f" ({len(faults)} faults in all)" if len(faults) > 1 else ""
         sentence = f"The audit log was tampered with or is damaged. {faults[0]}{others}"
@@ -67,14 +68,15 @@ def keep(sound: int, faults: list[str], remark: str = "") -> None:
         "ok": not faults,
         "sentence": sentence,
         "broken_since": since,
-        "started_at": None,
         "trouble": "",
     }
-    Verification.objects.update_or_create(pk=_ROW, defaults=found)
+    with transaction.atomic():
+        Verification.objects.update_or_create(pk=_ROW, defaults=found)
+        _of(begun).update(started_at=None)
 
 
-def check(within: float) -> None:
-    """Verifies it now and keeps what was found. Raises TooLong after so many seconds."""
+def check(within: float, begun: datetime | None = None) -> None:
+    """Verifies it now and keeps what was found, as `keep`. Raises TooLong after so many seconds."""
     until = time.monotonic() + within
 
     def each() -> None:
@@ -89,7 +91,7 @@ def check(within: float) -> None:
     except OSError:  # the scheduler's alone
         remark = f" Without {anchor.path()}, which only the scheduler's user may read: `manage.py verify_audit` has it."
     sound, faults = verify(noted, each=each)
-    keep(sound, faults + wrong, remark)
+    keep(sound, faults + wrong, remark, begun)
 
 
 def start() -> bool:
@@ -99,26 +101,32 @@ def start() -> bool:
     free = Q(started_at=None) | Q(started_at__lt=now - timedelta(seconds=2 * LONGEST))
     if not Verification.objects.filter(free, pk=_ROW).update(started_at=now):
         return False
-    threading.Thread(target=_run, name="verify-audit", daemon=True).start()
+    threading.Thread(target=_run, args=[now], name="verify-audit", daemon=True).start()
     return True
 
 
-def _run() -> None:
+def _run(begun: datetime) -> None:
     try:
-        check(LONGEST)
+        check(LONGEST, begun)
     except TooLong:
         _gave_up(
-            f"It was not done after {LONGEST / 60:.0f} minutes. On the host, `manage.py verify_audit` has no bound."
+            begun,
+            f"It was not done after {LONGEST / 60:.0f} minutes. On the host, `manage.py verify_audit` has no bound.",
         )
     except Exception as error:
         log.exception("The audit log could not be verified")
-        _gave_up(f"It could not be verified: {error}")
+        _gave_up(begun, f"It could not be verified: {error}")
     finally:
         connections.close_all()
 
 
-def _gave_up(why: str) -> None:
-    Verification.objects.filter(pk=_ROW).update(started_at=None, trouble=why)
+def _gave_up(begun: datetime, why: str) -> None:
+    _of(begun).update(started_at=None, trouble=why)
+
+
+def _of(begun: datetime | None) -> QuerySet[Verification]:
+    """The row, while that run is the one under way: another may have begun since, in another process."""
+    return Verification.objects.filter(pk=_ROW, started_at=begun).exclude(started_at=None)
 
 
 def _given_up(since: datetime) -> bool:
