@@ -18,7 +18,7 @@ from tests.support.people import client_for, make_user
 from web import audit
 from web.errors import Problem
 from web.models import Allowance, AuditEntry, Token
-from web.people import accounts, tokens
+from web.people import accounts, granting, groups, tokens
 from web.people.roles import Role, role_of
 
 pytestmark = pytest.mark.django_db
@@ -193,6 +193,38 @@ def test_of_two_admins_who_lower_each_other_at_once_one_stays():
     assert answers.count("done") == 1
     assert set(answers) <= {"done", "last_admin", "forbidden"}
     assert [role_of(user) for user in (first, second)].count(Role.ADMIN) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_group_that_is_deleted_while_its_allowance_is_changed_is_waited_for_by_nobody(monkeypatch):
+    """Each held a lock that the other was about to ask for: PostgreSQL ended one of them."""
+    boss, team = make_user("boss", Role.ADMIN), Group.objects.create(name="team")
+    Allowance.objects.create(group=team, containers=1)
+    record, failed = audit.record, []
+
+    def delete() -> None:
+        try:
+            groups.delete(boss, team)
+        except Exception as error:
+            failed.append(error)
+        finally:
+            connections.close_all()
+
+    deleting = Thread(target=delete)
+
+    def record_late(actor: str, action: str, *about: object, **detail: object) -> None:
+        if action == "allowance-changed":
+            deleting.start()
+            deleting.join(1)  # it does not end: it waits for the row that this transaction holds
+        record(actor, action, *about, **detail)
+
+    monkeypatch.setattr(audit, "record", record_late)
+    granting.grant(boss, Group.objects.get(name="team"), {"containers": 2})
+    deleting.join(30)
+    assert not failed
+    assert not Group.objects.filter(name="team").exists()
+    told = AuditEntry.objects.order_by("id").values_list("action", flat=True)
+    assert list(told) == ["allowance-changed", "group-deleted"]
 
 
 def test_an_admin_who_is_switched_off_is_none(rest):

@@ -51,9 +51,10 @@ def delete(actor: User, group: Group) -> None:
     _require_no_role(group)
     with administered():
         allowance = granting.of(group)
-        audit.record(actor.get_username(), "group-deleted", group.name, members=members_of(group),
-                     allowance=granting.told(allowance) if allowance else None)  # fmt: skip
+        lost = {"members": members_of(group), "allowance": granting.told(allowance) if allowance else None}
+        # Before the log: whoever changes the allowance holds its row and asks for the audit chain, as we then do.
         group.delete()
+        audit.record(actor.get_username(), "group-deleted", group.name, **lost)
 
 
 def change_members(actor: User, group: Group, asked: Any) -> Group:
