@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from tests.notifying.conftest import SECRET, turn
 from tests.support.people import client_for, make_user
+from web import audit
 from web.models import AuditEntry, Delivery, Receiver, Rule
 from web.people.roles import Role
+from web.services import notifying
 
 pytestmark = pytest.mark.django_db
 
@@ -198,3 +201,25 @@ def test_what_a_person_wishes_is_kept_and_judged(client, ada, settings):
 def test_a_launch_that_asks_to_be_told_of_nonsense_is_refused(client, gpu, said):
     answer = client.post("/api/v1/containers/", {"image": "local", "notify": said})
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "notify")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_changed_that_the_log_does_not_tell(monkeypatch):
+    """As where a process is killed, or the database goes away, between the two."""
+    boss = make_user("boss", Role.ADMIN)
+    there = notifying.add_receiver(boss, HOOK)
+
+    def killed(*_: object, **__: object) -> None:
+        raise OperationalError("the database is gone")
+
+    monkeypatch.setattr(audit, "record", killed)
+    for deed in (
+        lambda: notifying.add_receiver(boss, {**HOOK, "name": "other"}),
+        lambda: notifying.change_receiver(boss, there.pk, {"url": "https://evil.lab/x"}),
+        lambda: notifying.test_receiver(boss, there.pk),
+        lambda: notifying.remove(boss, Receiver, there.pk),
+    ):
+        with pytest.raises(OperationalError):
+            deed()
+    assert list(Receiver.objects.values_list("name", "url")) == [("lab", HOOK["url"])]
+    assert not Delivery.objects.exists()

@@ -86,11 +86,6 @@ def _add(receiver: Receiver, rows: list[Delivery], seen: Mapping[str, Item]) -> 
     Delivery.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def make_test(receiver: Receiver, now: datetime) -> Delivery:
-    """A message that an admin asked for."""
-    return Delivery.objects.create(receiver=receiver, phase=Phase.TEST, made_at=now, due_at=now)
-
-
 def make_mail(notice: Notice, now: datetime) -> Delivery:
     return Delivery.objects.create(notice=notice, phase=Phase.NOTICE, made_at=now, due_at=now)
 

@@ -71,10 +71,12 @@ def test_receiver(user: User, pk: int) -> Delivery:
         raise conflict(f'"{receiver.name}" is switched off: nothing is sent to it.')
     if receiver.deliveries.filter(phase=Delivery.Phase.TEST, done_at=None).count() >= 3:
         raise conflict("Three such messages wait to be sent already: look at what became of them.")
-    Receiver.objects.filter(pk=pk).update(retry_at=None)
     now = timezone.now()
-    audit.record(user.get_username(), "notify-test", receiver.name)
-    return Delivery.objects.create(receiver=receiver, phase=Delivery.Phase.TEST, made_at=now, due_at=now)
+    with transaction.atomic():
+        Receiver.objects.filter(pk=pk).update(retry_at=None)
+        made = Delivery.objects.create(receiver=receiver, phase=Delivery.Phase.TEST, made_at=now, due_at=now)
+        audit.record(user.get_username(), "notify-test", receiver.name)
+    return made
 
 
 def add_rule(user: User, data: Any) -> Rule:
@@ -114,8 +116,9 @@ def add_silence(user: User, data: Any) -> Silence:
 def remove(user: User, model: type[M], pk: int) -> None:
     """With what hangs on it: a receiver's rules, and its messages, sent or not."""
     found = find(user, model, pk)
-    found.delete()
-    audit.record(user.get_username(), f"{KINDS[model]}-removed", found if model is Receiver else pk)
+    with transaction.atomic():
+        found.delete()
+        audit.record(user.get_username(), f"{KINDS[model]}-removed", found if model is Receiver else pk)
 
 
 def _check_kind(kind: str, field: str) -> None:
@@ -135,14 +138,15 @@ def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
     new = row._state.adding
     if new and model._default_manager.count() >= MOST:
         raise conflict(f"There are {MOST} already, which is the most: remove one first.")
+    told = {name: _plain(value) for name, value in asked.items() if name != "secret"}
+    changed = {"secret": "changed"} if asked.get("secret") else {}
     try:
         with transaction.atomic():
             row.save(update_fields=None if new else list(asked))
+            done = f"{KINDS[model]}-{'added' if new else 'changed'}"
+            audit.record(user.get_username(), done, row.pk, **told, **changed)
     except IntegrityError:
         raise Problem("name_taken", f'A receiver named "{asked.get("name")}" is there already.', 409, "name") from None
-    told = {name: _plain(value) for name, value in asked.items() if name != "secret"}
-    changed = {"secret": "changed"} if asked.get("secret") else {}
-    audit.record(user.get_username(), f"{KINDS[model]}-{'added' if new else 'changed'}", row.pk, **told, **changed)
     return row
 
 
