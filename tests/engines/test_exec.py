@@ -137,6 +137,21 @@ async def test_many_that_do_not_care_for_their_end_hold_nobody_up(
         await asyncio.gather(*closing)
 
 
+async def test_whoever_closes_it_before_it_has_begun_ends_it_as_well(engine: Engine, a_launch: Launcher) -> None:
+    """Docker answers, and begins afterwards."""
+    launch = a_launch(*FOREVER)
+    engine_id = (await engine.launch(launch)).engine_id
+    mark = f"early-{launch.id}"
+
+    async def hurry() -> None:
+        executed = await engine.exec(engine_id, Exec((*SH, f"sleep 600; : {mark}"), interactive=True))
+        await executed.close()
+
+    await asyncio.gather(*(hurry() for _ in range(12)))
+    await eventually(lambda: not processes(mark), within=15)
+    assert (await engine.sightings())[0].condition is Condition.RUNNING
+
+
 async def test_the_end_of_the_container_ends_it(engine: Engine, a_launch: Launcher) -> None:
     launch = a_launch(*FOREVER)
     engine_id = (await engine.launch(launch)).engine_id

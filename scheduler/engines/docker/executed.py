@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import docker.errors
 
@@ -20,10 +22,20 @@ from scheduler.engines.docker.attach import Attached, upgraded
 from scheduler.engines.docker.client import Client
 from scheduler.engines.process import tree
 
+BEGINS_WITHIN = 10.0  # seconds from Docker's answer to a process, on a loaded host
+LOOK = 0.05  # seconds
 TERMINAL = "xterm-256color"
 # Docker holds back what may be the beginning of these keys until the next one. JSON cannot say the byte that nobody
 # types (attach.py); a mark that is set with Ctrl-@ is as good if it is set just before the next key.
 HARDLY_TYPED = ",".join(["ctrl-@"] * 64)
+
+
+class Found(NamedTuple):
+    """What Docker knows of one: its host pid while it runs, else 0; its exit code, if it has one."""
+
+    pid: int
+    code: int | None
+    begun: bool
 
 
 class Execs:
@@ -62,19 +74,20 @@ class Execs:
     def end(self, exec_id: str) -> int | None:
         """Blocking. Its exit code, if it has ended by itself; else it ends now, with its session, which may take it
         HANGS_UP seconds."""
-        pid, code = self.look(exec_id)
-        if pid:
-            tree.hang_up(pid, HANGS_UP)
+        found = self.look(exec_id)
+        if found.pid:
+            tree.hang_up(found.pid, HANGS_UP)
         (self._folder / exec_id).unlink(missing_ok=True)
-        return code
+        return found.code
 
-    def look(self, exec_id: str) -> tuple[int, int | None]:
-        """Blocking. Its host pid while it runs, else 0; and its exit code, if it has one."""
+    def look(self, exec_id: str) -> Found:
+        """Blocking."""
         try:
-            found = self._client.look.exec_inspect(exec_id)
+            told = self._client.look.exec_inspect(exec_id)
         except docker.errors.NotFound:  # with its container
-            return 0, None
-        return (found["Pid"], None) if found["Running"] and found["Pid"] else (0, found["ExitCode"])
+            return Found(0, None, begun=True)
+        pid = told["Pid"] if told["Running"] else 0
+        return Found(pid, None if pid else told["ExitCode"], begun=bool(pid) or told["ExitCode"] is not None)
 
 
 class Executed(Attached):
@@ -87,8 +100,12 @@ class Executed(Attached):
         self._ended = False
 
     async def open(self) -> Executed:
-        await super().open()
-        await self.resize(self._asked.rows, self._asked.columns)
+        try:
+            await super().open()
+            await self.resize(self._asked.rows, self._asked.columns)
+        except BaseException:  # nobody else has it in hand
+            await self.close()
+            raise
         return self
 
     async def resize(self, rows: int, columns: int) -> None:
@@ -109,6 +126,16 @@ class Executed(Attached):
         if not self._ended:
             self._ended = True
             with suppress(EngineError):  # Docker is away: its note stays
-                pid, _ = await self._client.call(self._execs.look, self._engine_id)
-                call = self._client.call_patiently if pid else self._client.call
-                self._code = await call(self._execs.end, self._engine_id)
+                found = await self._begun()
+                if found.begun:  # of one that Docker never begins, the note stays
+                    call = self._client.call_patiently if found.pid else self._client.call
+                    self._code = await call(self._execs.end, self._engine_id)
+
+    async def _begun(self) -> Found:
+        """Docker answers a start before there is a process: what is so once there is, or was, one."""
+        deadline = time.monotonic() + BEGINS_WITHIN
+        while not (found := await self._client.call(self._execs.look, self._engine_id)).begun:
+            if time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(LOOK)
+        return found
