@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -26,6 +25,7 @@ from traitlets import Float, List, Unicode, default, validate
 
 from gpushare_jupyterhub import profiles
 from gpushare_jupyterhub.appliance import Appliance, Away, Refused, is_over, standing
+from gpushare_jupyterhub.names import container_name
 
 LOOK_EVERY = 1.0  # seconds
 PORTS_TRIED = 5
@@ -233,9 +233,7 @@ class GpushareSpawner(Spawner):
         return Appliance(self.appliance_url, self.appliance_token)
 
     def _name(self) -> str:
-        """One for each server of each person, of the letters that a container's name may have."""
-        whole = f"jupyter-{self.user.name}" + (f"-{self.name}" if self.name else "")
-        return re.sub(r"[^a-zA-Z0-9_.-]", "-", whole)[:63]
+        return container_name(self.user.name, self.name)
 
 
 def _free_port(ports: str) -> int:
