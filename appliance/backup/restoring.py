@@ -78,6 +78,9 @@ def _opened(source: Path, passphrase: Path | None) -> Iterator[Path]:
                 raise Failed(f"{source} is no backup of gpushare, or is cut off: {error}.") from None
             if not (folder / ABOUT).exists():
                 raise Failed(f"{source} is no backup of gpushare: it has no {ABOUT}.")
+            there = {each.name for each in folder.iterdir()}
+            if SETTINGS not in there or not there & set(databases.NAMES.values()):
+                raise Failed(f"{source} is cut off: its end, with what belongs to it, is missing.")
             yield folder
     finally:
         os.umask(old)

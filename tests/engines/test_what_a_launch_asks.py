@@ -19,18 +19,22 @@ async def test_a_launch_asks_docker_three_things_and_changes_threads_once(
     client = docker_engine._client
     asked: list[str] = []
     calls: list[str] = []
-    blocking = client.blocking
+    call, blocking = client.call, client.blocking
 
     def note(answer: Any, **_: object) -> None:
         asked.append(f"{answer.request.method} {answer.request.path_url.split('?')[0].rpartition('/')[2]}")
 
-    async def counted(function: Callable[..., Any], *arguments: Any) -> Any:
-        calls.append(getattr(function, "__name__", ""))
-        return await blocking(function, *arguments)
+    def counted(way: Callable[..., Any]) -> Callable[..., Any]:
+        async def passed(function: Callable[..., Any], *arguments: Any, **words: str) -> Any:
+            calls.append(getattr(function, "__name__", ""))
+            return await way(function, *arguments, **words)
+
+        return passed
 
     # A look that comes by itself is not the launch's: it uses the other of the two clients.
     monkeypatch.setitem(client.api.hooks, "response", [note])
-    monkeypatch.setattr(client, "blocking", counted)
+    monkeypatch.setattr(client, "call", counted(call))
+    monkeypatch.setattr(client, "blocking", counted(blocking))
     await docker_engine.launch(a_launch("sleep", "60"))
     assert [word for word in asked if not word.endswith(("logs", "events"))][:3] == [
         "GET json", "POST create", "POST start",

@@ -52,6 +52,8 @@ def env(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def services(env: Path) -> dict[str, Any]:
+    # Where `make deb` writes; v1 looks whether it is there.
+    (ROOT / ".build/packages").mkdir(parents=True, exist_ok=True)
     done = compose(env)
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = yaml.safe_load(done.stdout)["services"]

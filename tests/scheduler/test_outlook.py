@@ -51,7 +51,8 @@ async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: 
     row = await says(host, third, r"Goes on when holder, first and second have ended\.$")
     assert (row.expected_at, row.expected_by) == (None, "")
     await host.command("kill", holder)
-    await says(host, second, r"Next when first ends\.$")
+    # One of them may have got a piece of what came free, and with it the others' way.
+    await says(host, second, r"(Next when first ends|Goes on when first and third have ended)\.$")
     await says(host, first, "^$")
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,6 +85,15 @@ class SeparateScheduler:
             await asyncio.wait_for(self._process.wait(), 15)
 
 
+async def _gone(worker: Process) -> None:
+    """Who is within a call of the card's goes on after the scheduler's end; here nobody outlives the test's loop."""
+    try:
+        await asyncio.wait_for(worker.wait(), 10)
+    except TimeoutError:
+        worker.kill()
+        await worker.wait()
+
+
 class Host:
     """One host. `start` and `stop` the scheduler as often as the test wants; containers live on.
 
@@ -120,6 +130,9 @@ class Host:
         if self._run is not None:
             await asyncio.wait_for(self._run, 15)
             self._run = None
+        if self.scheduler is not None:
+            left = self.scheduler.turns._card._left | self.scheduler.swapping._card._left
+            await asyncio.gather(*map(_gone, left))
 
     async def command(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
         """Writes a command as services do and returns it finished."""

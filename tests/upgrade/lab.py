@@ -28,8 +28,9 @@ def fill(appliance: Appliance, shim: Path | None = None) -> None:
     """`shim`: another one than this release's."""
     program = ["env", f"LD_PRELOAD={shim}", WORKLOAD] if shim else [WORKLOAD]
     for number in range(HOLD + WAIT):
-        # 14 × (280 + 66) MiB are 4,844 of 5,120; the first of those who wait gets its context of 66, and not its 500.
-        size, quota = ("280MiB", "350MiB") if number < HOLD else ("500MiB", "600MiB")
+        # 14 × (293 + 66) MiB are 5,026 of 5,120; the first of those who wait gets its context of 66, and not its 350,
+        # and 28 are too few for another's, now and when all of them ask again after a restart.
+        size, quota = ("293MiB", "360MiB") if number < HOLD else ("350MiB", "430MiB")
         name = f"job-{number:02}"
         appliance.launch(*program, "--bytes", size, "--chunks", "1", "--hold", "3600", name=name, gpu_memory=quota)
         wanted = "running" if number < HOLD else "suspended"

@@ -71,8 +71,11 @@ class Terminal:
             os.write(self._writes, bytes([NEWS]))
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        columns, lines = os.get_terminal_size(1)
+        """Columns and lines. Raises Gone."""
+        try:
+            columns, lines = os.get_terminal_size(1)
+        except OSError:
+            raise Gone(signal.SIGHUP) from None
         return (columns or SMALLEST[0], lines or SMALLEST[1])
 
     def wait(self, seconds: float) -> list[str]:
