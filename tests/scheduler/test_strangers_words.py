@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from scheduler.rounds.strangers import Strangers
+from tests.support.eventually import until
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,7 @@ from scheduler.rounds.strangers import Strangers
 def test_no_option_and_no_address_of_it_is_told(words: list[str], told: str) -> None:
     process = subprocess.Popen(words, executable="/bin/sleep")
     try:
+        until(Path(f"/proc/{process.pid}/cmdline").read_bytes)  # the kernel lets the parent go on before it has them
         (found,) = Strangers().described({process.pid: 1 << 30})
     finally:
         process.kill()
