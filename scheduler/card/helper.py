@@ -89,7 +89,7 @@ class CardHelper:
         self._env = env
         self._idle: list[asyncio.subprocess.Process] = []
         self._busy: set[asyncio.subprocess.Process] = set()
-        self._left: set[asyncio.subprocess.Process] = set()  # each within its last call
+        self._left: set[asyncio.subprocess.Process] = set()  # each killed, or within its last call
         self._places = asyncio.Semaphore(at_once)
         self._closed = False
 
@@ -229,12 +229,16 @@ class CardHelper:
         """Nothing more comes: it ends when its call has."""
         assert worker.stdin is not None
         worker.stdin.close()
-        self._left = {each for each in self._left if each.returncode is None} | {worker}
+        self._forget(worker)
 
     async def _end(self, worker: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             worker.kill()
+        self._forget(worker)  # who waits here may be cancelled; `close` waits then
         await worker.wait()
+
+    def _forget(self, worker: asyncio.subprocess.Process) -> None:
+        self._left = {each for each in self._left if each.returncode is None} | {worker}
 
 
 async def _first(exchange: asyncio.Task[list[str]], pid: int, order: str) -> None:

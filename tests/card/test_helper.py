@@ -224,3 +224,20 @@ async def test_once_it_is_closed_nobody_begins_who_would_be_left(quick: Card, cu
     with pytest.raises(CardError, match="ending"):
         await helper.state(cuda.pid, LONG)
     assert not helper._idle
+
+
+async def test_a_worker_that_was_killed_has_ended_when_it_is_closed_though_who_waited_for_it_has_gone(
+    quick: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card_helper, "BEGIN_SECONDS", 0.0)
+    helper = CardHelper(quick.env())
+    begins = asyncio.create_task(helper.prepare(1))
+    async with asyncio.timeout(LONG):
+        while not helper._left:
+            await asyncio.sleep(0)  # it ends within milliseconds
+    (worker,) = helper._left
+    begins.cancel()
+    await helper.close()
+    assert worker.returncode == -signal.SIGKILL
+    with pytest.raises(asyncio.CancelledError):
+        await begins

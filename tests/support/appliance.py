@@ -123,8 +123,14 @@ class Appliance:
         return self.containers(name=name)[0]
 
     def launch(self, *command: str, **fields: Any) -> dict[str, Any]:
+        """Also on a machine so busy that the answer is only the promise of one."""
         made: dict[str, Any] = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
-        return made
+        if "id" in made:
+            return made
+        told = until(lambda: (found := self.api("GET", f"commands/{made['command']}/"))["done"] and found)
+        assert told["outcome"] == "done", told["message"]
+        found: dict[str, Any] = self.api("GET", f"containers/{told['container']}/")
+        return found
 
 
 def until(condition: Callable[[], T], within: float = PATIENCE) -> T:
