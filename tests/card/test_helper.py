@@ -232,10 +232,7 @@ async def test_a_worker_that_was_killed_has_ended_when_it_is_closed_though_who_w
     monkeypatch.setattr(card_helper, "BEGIN_SECONDS", 0.0)
     helper = CardHelper(quick.env())
     begins = asyncio.create_task(helper.prepare(1))
-    async with asyncio.timeout(LONG):
-        while not helper._left:
-            await asyncio.sleep(0)  # it ends within milliseconds
-    (worker,) = helper._left
+    (worker,) = await eventually(lambda: set(helper._left), every=0)  # it ends within milliseconds
     begins.cancel()
     await helper.close()
     assert worker.returncode == -signal.SIGKILL

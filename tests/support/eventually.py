@@ -13,18 +13,18 @@ T = TypeVar("T")
 PATIENCE = 60.0
 
 
-async def eventually(condition: Callable[[], T], within: float = PATIENCE) -> T:
-    """The first true value of `condition`, looked at every 10 ms. Fails after `within` seconds."""
+async def eventually(condition: Callable[[], T], within: float = PATIENCE, every: float = 0.01) -> T:
+    """The first true value of `condition`. Fails after `within` seconds; `every`: seconds from one look to the next."""
     deadline = time.monotonic() + within
     while True:
         if value := condition():
             return value
         assert time.monotonic() < deadline, f"did not come about within {within} s"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every)
 
 
 def until(condition: Callable[[], T], within: float = PATIENCE, every: float = 0.01) -> T:
-    """The same for tests that are not asynchronous. `every`: seconds from one look to the next."""
+    """The same for tests that are not asynchronous."""
     deadline = time.monotonic() + within
     while True:
         if value := condition():
