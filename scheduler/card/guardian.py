@@ -33,6 +33,7 @@ class Guardian:
         self._env = env
         self._known: set[int] = set()
         self._process: Process | None = None
+        self._owed = 0  # answers of this one that nobody has read: who waited for them may have been cancelled
         self._talking = asyncio.Lock()
         self._minding: asyncio.Task[None] | None = None
         self._closed = False
@@ -99,7 +100,7 @@ class Guardian:
         if word != "ready":
             await _end(process)
             raise CardError(Why.FAILED, 0, f"The guardian cannot be started: {''.join(why).strip()}.")
-        self._process = process
+        self._process, self._owed = process, 0
         self._minding = asyncio.create_task(self._mind(process), name="guardian")
         if not await self._tell(process, set(self._known)):
             raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")
@@ -108,12 +109,15 @@ class Guardian:
         """Whether it has noted them; else it is dead by now."""
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+        with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(ANSWERS):
                 process.stdin.write(b"".join(b"+%d\n" % pid for pid in pids))
+                self._owed += len(pids)
                 await process.stdin.drain()
-                await process.stdout.readexactly(len(pids))
-            return True
+                while self._owed and (answers := await process.stdout.read(self._owed)):
+                    self._owed -= len(answers)
+                if not self._owed:
+                    return True
         await _end(process)
         if self._process is process:
             self._process = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing.connection
 import os
 import signal
@@ -159,3 +160,30 @@ async def test_once_it_is_closed_none_begins_who_would_be_left(card: Card, tmp_p
     with pytest.raises(CardError, match="ending"):
         await guardian.watch([os.getpid()])
     assert guardian.pid is None
+
+
+SLOW = """#!/bin/sh
+# Notes who is named on each line once there is a file of that name, and answers then.
+echo ready
+while read -r line; do
+    case $line in +*) until [ -e "${1%/*}/$line" ]; do sleep 0.02; done; printf x ;; esac
+done
+"""
+
+
+async def test_whoever_watches_after_one_that_was_called_off_is_answered_for_their_own(tmp_path: Path) -> None:
+    program = tmp_path / "slow"
+    program.write_text(SLOW)
+    program.chmod(0o755)
+    guardian = Guardian(program, tmp_path / "lock")
+    await guardian.watch([])
+    first = asyncio.create_task(guardian.watch([1]))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(first, 0.2)
+    second = asyncio.create_task(guardian.watch([2]))
+    (tmp_path / "+1").touch()
+    done, _ = await asyncio.wait({second}, timeout=0.5)
+    assert not done  # the answer that came was for the first
+    (tmp_path / "+2").touch()
+    await asyncio.wait_for(second, LONG)
+    await guardian.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from uuid import UUID
 import pytest
 
 from scheduler.containers.consoles import Consoles
+from scheduler.containers.consoles.programs import run
+from scheduler.engines.base import Output
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
 from tests.engines.conftest import empty_shim
@@ -104,3 +107,36 @@ async def test_what_cannot_be_started_is_refused_in_a_sentence(container: UUID, 
 async def test_in_a_container_that_is_not_there_nothing_is_started(container: UUID, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="It has ended"):
         await dial(tmp_path, UUID(int=0), asked("true"))
+
+
+async def test_one_that_is_called_off_while_it_ends_is_ended_all_the_same() -> None:
+    """As where somebody hangs up, and the scheduler is stopped at that moment."""
+    ends, closed = asyncio.Event(), asyncio.Event()
+
+    class Program:
+        async def read(self) -> tuple[Output, bytes]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.set()
+                await asyncio.sleep(0.1)
+            raise AssertionError
+
+        async def close(self) -> None:
+            closed.set()
+
+    class Host:
+        async def exec(self, *_: object) -> Program:
+            return Program()
+
+    ours, theirs = socket.socketpair()
+    line = Line(*await asyncio.open_unix_connection(sock=ours))
+    with theirs:
+        running = asyncio.create_task(run(cast(Any, Host()), "id", asked("cat"), line))
+        await asyncio.to_thread(theirs.recv, 1)  # it is open
+        theirs.shutdown(socket.SHUT_WR)
+        await ends.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert closed.is_set()
+    await line.close()

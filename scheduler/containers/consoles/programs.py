@@ -35,8 +35,10 @@ async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Lin
         viewer.leave()
         for task in filter(None, (showing, listening)):
             task.cancel()
-        await asyncio.gather(*filter(None, (showing, listening)), return_exceptions=True)
-        await executed.close()
+        try:
+            await asyncio.gather(*filter(None, (showing, listening)), return_exceptions=True)
+        finally:  # cancelled a second time, or in here for the first
+            await executed.close()
 
 
 async def _show(executed: Executed, viewer: Viewer) -> None:
