@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -217,3 +218,14 @@ def test_an_anchor_that_cannot_be_read_is_no_whole_log(settings, tmp_path):
     _, ok, sentence = verified.last()
     assert not ok
     assert "damaged" in sentence
+
+
+def test_a_verification_that_cannot_be_begun_says_so_and_is_over(browser, monkeypatch):
+    def refuses(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as host:
+        host.setattr("threading.Thread.start", refuses)
+        browser.post("/audit/verify/")
+    assert verified.under_way() is None
+    assert "It could not be begun: can't start new thread" in unescape(browser.get("/audit/").content.decode())

@@ -101,7 +101,10 @@ def start() -> bool:
     free = Q(started_at=None) | Q(started_at__lt=now - timedelta(seconds=2 * LONGEST))
     if not Verification.objects.filter(free, pk=_ROW).update(started_at=now):
         return False
-    threading.Thread(target=_run, args=[now], name="verify-audit", daemon=True).start()
+    try:
+        threading.Thread(target=_run, args=[now], name="verify-audit", daemon=True).start()
+    except RuntimeError as error:  # the host lets no thread be started
+        _gave_up(now, f"It could not be begun: {error}. Try again.")
     return True
 
 

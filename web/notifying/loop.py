@@ -65,15 +65,22 @@ class Notifier:
             self._look(time.monotonic(), timezone.now())
             free = AT_ONCE - len(self._busy)
             for destination in list(outbox.destinations(timezone.now()) - self._busy)[:free]:
-                self._busy.add(destination)
-                # A daemon: whoever is slow to take a message does not hold up the end of the process.
-                threading.Thread(target=self._work, args=[destination], name="notify", daemon=True).start()
+                self._begin(destination)
             self._fails = False
         except Exception as error:
             if not self._fails:  # once, and not once a second
                 log.warning("nobody can be told of anything just now: %s", error, exc_info=not _is_away(error))
             self._fails = True
             connections.close_all()
+
+    def _begin(self, destination: int | None) -> None:
+        self._busy.add(destination)
+        try:
+            # A daemon: whoever is slow to take a message does not hold up the end of the process.
+            threading.Thread(target=self._work, args=[destination], name="notify", daemon=True).start()
+        except BaseException:  # the host lets no thread be started: the next turn tries again
+            self._busy.discard(destination)
+            raise
 
     def _look(self, clock: float, now: datetime) -> None:
         if clock - self._looked < LOOK:
