@@ -8,7 +8,6 @@ import shlex
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from django.conf import settings
 from django.db import connection
@@ -16,6 +15,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from appliance import VERSION
 from appliance.backup import ABOUT, KEPT, SETTINGS, Failed, databases, sealed
+from appliance.backup.workplace import workplace
 
 PREFIX = "gpushare-"
 OURS = ("GPUSHARE_", "DATABASE_URL", "REDIS_URL", "HOST", "PORT")
@@ -27,14 +27,14 @@ def make(target: Path, passphrase: Path | None = None) -> None:
         raise Failed("There is nothing to back up: the database is empty. Is GPUSHARE_HOME or DATABASE_URL right?")
     old = os.umask(0o077)
     try:
-        with TemporaryDirectory(prefix=".backup-", dir=target.parent) as folder:
-            _collect(content := Path(folder) / "content")
-            whole = Path(folder) / "whole"
+        with workplace(target.parent, ".backup-") as folder:
+            _collect(content := folder / "content")
+            whole = folder / "whole"
             with tarfile.open(whole, "w", dereference=False) as archive:
                 for path in sorted(content.iterdir()):
                     archive.add(path, path.name)
             if passphrase is not None:
-                sealed.encrypt(whole, whole := Path(folder) / "sealed", passphrase)
+                sealed.encrypt(whole, whole := folder / "sealed", passphrase)
             with whole.open("rb") as file:
                 os.fsync(file.fileno())
             whole.replace(target)

@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from django.conf import settings
@@ -17,6 +16,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from appliance.backup import ABOUT, KEPT, SETTINGS, Failed, databases, sealed
+from appliance.backup.workplace import workplace
 
 
 def restore(source: Path, passphrase: Path | None = None) -> dict[str, Any]:
@@ -59,8 +59,7 @@ def _opened(source: Path, passphrase: Path | None) -> Iterator[Path]:
     """A folder with what is in the backup. Raises Failed."""
     old = os.umask(0o077)
     try:
-        with TemporaryDirectory(prefix=".restore-", dir=settings.GPUSHARE_HOME) as name:
-            folder = Path(name)
+        with workplace(settings.GPUSHARE_HOME, ".restore-") as folder:
             if sealed.is_encrypted(source):
                 if passphrase is None:
                     raise Failed(f"{source} is encrypted: --passphrase-file FILE names the file with its passphrase.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -197,3 +198,39 @@ def test_a_log_that_was_tampered_with_is_told_when_it_is_restored(small: Path, t
         told = manage(Path(home), "restore", str(forged))
         assert told.returncode == 1
         assert "not as it should be" in told.stderr
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_and_nothing_of_one_that_is_made(
+    small: Path, tmp_path: Path
+) -> None:
+    secret, folder = tmp_path / "passphrase", tmp_path / "backups"
+    secret.write_text("correct horse\n")
+    folder.mkdir()
+    slow = tmp_path / "bin" / "gpg"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DATABASE_"))}
+    environ = kept | {"GPUSHARE_HOME": str(small), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "manage.py", "backup", str(folder / "one"), "--passphrase-file", str(secret)]
+    making = subprocess.Popen(command, cwd=ROOT, env=environ, start_new_session=True)
+    try:
+        (left,) = until(lambda: [path for path in folder.glob(".backup-*") if (path / "whole").exists()])
+        done(small, "backup", str(folder / "two"))
+        assert (left / "content" / "database.sqlite3").exists()
+    finally:
+        os.killpg(making.pid, signal.SIGKILL)
+        making.wait()
+    assert left.exists()
+    (others := folder / ".backup-just-begun").mkdir()
+    done(small, "backup", str(folder / "three"))
+    assert {path.name for path in folder.iterdir()} == {"two", "three", others.name}
+
+
+def test_what_a_killed_restore_left_goes_with_the_next(small: Path, tmp_path: Path) -> None:
+    done(small, "backup", str(tmp_path / "whole.backup"))
+    home = tmp_path / "home"
+    (left := home / ".restore-killed").mkdir(parents=True)
+    (left / "database.sqlite3").touch()
+    done(home, "restore", str(tmp_path / "whole.backup"))
+    assert not left.exists()
