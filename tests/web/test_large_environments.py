@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import make_container
+from tests.support.people import client_for, make_user
 from web.history import samples
 from web.history.marks import marks
-from web.models import Notice, UsageSample, Watch
+from web.models import Claim, Notice, UsageSample, Watch
 from web.notifying import happenings
 
 
@@ -32,3 +35,58 @@ def test_neither_telling_owners_nor_the_history_nor_the_events_read_environments
     assert Notice.objects.count() == 1
     assert {event["name"] for event in events} == {"train"}
     assert not [query["sql"] for query in asked if '"environment"' in query["sql"]]
+
+
+def read(asked: CaptureQueriesContext) -> list[str]:
+    return [query["sql"] for query in asked if '"environment"' in query["sql"]]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/?state=all&q=train", "/reports/", "/fairness/", "/launch/", "/api/v1/queue/", "/api/v1/gpus/"]
+)
+def test_neither_pages_nor_the_queue_read_environments(ada, gpu, path):
+    train = make_container(ada, "train", gpu, environment={"LARGE": "x" * 1000}, suspended_since=timezone.now(),
+                           idle_since=timezone.now())  # fmt: skip
+    Claim.objects.filter(container=train).update(used=1)
+    append(train, timezone.now() - timedelta(minutes=5), EventKind.SWAPPED_OUT, gpu)
+    browser = Client()
+    browser.force_login(ada)
+    with CaptureQueriesContext(connection) as asked:
+        assert b"train" in browser.get(path).content or path in ("/reports/", "/api/v1/gpus/")
+    assert asked
+    assert not read(asked)
+
+
+def test_what_is_done_to_many_reads_no_environments(ada, gpu):
+    train = make_container(ada, "train", gpu, environment={"LARGE": "x" * 1000})
+    stranger = Client()
+    stranger.force_login(make_user("eve"))
+    with CaptureQueriesContext(connection) as asked:
+        told = stranger.post("/containers/act/", {"action": "kill", "id": str(train.pk)}).content.decode()
+    assert "train" in told  # it was read, and refused
+    assert not read(asked)
+
+
+def test_a_list_over_rest_reads_an_environment_once_and_for_who_may_see_it_alone(client, ada, gpu):
+    train = make_container(ada, "train", gpu, environment={"LARGE": "x" * 1000}, command=["python", "a.py"])
+    make_container(ada, "empty", gpu)
+    stranger = client_for(make_user("eve"))
+    with CaptureQueriesContext(connection) as asked:
+        assert {row["env"] for row in stranger.get("/api/v1/containers/").json()["results"]} == {None}
+    assert not read(asked)
+    for used in range(3):  # rows that change each second
+        Claim.objects.filter(container=train).update(used=used)
+        with CaptureQueriesContext(connection) as asked:
+            rows = {row["name"]: row for row in client.get("/api/v1/containers/").json()["results"]}
+        assert (rows["train"]["env"], rows["train"]["command"]) == (["LARGE"], ["python", "a.py"])
+        assert (rows["empty"]["env"], rows["empty"]["command"]) == ([], [])
+        assert len(read(asked)) == (0 if used else 1)
+
+
+def test_an_environment_that_is_too_large_to_keep_is_read_and_right(client, ada, gpu):
+    names = [f"NAME_{number:06}" for number in range(2000)]
+    train = make_container(ada, "train", gpu, environment=dict.fromkeys(names, "x"))
+    for used in range(2):
+        Claim.objects.filter(container=train).update(used=used)
+        (row,) = client.get("/api/v1/containers/").json()["results"]
+        assert row["env"] == names

@@ -24,7 +24,7 @@ def plain(kind):
         else field
         for name, field in kind._declared_fields.items()
     }
-    methods = {name: value for name, value in vars(kind).items() if name.startswith(("get_", "_shows"))}
+    methods = {name: value for name, value in vars(kind).items() if name.startswith(("get_", "_shows", "_of"))}
     meta = {"Meta": kind.Meta} if hasattr(kind, "Meta") else {}
     return type(kind.__name__, (bases[0],), {**methods, **fields, **meta})
 

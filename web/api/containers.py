@@ -24,7 +24,7 @@ from web.api.protocol.outcome import ERRORS, finished
 from web.api.protocol.queries import ContainerQuery, PageQuery, Query, containers_matching
 from web.errors import invalid
 from web.http import reading
-from web.models import Command, Container, ContainerQuerySet
+from web.models import Command, Container, ContainerQuerySet, large
 from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
@@ -75,7 +75,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
 
         def rows() -> QuerySet[Container]:
             query = ContainerQuery.of(request)
-            found = self.get_queryset().listed().filter(containers_matching(query))
+            found = self.get_queryset().listed().filter(containers_matching(query)).defer(*large())
             order = query.get("ordering", "-created_at")
             # The id last, so that pages never overlap where the rest is equal.
             return found.order_by(ordered(order.removeprefix("-"), down=order[0] == "-"), "pk")

@@ -19,7 +19,7 @@ from web.api.protocol.listed import listed
 from web.api.protocol.outcome import ERRORS, decided, finished
 from web.api.protocol.queries import PageQuery, Query
 from web.errors import Problem
-from web.models import Container, Node
+from web.models import Container, Node, large
 from web.models.records import claims_with_gpus
 from web.services import steering
 from web.spec import quotas
@@ -36,7 +36,7 @@ class Queue(GenericAPIView[Container]):
     serializer_class = WaitingAnswer
 
     def get_queryset(self) -> QuerySet[Container]:
-        return Container.objects.waiting().whole()
+        return Container.objects.waiting().whole().defer(*large())
 
     @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> HttpResponse:

@@ -15,7 +15,7 @@ from django.db.models import F, FloatField, Q, Sum
 from django.db.models.functions import Cast
 
 from web.history.samples import samples_within
-from web.models import Claim, Container
+from web.models import Claim, Container, large
 from web.people import allowances
 from web.people.roles import Role
 
@@ -95,7 +95,7 @@ def idle_holders() -> list[tuple[Claim, datetime]]:
     """Who holds VRAM without computing, and since when, the biggest holder first. Who counts as idle, and after which
     time (GPUSHARE_IDLE_MINUTES), is for the scheduler to say: it looks each second."""
     held = Claim.objects.filter(container__in=Container.objects.idle().order_by(), used__gt=0).order_by("-used")
-    claims = held.select_related("container__owner", "gpu")
+    claims = held.select_related("container__owner", "gpu").defer(*large("container__"))
     return [(claim, claim.container.idle_since) for claim in claims if claim.container.idle_since is not None]
 
 

@@ -23,7 +23,7 @@ from django.utils import timezone
 from web.errors import Problem
 from web.history.samples import samples_within
 from web.history.spans import Held, Rejected, Waited, spans
-from web.models import AllocationEvent, Container
+from web.models import AllocationEvent, Container, large
 from web.people.roles import Role
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def transfers(start: datetime, end: datetime, owner: str = "") -> list[Allocatio
     found = AllocationEvent.objects.filter(kind__in=kinds, at__gte=start, at__lt=end)
     if owner:
         found = found.filter(container__owner__username=owner)
-    return list(found.select_related("container__owner").order_by("-id")[:TRANSFERS])
+    found = found.select_related("container__owner").defer(*large("container__"))
+    return list(found.order_by("-id")[:TRANSFERS])
 
 
 def gib_hours(owner: str, start: datetime, end: datetime) -> float:

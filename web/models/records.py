@@ -53,7 +53,9 @@ class ExpectedBy(models.TextChoices):
 
 
 def large(path: str = "") -> list[str]:
-    """What its owner may make a megabyte of, to `defer` where many containers are read; `path` leads to them."""
+    """What its owner may make a megabyte of, to `defer` where many containers are read; `path` leads to them.
+
+    Neither changes after the launch."""
     return [f"{path}{name}" for name in ("environment", "command")]
 
 

@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from web.errors import Problem, invalid
-from web.models import Command, Container
+from web.models import Command, Container, large
 from web.pages.frame import answer, person, refusal, toast
 from web.services import steering
 from web.spec import quotas
@@ -56,7 +56,7 @@ def act_on_many(request: HttpRequest) -> HttpResponse:
     commands: list[Command] = []
     refused: list[str] = []
     chosen = [pk for pk in map(_uuid, request.POST.getlist("id")) if pk]
-    for container in Container.objects.select_related("owner").filter(pk__in=chosen):
+    for container in Container.objects.select_related("owner").defer(*large()).filter(pk__in=chosen):
         try:
             commands.append(ACTIONS[action](person(request), container, _given(request)))
         except Problem as problem:

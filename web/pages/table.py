@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
-from web.models import Claim, Container, ContainerQuerySet, State
+from web.models import Claim, Container, ContainerQuerySet, State, large
 from web.models.hosts import ordered
 from web.models.states import place_of_state
 from web.pages.text import STATES
@@ -89,7 +89,7 @@ def page(user: User, query: QueryDict) -> Page:
 
 
 def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
-    found = Container.objects.listed().whole()
+    found = Container.objects.listed().whole().defer(*large())
     if mine:
         found = found.filter(owner=user)
     if q:

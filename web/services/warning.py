@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from django.utils import timezone
 
 from web import audit
-from web.models import AuditEntry, Container
+from web.models import AuditEntry, Container, large
 from web.people.roles import require_steering
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def tell_owner(by: str, container: Container) -> None:
 def warned(user: User) -> list[Container]:
     """This person's live containers that somebody warned about lately, the first warned about first."""
     lately = AuditEntry.objects.filter(action=ACTION, at__gte=timezone.now() - STAYS)
-    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user)}
+    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user).defer(*large())}
     if not about:
         return []
     return [about[subject] for subject in dict.fromkeys(lately.values_list("subject", flat=True)) if subject in about]

@@ -43,6 +43,7 @@ def listed(
     def make() -> bytes:
         begin, page = kept(("rows", *asked), read) if _is_shared(view) else read()
         serializer: Any = view.get_serializer()
+        serializer.prepare([row.record for row in page if row.is_new(serializer)])
         return begin + b"[" + b",".join(row.json(serializer) for row in page) + b"]}"
 
     if isinstance(request.auth, Token):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +22,9 @@ class Quick:
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         return {name: value(self, instance) for name, value in _values(type(self))}
+
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Reads at once what is not in these rows and will be asked for with each."""
 
     def form(self, instance: Any) -> Hashable:
         """In which of its forms the reader is shown this row, if not all are shown the same."""

@@ -24,7 +24,7 @@ from web.kept import Recent
 Raw = tuple[Any, ...]  # a row in the database's own values
 
 KEPT = 2000  # rows
-LARGEST = 1 << 14  # characters of a row that is kept; an environment may have a million
+LARGEST = 1 << 14  # characters of a row, and of its JSON, that are kept; a command may have a million
 
 
 class Compiled:
@@ -95,11 +95,18 @@ class Row:
     record: Any
     _json: dict[Hashable, bytes] = field(default_factory=dict)
 
+    def is_new(self, serializer: Quick) -> bool:
+        """To who is shown this form of it."""
+        return serializer.form(self.record) not in self._json
+
     def json(self, serializer: Quick) -> bytes:
         form = serializer.form(self.record)
-        if form not in self._json:
-            self._json[form] = JSONRenderer().render(serializer.to_representation(self.record))
-        return self._json[form]
+        if form in self._json:
+            return self._json[form]
+        made: bytes = JSONRenderer().render(serializer.to_representation(self.record))
+        if len(made) <= LARGEST:
+            self._json[form] = made
+        return made
 
 
 _kept: Recent[Hashable, Row] = Recent(KEPT)
