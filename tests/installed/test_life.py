@@ -33,9 +33,20 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("debootstrap") is None, reason="needs root and debootstrap"),
 ]
 NEXT = f"{VERSION}+1"
+PACKAGES = ROOT / ".build" / "packages"
 UNITS = "/usr/lib/systemd/system"
 ENV = "/etc/gpushare/gpushare.env"
 GIB = 1 << 30
+
+
+def readme() -> list[str]:
+    """The commands of README's section on a GPU host. Without sudo: nobody but root is there."""
+    section = (ROOT / "README.md").read_text().partition("## Use it on a GPU host")[2]
+    block = section.partition("```console\n")[2].partition("```")[0]
+    return [line.partition("#")[0].removeprefix("$ ").removeprefix("sudo ").strip() for line in block.splitlines()]
+
+
+MAKE, INSTALL, DOCTOR, TOKEN = readme()
 
 
 class Installed:
@@ -53,9 +64,20 @@ class Installed:
     def path(self, path: str) -> Path:
         return self.debian.root / path.lstrip("/")
 
-    def install(self, package: str) -> str:
-        shutil.copy(ROOT / ".build" / "packages" / package, self.path("/tmp"))
-        return self.debian.run("apt-get", "install", "-y", "--no-install-recommends", f"/tmp/{package}")
+    def typed(self, command: str, code: int = 0) -> str:
+        """What README says, in a folder that a checkout might be."""
+        return self.debian.run("sh", "-c", f"cd /root && {command}", code=code)
+
+    def install(self, version: str) -> str:
+        """As README says; nobody is asked anything, and no Docker is fetched."""
+        folder = self.path("/root/.build/packages")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (package,) = PACKAGES.glob(f"gpushare_{version}_*.deb")
+        shutil.copy(package, folder)
+        conf = 'APT::Get::Assume-Yes "true";\nAPT::Install-Recommends "false";\n'
+        self.path("/etc/apt/apt.conf.d/90test").write_text(conf)
+        return self.typed(INSTALL)
 
     def set(self, **values: str) -> None:
         env = self.path(ENV)
@@ -115,16 +137,20 @@ class Installed:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     subprocess.run(["packaging/deb/build", sys.executable, NEXT], cwd=ROOT, check=True, capture_output=True)
-    with a_debian(tmp_path_factory.mktemp("debian") / "root") as debian:
-        host = Installed(debian)
-        yield host
-        host.http.close()
+    try:
+        with a_debian(tmp_path_factory.mktemp("debian") / "root") as debian:
+            host = Installed(debian)
+            yield host
+            host.http.close()
+    finally:
+        for package in PACKAGES.glob(f"gpushare_{NEXT}_*.deb"):
+            package.unlink()  # README's command takes what lies there
 
 
 def test_it_installs_on_an_empty_debian(host: Installed) -> None:
+    assert MAKE == "make deb"
     host.debian.run("apt-get", "update")
-    (package,) = (ROOT / ".build" / "packages").glob(f"gpushare_{VERSION}_*.deb")
-    told = host.install(package.name)
+    told = host.install(VERSION)
     assert "gpushare doctor" in told
     assert host.debian.run("gpushare", "--version") == f"gpushare {VERSION}\n"
     assert "gpushare-web" in host.path("/etc/passwd").read_text()
@@ -139,7 +165,7 @@ def test_without_a_card_it_says_so_and_simulates_none(host: Installed) -> None:
     told = host.debian.run(*host.command("gpushare"), code=1)
     assert "NVML does not answer" in told
     assert "Load the driver" in told
-    assert re.search("(?m)^BAD +driver", host.gpushare("doctor", code=1))
+    assert re.search("(?m)^BAD +driver", host.typed(DOCTOR, code=1))
 
 
 def test_it_starts_and_answers(host: Installed) -> None:
@@ -159,7 +185,7 @@ def test_the_web_process_has_no_rights(host: Installed) -> None:
 
 
 def test_the_admin_signs_in(host: Installed) -> None:
-    token = host.path("/var/lib/gpushare/admin-token").read_text().strip()
+    token = host.typed(TOKEN).strip()
     host.http.get("/login/")
     fields = {"username": "admin", "password": token, "csrfmiddlewaretoken": host.http.cookies["csrftoken"]}
     page = host.http.post("/login/", data=fields, headers={"Origin": str(host.http.base_url).rstrip("/")})
@@ -200,8 +226,7 @@ def test_its_nightly_backup_is_made(host: Installed) -> None:
 def test_an_upgrade_ends_nothing_and_keeps_the_settings(host: Installed) -> None:
     before = host.path(ENV).read_text()
     host.stop()  # as prerm does
-    (package,) = (ROOT / ".build" / "packages").glob(f"gpushare_{NEXT}_*.deb")
-    host.install(package.name)
+    host.install(NEXT)
     assert NEXT in host.debian.run("dpkg-query", "-W", "gpushare")
     assert host.path(ENV).read_text() == before
     host.start("gpushare")
@@ -252,6 +277,6 @@ def test_purged_it_leaves_the_backups_and_the_user(host: Installed) -> None:
     told = host.debian.run("apt-get", "purge", "-y", "gpushare")
     assert "the backups stay in /var/backups/gpushare" in told
     left = host.debian.run("find", "/", "-xdev", "-name", "*gpushare*", "-not", "-path", "/proc/*").split()
-    known = {path for path in left if path.startswith(("/var/backups/gpushare", "/tmp/"))}
+    known = {path for path in left if path.startswith(("/var/backups/gpushare", "/tmp/", "/root/.build/"))}
     assert {*left} - known == set()
     assert "gpushare-web" in host.path("/etc/passwd").read_text()

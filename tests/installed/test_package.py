@@ -26,7 +26,8 @@ pytestmark = [
 SHELL = ("build", "outside", "gpushare-manage", "postinst", "prerm", "postrm")
 REGISTRIES = re.compile(rb"pythonhosted|pypi\.org/simple|registry\.npmjs|deb\.debian\.org|/debian/pool/")
 OLDEST_GLIBC = (2, 17)  # of the images that containers run
-HOSTS_GLIBC = (2, 36)  # Debian 12's
+HOSTS_GLIBC = (2, 36)  # Debian 12's; Ubuntu 24.04 has 2.39
+PYTHONS = ("3.11", "3.12", "3.13")  # Debian 12's, Ubuntu 24.04's, Debian 13's
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,19 @@ def test_what_is_compiled_runs_with_the_glibc_of_hosts_and_images(package: Path)
         assert newest_glibc(path) <= HOSTS_GLIBC, path
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_what_is_compiled_is_there_for_each_python(package: Path) -> None:
+    """Of Debian 12, Ubuntu 24.04 and Debian 13; only the distribution's own python-ldap is elsewhere."""
+    libraries = package / "files/opt/gpushare/.venv/libraries"
+    wanted = {f"cpython-{version.replace('.', '')}" for version in PYTHONS}
+    found: dict[Path, set[str]] = {}
+    for path in libraries.rglob("*.cpython-*.so"):
+        name, python = path.name.split(".")[:2]
+        found.setdefault(path.parent.relative_to(libraries) / name, set()).add("-".join(python.split("-")[:2]))
+    assert len(found) > 5
+    assert {name: has for name, has in found.items() if has != wanted} == {}
+
+
+@pytest.mark.parametrize("version", PYTHONS)
 def test_it_runs_with_each_python_that_it_says(package: Path, version: str, tmp_path: Path) -> None:
     python = sys.executable if version == f"3.{sys.version_info.minor}" else _python(version)
     files = package / "files/opt/gpushare"
