@@ -30,6 +30,7 @@ LAST_LOOK = 0.05  # once its output has ended, its end is near
 GLANCE = 5.0  # seconds for its answer: Ctrl-C waits for that
 DRAIN = 10.0  # seconds for the rest of the output of a container that has ended
 PATIENCE = 60.0  # seconds without an answer until we give up; the container goes on
+AT_A_TERMINAL = 600.0  # where a person sits, who can leave by two keys
 STANDING = ("suspended", "paused", "swapped")
 
 Say = Callable[[str, str, Json], None]
@@ -45,6 +46,7 @@ class What(Enum):
     OUTPUT_ENDED = auto()
     LEFT = auto()  # by the keys that leave a terminal
     CUT_OFF = auto()  # the console's connection broke
+    REMARK = auto()  # on the console
     STDOUT_CLOSED = auto()
     REFUSED = auto()  # something that we asked for on the way
 
@@ -147,6 +149,8 @@ class Attachment:
             return 0
         elif what is What.CUT_OFF:
             raise detail
+        elif what is What.REMARK:
+            self._tell("console", detail)
         elif what is What.STDOUT_CLOSED:
             self._tell("detached", f"output closed; {self.name} goes on: gpushare kill {self.name} ends it")
             return 128 + signal.SIGPIPE
@@ -191,7 +195,7 @@ class Attachment:
         if self.silent_since is None:
             self.silent_since = now
             self._tell("away", f"the appliance does not answer; {self.name} goes on, and so does this")
-        elif now - self.silent_since > PATIENCE:
+        elif now - self.silent_since > (AT_A_TERMINAL if self.console and self.console.comes_back else PATIENCE):
             problem.hint = f"{self.name} may go on: gpushare logs -f {self.name}"
             raise problem
 
@@ -220,7 +224,7 @@ class Attachment:
         """Keys and output, over the console."""
         assert self.console
         try:
-            stayed = self.console.pass_on(self.container)
+            stayed = self.console.pass_on(self.container, lambda line: self.happened.put((What.REMARK, line)))
         except BrokenPipeError:
             self.happened.put((What.STDOUT_CLOSED, None))
         except Problem as problem:

@@ -14,7 +14,7 @@ import struct
 import termios
 import threading
 import tty
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from types import TracebackType
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 CHUNK = 16 << 10  # bytes
 WINDOW = 256 << 10  # bytes
+AGAIN = 0.5  # seconds between two attempts to come back
 LEAVE = b"\x10\x11"  # Ctrl-P Ctrl-Q, docker's keys to leave a terminal
 
 
@@ -40,6 +41,7 @@ class FrameKind(IntEnum):
     RESIZE = 3  # rows and columns, two bytes each, big-endian
     END = 4
     TAKEN = 5  # how many bytes, four bytes, big-endian
+    OPEN = 6  # the container's end answers; not of 0.1.0's appliances
     EXIT = 8  # the exit code of one more program, four bytes, big-endian, signed
 
 
@@ -50,9 +52,11 @@ class Console:
         """`command`: one more program in the container; empty: a shell. None: the container's own."""
         self._client, self._interactive, self._tty, self._command = client, interactive, tty, command
         self.exit_code: int | None = None  # of one more program, when it has ended
-        self._socket: ClientConnection | None = None
+        self._socket: ClientConnection | None = None  # while there is a connection
+        self._is_open = self._was_open = False  # the container's end answers, or has answered
         self._room = threading.Condition()
         self._untaken = 0
+        self._early = b""  # typed while there is no connection
         self._left = False
         self._terminal = Terminal()
 
@@ -62,8 +66,41 @@ class Console:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._terminal.restore()
 
-    def pass_on(self, container: Json) -> bool:
-        """Until the output ends, or, then false, somebody has typed Ctrl-P Ctrl-Q. Raises Problem, BrokenPipeError."""
+    @property
+    def comes_back(self) -> bool:
+        """Where the appliance goes and comes back, as at an upgrade. What is piped in without a terminal has ended for
+        its program then, and one more program has ended itself."""
+        return self._tty and self._command is None
+
+    def pass_on(self, container: Json, say: Callable[[str], None] = lambda line: None) -> bool:
+        """Until the output ends, or, then false, somebody has typed Ctrl-P Ctrl-Q. Raises Problem, BrokenPipeError.
+
+        A container's own terminal that was open is connected again for as long as it takes: its program has gone on.
+        """
+        name, self._say = container["name"], say
+        try:
+            while not self._left:
+                try:
+                    return self._connected(container)
+                except Problem as problem:
+                    if not (self.comes_back and self._was_open):
+                        raise
+                    if problem.code == "container_ended":
+                        say(f"{name} has ended meanwhile; what it printed: gpushare logs {name}")
+                        return True
+                    if not problem.away:
+                        raise
+                if self._is_open:
+                    self._is_open = False
+                    say(f"the connection to {name} broke; it comes back by itself, Ctrl-P Ctrl-Q leaves")
+                with self._room:
+                    self._room.wait_for(lambda: self._left, AGAIN)
+            return False
+        finally:
+            self._terminal.restore()
+
+    def _connected(self, container: Json) -> bool:
+        """As `pass_on`, over one connection."""
         from websockets.exceptions import ConnectionClosed, InvalidHandshake
         from websockets.sync.client import connect
         from websockets.typing import Origin
@@ -78,16 +115,10 @@ class Console:
                 compression=None,
                 open_timeout=CONNECT,
                 max_queue=None,  # WINDOW bounds it
-            ) as self._socket:
-                if self._command is None:
-                    self.resize()
-                else:
-                    self._socket.send(json.dumps(self._asked(self._command)))
-                if self._interactive:
-                    if self._tty:
-                        self._terminal.make_raw()
-                    threading.Thread(target=self._type, args=[self._socket], daemon=True).start()
-                return self._show(self._socket)
+            ) as socket:
+                if not self._was_open:
+                    self._begin(socket)
+                return self._show(socket)
         except ConnectionClosed:
             if self._left:
                 return False
@@ -99,7 +130,35 @@ class Console:
                 raise
             raise unreachable(self._client.url, error) from None
         finally:
-            self._terminal.restore()
+            with self._room:
+                self._socket = None
+                self._room.notify_all()
+
+    def _begin(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        if self._command is None:
+            self.resize()
+        else:
+            socket.send(json.dumps(self._asked(self._command)))
+        if self._interactive:
+            if self._tty:
+                self._terminal.make_raw()
+            threading.Thread(target=self._type, daemon=True).start()
+
+    def _opened(self, socket: ClientConnection) -> None:
+        """The container's end answers; after it was away, too."""
+        again, self._is_open, self._was_open = self._was_open, True, True
+        if not again:
+            return
+        self._say("connected again")
+        with self._room:
+            self._socket, self._untaken = socket, len(self._early)
+            for at in range(0, len(self._early), CHUNK):
+                socket.send(bytes([FrameKind.INPUT]) + self._early[at : at + CHUNK])
+            self._early = b""
+            self._room.notify_all()
+        self.resize(by=1)  # only of a change a program hears, and draws its screen anew
+        self.resize()
 
     def _asked(self, command: Sequence[str]) -> Json:
         size = {}
@@ -108,14 +167,14 @@ class Console:
             size = {"rows": max(1, found.lines), "columns": max(1, found.columns)}
         return {"command": list(command), "interactive": self._interactive, "tty": self._tty, **size}
 
-    def resize(self) -> None:
-        """Tells it how large our window is."""
+    def resize(self, by: int = 0) -> None:
+        """Tells it how large our window is. `by`: so many lines larger than that."""
         from websockets.exceptions import ConnectionClosed
 
-        if self._tty and self._socket:
+        if self._tty and (socket := self._socket):
             with suppress(OSError, ConnectionClosed):
                 size = _size()
-                self._socket.send(struct.pack("!BHH", FrameKind.RESIZE, size.lines, size.columns))
+                socket.send(struct.pack("!BHH", FrameKind.RESIZE, size.lines + by, size.columns))
 
     def _show(self, socket: ClientConnection) -> bool:
         from websockets.exceptions import ConnectionClosed
@@ -134,30 +193,45 @@ class Console:
                 with self._room:
                     self._untaken -= struct.unpack("!I", data)[0]
                     self._room.notify()
+            elif kind == FrameKind.OPEN:
+                self._opened(socket)
             elif kind == FrameKind.EXIT:
                 self.exit_code = struct.unpack("!i", data)[0]
             elif kind == FrameKind.END:
                 return True
 
-    def _type(self, socket: ClientConnection) -> None:
+    def _type(self) -> None:
         """In a thread of its own, which the end of the process ends."""
         from websockets.exceptions import ConnectionClosed
 
         keys = Keys() if self._tty and self._command is None else None
         with suppress(OSError, ConnectionClosed):
             while data := os.read(0, CHUNK):
-                if keys:
-                    data = keys.typed(data)
-                if data:
-                    with self._room:
-                        self._room.wait_for(lambda: self._untaken < WINDOW - CHUNK)
-                        self._untaken += len(data)
-                    socket.send(bytes([FrameKind.INPUT]) + data)
+                if data := keys.typed(data) if keys else data:
+                    self._pass(data)
                 if keys and keys.left:
-                    self._left = True
-                    socket.close()
+                    with self._room:
+                        self._left, socket = True, self._socket
+                        self._room.notify_all()
+                    if socket:
+                        socket.close()
                     return
-            socket.send(bytes([FrameKind.END]))
+            if socket := self._socket:
+                socket.send(bytes([FrameKind.END]))
+
+    def _pass(self, data: bytes) -> None:
+        """What was typed, once there is room for it. What is typed while nobody is there is passed on later."""
+        from websockets.exceptions import ConnectionClosed
+
+        with self._room:
+            self._room.wait_for(lambda: self._socket is None or self._untaken < WINDOW - CHUNK)
+            self._untaken += len(data)
+            socket = self._socket
+            if socket is None:
+                self._early = (self._early + data)[: WINDOW - CHUNK]
+        if socket:
+            with suppress(ConnectionClosed):
+                socket.send(bytes([FrameKind.INPUT]) + data)
 
 
 def _size() -> os.terminal_size:
@@ -190,7 +264,7 @@ class Terminal:
 
     def make_raw(self) -> None:
         with self._lock:
-            if not self._over:
+            if not self._over and self._before is None:
                 self._before = termios.tcgetattr(0)
                 tty.setraw(0, termios.TCSANOW)
                 output.raw = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -123,16 +124,61 @@ def test_programs_that_read_late_on_either_side_get_all_of_it(appliance: Applian
     assert (done.stdout, done.stderr) == (b"5000000\n", b"")
 
 
-def test_the_terminal_is_whole_again_after_the_connection_broke(appliance: Appliance) -> None:
+def test_a_broken_connection_comes_back_with_what_was_typed_meanwhile(appliance: Appliance) -> None:
     with shell(appliance, "broken") as it:
+        it.until("# ")
+        it.type('word=still; echo rea""dy\r')
+        it.until("ready\r\n")
+        appliance.crash()
+        it.until("gpushare: the connection to broken broke; it comes back by itself, Ctrl-P Ctrl-Q leaves\r\n")
+        it.type("echo $word $((1 + 1))\r")
+        appliance.start()
+        it.until("gpushare: connected again\r\n")
+        it.until("still 2\r\n")
+        it.type("stty size; exit 3\r")
+        it.until("33 111\r\n")
+        assert it.exit_code() == 3
+        assert it.settings() == it.before
+
+
+def test_a_program_that_fills_the_screen_draws_it_anew_when_the_connection_is_back(appliance: Appliance) -> None:
+    with shell(appliance, "drawing") as it:
+        it.until("# ")
+        it.type('exec sh -c \'trap "echo drawn anew" WINCH; echo beg""un; while :; do sleep 0.1; done\'\r')
+        it.until("begun\r\n")
+        appliance.crash()
+        it.until("it comes back by itself")
+        appliance.start()
+        it.until("drawn anew\r\n")
+        it.type("\x03")
+        it.exit_code()
+
+
+def test_what_ends_while_the_connection_is_broken_has_its_exit_code_told(appliance: Appliance) -> None:
+    with shell(appliance, "ends") as it:
+        it.until("# ")
+        it.type("sleep 1; exit 5\r")
+        it.until("exit 5")
+        appliance.crash()
+        it.until("it comes back by itself")
+        time.sleep(1.5)  # the program's own time
+        appliance.start()
+        assert it.exit_code() == 5
+        assert "ends has ended meanwhile; what it printed: gpushare logs ends" in it.seen.decode()
+        assert it.settings() == it.before
+
+
+def test_the_terminal_is_whole_again_after_leaving_a_broken_connection(appliance: Appliance) -> None:
+    with shell(appliance, "left-broken") as it:
         it.until("# ")
         assert it.settings() != it.before
         appliance.crash()
-        assert it.exit_code() == 125
+        it.until("it comes back by itself")
+        it.type("\x10\x11")
+        assert it.exit_code() == 0
         assert it.settings() == it.before
-        assert "gpushare: the connection to broken broke: it goes on, if" in it.seen.decode()
     appliance.start()
-    with terminal(appliance, "attach", "broken") as it:
+    with terminal(appliance, "attach", "left-broken") as it:
         it.type("echo still $((1 + 1)); exit\r")
         it.until("still 2\r\n")
         assert it.exit_code() == 0

@@ -116,8 +116,10 @@ class Connection(ApplicationCommunicator):
         await self.send_input({"type": "websocket.receive", "bytes": message})
 
     async def receive(self) -> Any:
-        """Bytes, an error's text as what it says, or the close code."""
+        """Bytes, an error's text as what it says, or the close code; not that it is open."""
         said = await self.receive_output(10)
+        if said.get("bytes") == bytes([FrameKind.OPEN]):
+            return await self.receive()
         if said["type"] == "websocket.close":
             return said.get("code", 1000)
         return said["bytes"] if said.get("bytes") else json.loads(said["text"])
@@ -133,6 +135,18 @@ async def refused(socket: Connection) -> tuple[int, dict[str, Any]]:
     said, code = await socket.receive(), await socket.receive()
     await socket.close()
     return code, said
+
+
+async def test_it_is_open_once_the_containers_end_has_answered(shell: Container, scheduler: Scheduler) -> None:
+    socket = Connection(shell, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    assert (await socket.receive_output(10))["bytes"] == bytes([FrameKind.OPEN])
+    await socket.close()
+    scheduler.refuses = Problem("container_ended", "It has ended.", 409)
+    other = Connection(shell, await sync_to_async(key_of)("owner"))
+    await other.connect()
+    assert "It has ended." in (await other.receive_output(10))["text"]
+    await other.close()
 
 
 async def test_frames_are_passed_on_and_opening_and_closing_is_audited(shell: Container, scheduler: Scheduler) -> None:

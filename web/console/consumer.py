@@ -70,6 +70,7 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return
         self.opened_at = time.monotonic()
         await self._record(f"{self.kind}-opened")
+        await self.send(bytes_data=bytes([FrameKind.OPEN]))
         self.passing = asyncio.create_task(self._pass_on(self.line))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:

@@ -3,8 +3,8 @@
 The web never talks to an engine. One UNIX socket, GPUSHARE_HOME/consoles/console.sock, leads to the scheduler; its
 folder lets in whoever may read the containers' output. The first frame is answered with OPEN or REFUSED: OPEN names the
 container whose own keyboard is meant, EXEC the container and the program that is to be started in it. From then on
-frames are passed on as they are: on the WebSocket a binary message is a frame's kind (a byte) and payload, and a text
-message is a refusal.
+frames are passed on as they are, OPEN the first of them: on the WebSocket a binary message is a frame's kind (a byte)
+and payload, and a text message is a refusal.
 
 Neither side sends more than WINDOW bytes of INPUT, or of OUTPUT and ERRORS together, of which the other has not said
 that they were TAKEN: typed in, or shown. So nobody in between ever has to wait or to keep much, and a terminal that

@@ -144,6 +144,7 @@ _CATALOGUE: dict[str, str] = {
     "shell_open": "A shell in {name}.",
     "console_ended": "It has ended.",
     "console_cut": "The connection broke.",
+    "console_away": "The connection broke. {name} goes on, and this comes back by itself.",
     "shell_ended": "The shell has ended with exit code {code}.",
     "copied": "Copied",
     "copy_by_hand": "This browser lets nobody copy without TLS. The key is selected: copy it with Ctrl-C.",

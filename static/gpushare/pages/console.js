@@ -32,18 +32,26 @@ terminal.open(place);
 terminal.textarea.setAttribute("aria-label", t("terminal_of", { name }));
 terminal.textarea.setAttribute("aria-describedby", "console-help");
 
+const RETRY = [250, 500, 1000, 2000, 4000]; // ms
 let line = null;
+let wasOpen = false;
+let away = 0; // attempts since the connection broke; the container's program goes on
+const typed = []; // meanwhile
 
 function open() {
   const url = new URL(socket, location.href);
   url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-  tell("connecting", t("console_connecting"));
+  if (!away) tell("connecting", t("console_connecting"));
   fitted();
   const { rows, cols } = terminal;
   const opened = new Line(url, kind === "shell" ? { tty: true, interactive: true, rows, columns: cols } : undefined);
   line = opened;
   opened.addEventListener("open", () => {
+    if (away) opened.resize(terminal.rows + 1, terminal.cols); // only of a change a program hears, and draws anew
     if (kind === "console") opened.resize(terminal.rows, terminal.cols);
+    for (const data of typed.splice(0)) opened.type(data);
+    away = 0;
+    wasOpen = true;
     tell("open", t(kind === "shell" ? "shell_open" : "console_open", { name }));
   });
   opened.addEventListener("output", ({ detail: { data, taken } }) => terminal.write(data, taken));
@@ -54,6 +62,14 @@ function open() {
 
 function ended({ code, refusal, whole }) {
   line = null;
+  const broke = !whole && (!refusal || refusal.status >= 500 || refusal.status === 429);
+  if (kind === "console" && wasOpen && broke) {
+    tell("away", t("console_away", { name }));
+    setTimeout(open, RETRY[Math.min(away++, RETRY.length - 1)]);
+    return;
+  }
+  away = 0;
+  typed.length = 0;
   if (refusal) tell("refused", refusal.message);
   else if (code !== null) tell("ended", t("shell_ended", { code }));
   else tell(whole ? "ended" : "cut", t(whole ? "console_ended" : "console_cut"));
@@ -62,13 +78,17 @@ function ended({ code, refusal, whole }) {
 function tell(phase, text) {
   article.dataset.line = phase;
   status.textContent = text;
-  again.hidden = phase === "connecting" || phase === "open";
+  again.hidden = ["connecting", "open", "away"].includes(phase);
 }
 
 // ---- keys ----
 const bytes = new TextEncoder();
-terminal.onData((text) => line?.type(bytes.encode(text)));
-terminal.onBinary((text) => line?.type(Uint8Array.from(text, (sign) => sign.charCodeAt(0))));
+function type(data) {
+  if (away) typed.push(data);
+  else line?.type(data);
+}
+terminal.onData((text) => type(bytes.encode(text)));
+terminal.onBinary((text) => type(Uint8Array.from(text, (sign) => sign.charCodeAt(0))));
 terminal.attachCustomKeyEventHandler((event) => {
   if (event.key !== "F6" || !event.shiftKey) return true;
   event.preventDefault(); // Tab is the program's: this is how the keyboard leaves it
@@ -76,6 +96,7 @@ terminal.attachCustomKeyEventHandler((event) => {
   return false;
 });
 again.addEventListener("click", () => {
+  wasOpen = false;
   terminal.reset();
   open();
   terminal.focus();

@@ -9,6 +9,7 @@ const INPUT = 0,
   RESIZE = 3,
   END = 4,
   TAKEN = 5,
+  OPEN = 6,
   EXIT = 8;
 const WINDOW = 256 * 1024; // bytes
 const PIECE = 16 * 1024;
@@ -27,7 +28,6 @@ export class Line extends EventTarget {
     this.#socket.binaryType = "arraybuffer";
     this.#socket.onopen = () => {
       if (first !== undefined) this.#socket.send(JSON.stringify(first));
-      this.#tell("open");
     };
     this.#socket.onmessage = ({ data }) => this.#hear(data);
     this.#socket.onclose = () => this.#tell("end", this.#end);
@@ -65,7 +65,8 @@ export class Line extends EventTarget {
 
   #hear(message) {
     if (typeof message === "string") {
-      this.#end.refusal = JSON.parse(message).error;
+      const { status, error } = JSON.parse(message);
+      this.#end.refusal = { status, ...error };
       return;
     }
     const frame = new DataView(message);
@@ -81,7 +82,8 @@ export class Line extends EventTarget {
     } else if (kind === TAKEN) {
       this.#untaken -= frame.getUint32(1);
       this.#send();
-    } else if (kind === EXIT) this.#end.code = frame.getInt32(1);
+    } else if (kind === OPEN) this.#tell("open");
+    else if (kind === EXIT) this.#end.code = frame.getInt32(1);
     else if (kind === END) this.#end.whole = true;
   }
 
