@@ -79,6 +79,7 @@ from scheduler.sessions.processes import Sessions
 from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
+from scheduler.sessions.waits import RECONNECTING
 from scheduler.store import Store
 from scheduler.watchdog import Watchdog
 from web.schema import NewerDatabase
@@ -92,7 +93,6 @@ TICK = 0.1  # seconds; the precision of max_wait_seconds
 LOOP_WAITS = 0.0005  # seconds that the database's thread may hold the interpreter while a decision is due
 RESTART = 1.0
 LET_GO = 2.0  # within which what a killed scheduler was just starting has let go of its lock
-RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
 
 
 class AlreadyRunning(Exception):

@@ -67,6 +67,7 @@ class TakeOver:
         await self._containers.reconcile()
         living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
         self._server.clear(living | launching)
+        self._broker.tell(self._broker.waits.expected())
         for id_ in living & self._broker.tenants.keys():
             self._server.listen(id_)
 

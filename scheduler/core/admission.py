@@ -69,6 +69,7 @@ def _shortage(state: State, gpu: str, reserving: int) -> str:
     if reserving > free:
         return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {size(max(0, free))} are free."
     waiting = sum(request.gpu == gpu for request in state.waiting)
+    waiting += sum(gpu in state.containers[name].quota for name in state.expected.containers)
     if waiting:
         return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {waiting} already wait for memory there."
     return ""

@@ -12,6 +12,7 @@ How it works, in the order of a call's life:
    or suspended.
 3. As long as anybody waits on a GPU its pressure flag is up, frees are reported by `Returned`, and no grant carries
    anything `extra`. Whatever returns memory, or makes more steps harmless, serves the queue again.
+   After a restart nobody is served before all who waited have asked again (`expected.py`).
 4. A wait ends by a grant, by `max_wait`, by a kill, by the end of the session, or because the quota no longer has room
    for it. Every call that was ever `Needed` is answered exactly once, by `Granted` or `Rejected`.
 
@@ -33,7 +34,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from scheduler.core import admission, changes, giving_way, policies, safety
+from scheduler.core import admission, changes, expected, giving_way, policies, safety
 from scheduler.core.events import (
     Admitted,
     CameBack,
@@ -63,6 +64,8 @@ from scheduler.core.events import (
     Stirred,
     SwappedOut,
     Ticked,
+    WaitedBefore,
+    WaitOver,
     WantedBack,
 )
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, State
@@ -311,6 +314,8 @@ def _needed(step: Step, event: Needed) -> None:
     container = step.state.containers[session.container] if session else None
     if any((r.session, r.serial) == (event.session, event.serial) for r in step.state.waiting):
         return  # repeated: it is waiting already
+    if container is not None:
+        step.expect_no_more(container.id)
     reason = None
     if container is None or event.gpu not in container.quota:
         reason = Reason.UNKNOWN
@@ -331,6 +336,14 @@ def _needed(step: Step, event: Needed) -> None:
     now = step.state.now
     since = now if event.since is None or not isfinite(event.since) else min(event.since, now)
     step.wait(Request(event.session, event.serial, name, event.gpu, event.bytes, since))
+
+
+def _waited_before(step: Step, event: WaitedBefore) -> None:
+    step.expect(expected.told(step.state, event))
+
+
+def _wait_over(step: Step, event: WaitOver) -> None:
+    step.expect_no_more(event.container)
 
 
 def _returned(step: Step, event: Returned) -> None:
@@ -370,6 +383,8 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     SessionOpened: _session_opened,
     SessionEnded: _session_ended,
     Needed: _needed,
+    WaitedBefore: _waited_before,
+    WaitOver: _wait_over,
     Returned: _returned,
     OverheadMeasured: _overhead_measured,
     PolicyChanged: _policy_changed,

@@ -190,6 +190,27 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitedBefore:
+    """A restarted scheduler: these waited under the last one, and their processes are about to ask again.
+
+    Until each has, has ended, or `until` has come, none of those who wait is served before another by chance. Told
+    again, it replaces what was told before.
+    """
+
+    now: float
+    containers: frozenset[str]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOver:
+    """Of one that waited under the last scheduler: what it waited for has reached it, and it does not ask again."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """Headroom taken back from leases: session → bytes (those with nothing left out).
 
@@ -259,6 +280,8 @@ Event = (
     | SessionOpened
     | SessionEnded
     | Needed
+    | WaitedBefore
+    | WaitOver
     | Returned
     | OverheadMeasured
     | PolicyChanged

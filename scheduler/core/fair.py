@@ -8,7 +8,9 @@ worth is served, emptiness counted against it (`packing.py`). The exponents were
 workload (`manage.py simulate`), and no run time enters.
 
 **Starting whole.** While others wait, a container that holds nothing starts only when its whole claim fits:
-holding a part while waiting for the rest is what spoils the paper's rules.
+holding a part while waiting for the rest is what spoils the paper's rules. A program asks for its context first, and a
+moment later for its memory. So what a container that began to hold less than STARTING seconds ago may still claim is
+*meant* for it: no newcomer starts with that, nor with a part of what is left because it is the only one that waits.
 
 **The bound.** Call r *due* once it has waited PATIENCE / 2^(priority/25) seconds. Among due calls the first is
 the one that became due first; call it the head. While the head waits, these alone are granted anything on the
@@ -34,6 +36,9 @@ from scheduler.core.state import HIGHEST_PRIORITY, Container, Request, State
 # How long a call of priority 0 waits, in seconds, before nobody passes it at its cost any more.
 PATIENCE = 600.0
 
+# Seconds from a program's first memory on in which it has asked for the next of it: it makes a context in between.
+STARTING = 2.0
+
 # So many steps of priority double the worth of a call, and halve its patience.
 DOUBLING = 25
 
@@ -53,14 +58,34 @@ class Sure:
         return container in self._names
 
 
+class Meant:
+    """Bytes that are free, and meant for those who are starting. Worked out for a GPU when first asked for."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._meant: dict[str, int] = {}
+
+    def __getitem__(self, gpu: str) -> int:
+        if gpu not in self._meant:
+            members = (self._state.containers[name] for name in self._state.gpus[gpu].members)
+            starting = [each for each in members if self._starts(each)]
+            self._meant[gpu] = sum(max(0, each.quota[gpu] - safety.held(each, gpu)) for each in starting)
+        return self._meant[gpu]
+
+    def _starts(self, container: Container) -> bool:
+        stopped = container.paused or container.killed or container.leaving
+        return self._state.now - container.began < STARTING and bool(container.leased) and not stopped
+
+
 def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Request]:
     """The calls to try, best first; the file's header says why."""
-    room = safety.free(state, gpu)
+    room, meant = safety.free(state, gpu), Meant(state)
     able = [r for r in waiting if r.bytes <= room or state.containers[r.container].guaranteed]
     if not able:
         return []
     sure = Sure(state, gpu)
-    starting: Sequence[Request] = [r for r in able if len(waiting) == 1 or _starts(state, r, sure)]
+    alone = len(waiting) == 1 and not meant[gpu]
+    starting: Sequence[Request] = [r for r in able if alone or _starts(state, r, sure, meant)]
     if first := head(state, gpu):
         starting = beside(state, first, starting, sure)
     if len(starting) < 2:
@@ -82,17 +107,21 @@ def _size(state: State, request: Request) -> int:
     return request.bytes if safety.holds(container) else container.quota[request.gpu]
 
 
-def _starts(state: State, request: Request, sure: Sure) -> bool:
+def _starts(state: State, request: Request, sure: Sure, meant: Meant) -> bool:
     """Whether a call may be tried while others wait: a newcomer only if its whole claim fits."""
     container = state.containers[request.container]
-    if safety.holds(container) or lacking(state, container) is None:
+    if safety.holds(container) or lacking(state, container, meant) is None:
         return True
     return container.id not in sure  # waiting for the rest cannot help it
 
 
-def lacking(state: State, newcomer: Container) -> str | None:
-    """A GPU on which its whole quota is not free."""
-    return next((gpu for gpu, quota in newcomer.quota.items() if quota > safety.free(state, gpu)), None)
+def lacking(state: State, newcomer: Container, meant: Meant) -> str | None:
+    """A GPU on which its whole quota is not free, or not for it."""
+    for gpu, quota in newcomer.quota.items():
+        free = safety.free(state, gpu)
+        if quota > free or quota > free - meant[gpu]:
+            return gpu
+    return None
 
 
 def _worth(state: State, request: Request, size: int, holdings: dict[str, float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.core import safety
+from scheduler.core import expected, safety
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Container, State
 
@@ -88,6 +88,13 @@ def _flags(state: State) -> Iterator[str]:
         yield f"the pressure flags are {set(state.pressed)}, not {pressed}"
     if state.calm and not safety.calm(state):
         yield "the state is called calm and is not"
+    for name in state.expected.containers:
+        if name not in state.containers or state.containers[name].killed or not state.containers[name].sessions:
+            yield f"{name} is expected to ask again, and cannot"
+        if any(request.container == name for request in state.waiting):
+            yield f"{name} is expected to ask again, and has"
+        if state.now >= state.expected.until:
+            yield f"{name} is expected still, although its time is over"
     leaving = [name for name, each in state.containers.items() if each.leaving]
     if len(leaving) > 1:
         yield f"{leaving} are all told to give way at once"
@@ -100,7 +107,8 @@ def _stuck(state: State) -> Iterator[str]:
     gpus = safety.linked(state, state.gpus)
     waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
     moving = any(container.leaving or container.coming for container in state.containers.values())
-    if not waiting or moving or any(request.awaiting for request in state.waiting):
+    settling = any(request.awaiting or expected.holds_up(state, request) for request in state.waiting)
+    if not waiting or moving or settling:  # each for a bounded time
         return
     sure = safety.completable(state, gpus)
     running = {name for name in sure - waiting if safety.holds(state.containers[name])}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from scheduler.core import fair, safety
+from scheduler.core import expected, fair, safety
 from scheduler.core.fair import Sure
 from scheduler.core.state import Container, Request, State
 
@@ -44,6 +44,8 @@ def order(state: State, gpu: str) -> list[Request]:
     nothing. So it holds nothing that is not known to be on a card or to be out.
     """
     able = [r for r in state.waiting if r.gpu == gpu and may_be_served(state.containers[r.container], r)]
+    if state.expected.containers:
+        able = [request for request in able if not expected.holds_up(state, request)]
     placed = [r for r in able if r.placed]
     others = list(POLICIES[state.policy].order(state, gpu, [r for r in able if not r.placed]))
     if placed and others:

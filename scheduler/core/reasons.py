@@ -24,8 +24,11 @@ def why(state: State, request: Request, *, tried: bool) -> str:
             f"It needs {asked} of {size(room)} free; with the {left} that this would leave, it and others could end up "
             "waiting for each other for ever."
         )
-    if state.policy == "fair" and (lacking := fair.lacking(state, container)):
+    meant = fair.Meant(state)
+    if state.policy == "fair" and (lacking := fair.lacking(state, container, meant)):
         whole, free = size(container.quota[lacking]), size(max(0, safety.free(state, lacking)))
         begins = "comes back" if request.back else "starts"
-        return f"It {begins} once its whole quota of {whole} is free; {free} are. It asks for {asked} first."
+        others = min(meant[lacking], safety.free(state, lacking))
+        but = f", {size(others)} of it for those who have just started" if others > 0 else ""
+        return f"It {begins} once its whole quota of {whole} is free; {free} are{but}. It asks for {asked} first."
     return f"It needs {asked} of {size(room)} free; somebody who has waited longer, or was put first, goes first."

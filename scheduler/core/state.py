@@ -68,7 +68,7 @@ class Container:
     `quota` maps each of its GPUs to the most it may hold there. `guaranteed` containers have that reserved from the
     start. `max_wait` limits each single wait; None waits for ever. `fail_fast` is `on_shortage: fail`. `leased` is the
     sum over `sessions`, kept so that a decision need not walk them; so is `out`, what they had on its cards when it was
-    swapped out. `returning`: it is wanted back.
+    swapped out. `returning`: it is wanted back. `began`: when it was last granted something and held nothing.
 
     What giving way rests on: `gives_way` is false for who has opted out, `held_since` is when it was last without any
     of its cards (or came back to them), `idle_since` since when it has computed nothing (None: it computes, or nobody
@@ -90,6 +90,7 @@ class Container:
     sessions: tuple[int, ...] = ()
     out: Mapping[str, int] = field(default_factory=dict)
     returning: bool = False
+    began: float = -inf
     gives_way: bool = True
     held_since: float = 0.0
     idle_since: float | None = None
@@ -142,6 +143,19 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """Containers that waited under the last scheduler and have not asked this one again (`expected.py`).
+
+    `began`: when that was told; what was asked before waited under the last scheduler, too. From `until` on nobody is
+    expected any more.
+    """
+
+    containers: frozenset[str] = frozenset()
+    began: float = 0.0
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """Everything a decision rests on.
 
@@ -155,6 +169,7 @@ class State:
     sessions: Mapping[int, Session] = field(default_factory=dict)
     waiting: tuple[Request, ...] = ()
     asking: tuple[Asking, ...] = ()
+    expected: Expected = Expected()
     pressed: frozenset[str] = frozenset()
     spanning: tuple[str, ...] = ()
     calm: bool = True

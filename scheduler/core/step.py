@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
-from scheduler.core import admission, changes, policies, safety
+from scheduler.core import admission, changes, expected, policies, safety
 from scheduler.core.events import (
     Admitted,
     Effect,
@@ -49,6 +49,7 @@ class Step:
         """Carries out what follows from the change: ends of waits, grants, answers, flags."""
         if self.disturbed or not self.state.calm:
             self.state = replace(self.state, calm=safety.calm(self.state))
+        self._forget_expected()
         self._expire()
         while True:
             touched, self.touched = self.touched, set()
@@ -112,6 +113,34 @@ class Step:
             elif container.max_wait is not None and self.state.now - request.since >= container.max_wait:
                 self.reject(request, Reason.WAITED_TOO_LONG)
 
+    # ---- over a restart ----
+
+    def expect_no_more(self, name: str) -> None:
+        """It has asked; with the last of them, the queue is as it was."""
+        if name in self.state.expected.containers:
+            self.expect(expected.without(self.state, frozenset([name])))
+
+    def expect(self, after: State) -> None:
+        """Others are expected from now on, or fewer: who was held up for them is tried."""
+        concerned = self.state.expected.containers | after.expected.containers
+        self.state = after
+        for name in concerned & after.containers.keys():
+            self.touched.update(after.containers[name].quota)
+        for request in self.state.waiting:
+            if request.gpu in self.touched:
+                self._judge_if_it_fails(request)
+
+    def _forget_expected(self) -> None:
+        """Those whose time is over, who have ended, or are being ended, or of whom no process is left to ask."""
+        named = self.state.expected.containers
+        late = self.state.now >= self.state.expected.until
+        if gone := frozenset(name for name in named if late or not self._may_ask(name)):
+            self.expect(expected.without(self.state, gone))
+
+    def _may_ask(self, name: str) -> bool:
+        container = self.state.containers.get(name)
+        return container is not None and not container.killed and bool(container.sessions)
+
     # ---- granting ----
 
     def _serve(self, gpus: set[str]) -> None:
@@ -149,6 +178,9 @@ class Step:
         return not request.back and has + amount > container.quota[gpu]
 
     def _grant(self, request: Request, after: State) -> None:
+        if not (request.back or self.state.containers[request.container].leased):
+            began = replace(after.containers[request.container], began=self.state.now)
+            after = changes.put_container(after, began)
         self.state = replace(changes.without(after, request), grants=after.grants + 1)
         waited = self._end_wait(request)
         if request.back:
@@ -170,12 +202,14 @@ class Step:
     def _extra(self, request: Request) -> int:
         """Lends headroom beyond the call, and says how much.
 
-        Nothing while anybody waits. Where all quotas fit together nobody can ever be short, so all that is left of
-        the quota goes out at once, in equal parts to the container's sessions; elsewhere as much again as was asked,
-        so that a growing program asks a number of times that grows with the logarithm of what it takes.
+        Nothing while anybody waits, or is about to. Where all quotas fit together nobody can ever be short, so all that
+        is left of the quota goes out at once, in equal parts to the container's sessions; elsewhere as much again as
+        was asked, so that a growing program asks a number of times that grows with the logarithm of what it takes.
         """
         state, gpu = self.state, request.gpu
         if request.back or (state.waiting and gpu in safety.linked(state, {other.gpu for other in state.waiting})):
+            return 0
+        if not all(expected.is_complete(state, each) for each in safety.linked(state, [gpu])):
             return 0
         container, card = state.containers[request.container], state.gpus[gpu]
         has = container.leased.get(gpu, 0) + container.out.get(gpu, 0)
@@ -221,13 +255,18 @@ class Step:
     def _fails(self, request: Request) -> bool:
         """Whether it is rejected rather than kept waiting. It is not to blame where its container has to give way."""
         container = self.state.containers[request.container]
-        return container.fail_fast and not (request.back or container.leaving or policies.is_away(container))
+        away = request.back or container.leaving or policies.is_away(container)
+        return container.fail_fast and not (away or expected.holds_up(self.state, request))
 
     def judge_again(self, name: str) -> None:
         """Its memory is where its program expects it: calls that were spared while it gave way are granted or fail."""
         for request in self.state.waiting:
-            if request.container == name and not request.awaiting and self._fails(request):
-                self._judge(request)
+            if request.container == name:
+                self._judge_if_it_fails(request)
+
+    def _judge_if_it_fails(self, request: Request) -> None:
+        if not request.awaiting and self._fails(request):
+            self._judge(request)
 
     def _judge(self, request: Request) -> None:
         self._replace(request, replace(request, awaiting=frozenset([request.gpu])))
@@ -258,6 +297,7 @@ class Step:
         since = min([since, *(r.since for r in self.state.waiting if r.container == container.id)])
         self.state = changes.put_container(self.state, replace(container, returning=True))
         self.came.add(container.id)
+        self.expect_no_more(container.id)
         for key in container.sessions:
             out = self.state.sessions[key].out
             for serial, gpu in enumerate(container.quota, start=1):

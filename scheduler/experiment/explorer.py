@@ -2,10 +2,11 @@
 
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
-every pause, every change of quota, every swap out and back, and every way of giving way: who is idle and who stirs, and
-transfers that succeed or fail. Headroom is not followed: what a process used of its
-lease without asking, in whatever order, shows only when headroom is taken back, so *every* amount from nothing to all
-of each lease is tried there. Containers that differ in name only are one state.
+every pause, every change of quota, every swap out and back, every way of giving way: who is idle and who stirs, and
+transfers that succeed or fail; and every restart of the scheduler, with those who waited asking again in any order.
+Headroom is not followed: what a process used of its lease without asking, in whatever order, shows only when headroom
+is taken back, so *every* amount from nothing to all of each lease is tried there. Containers that differ in name only
+are one state.
 
 In every state that the arbiter settles on, all of `core/invariants.py` is checked, deadlock among it; as long as no
 pause has happened also that nobody passes quota or capacity and that everybody is completable.
@@ -25,11 +26,13 @@ from scheduler.core import fair, policies, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     CameBack,
+    ContainerAdded,
     ContainerPaused,
     ContainerResumed,
     Effect,
     Event,
     GiveWay,
+    GpuSeen,
     Granted,
     Idle,
     Needed,
@@ -42,19 +45,21 @@ from scheduler.core.events import (
     SwappedOut,
     TakeBack,
     Ticked,
+    WaitedBefore,
     WantedBack,
 )
 from scheduler.core.invariants import violations
-from scheduler.core.state import Container, GivingWay, Gpu, Mode, Request, Session, State
+from scheduler.core.state import Container, Expected, GivingWay, Gpu, Mode, Request, Session, State
 
 LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
 
-# A call in a key: its place in the queue, gpu, bytes, due, and whether it is for what was swapped out.
-Call = tuple[int, int, int, bool, bool]
-# What giving way rests on, in a key: idle, has held for long, leaving, coming.
-Moves = tuple[bool, bool, bool, bool]
-STILL: Moves = (False, False, False, False)
+# A call in a key: its place in the queue, gpu, bytes, due, whether it is for what was swapped out, and whether it was
+# asked anew while others were expected. One that is expected is a call of no bytes.
+Call = tuple[int, int, int, bool, bool, bool]
+# What giving way and starting rest on, in a key: idle, has held for long, leaving, coming, has just begun to hold.
+Moves = tuple[bool, bool, bool, bool, bool]
+STILL: Moves = (False, False, False, False, False)
 # A container in a key: quota, lease and what is swapped out by GPU, paused, what giving way rests on, and its calls.
 Key = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...]], ...]
 
@@ -73,6 +78,7 @@ class Host:
     changes: bool = False
     swaps: bool = False
     gives_way: Mode = Mode.OFF
+    restarts: bool = False
 
     @property
     def gpus(self) -> int:
@@ -88,12 +94,13 @@ def hosts(
     changes: bool,
     swaps: bool = False,
     gives_way: Mode = Mode.OFF,
+    restarts: bool = False,
 ) -> list[Host]:
     """Every choice of quotas, up to the names of containers. If quotas change, every choice of GPUs is enough."""
     amounts = (0, capacity) if changes else range(capacity + 1)
     vectors = [vector for vector in product(amounts, repeat=gpus) if any(vector)]
     return [
-        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way)
+        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way, restarts)
         for quotas in combinations_with_replacement(vectors, containers)
     ]
 
@@ -170,7 +177,8 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             leased = container.leased.get(gpu, 0)
             if not container.paused:
                 if container.id not in calling:
-                    yield from ((Needed(NOW, session, 0, gpu, amount),) for amount in range(1, quota + 1))
+                    for since in _begins(host, state, container):
+                        yield from ((Needed(NOW, session, 0, gpu, size, since),) for size in range(1, quota + 1))
                 if gpu in state.pressed:
                     yield from ((Returned(NOW, gpu, {session: amount}),) for amount in range(1, leased + 1))
             if host.changes:
@@ -180,19 +188,39 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             yield (SwappedOut(NOW, container.id),)
         if container.out and not container.returning:
             yield (WantedBack(NOW, container.id),)
-        if container.leased or container.out or container.id in calling:
+        if container.leased or container.out or container.id in calling | state.expected.containers:
             yield SessionEnded(NOW, session), SessionOpened(NOW, session, container.id)
         if host.pauses:
             yield ((ContainerResumed if container.paused else ContainerPaused)(NOW, container.id),)
         if host.gives_way is not Mode.OFF:
             yield from _moves(host, container)
-    fresh = host.gives_way is Mode.ROTATE and any(
-        c.leased and NOW - c.held_since < LONG for c in state.containers.values()
-    )
-    if fresh or (host.policy == "fair" and any(NOW - request.since < LONG for request in state.waiting)):
+    holders = [container for container in state.containers.values() if container.leased]
+    fresh = host.gives_way is Mode.ROTATE and any(NOW - each.held_since < LONG for each in holders)
+    young = host.policy == "fair" and any(NOW - request.since < LONG for request in state.waiting)
+    if fresh or young or state.expected.containers:
         yield (Ticked(NOW + LONG),)
+    if host.policy == "fair" and state.waiting and any(NOW - each.began < fair.STARTING for each in holders):
+        yield (Ticked(NOW + fair.STARTING),)
     if host.gives_way is not Mode.OFF and state.waiting:
         yield (Ticked(NOW),)
+    if host.restarts and state.waiting and not state.expected.containers:
+        yield tuple(_restart(state))
+
+
+def _begins(host: Host, state: State, container: Container) -> tuple[float | None, ...]:
+    """Of who asks: now; of who asks again: before all that wait, due or not, or after all that waited before, too."""
+    if container.id not in state.expected.containers:
+        return (None,)
+    return (NOW - 1.0, NOW - 1e-4, *([NOW - LONG - 1.0] if host.policy == "fair" else []))
+
+
+def _restart(state: State) -> Iterator[Event]:
+    """What a new scheduler is told, from nothing. Those who waited ask again, or others do, or time passes."""
+    yield from (GpuSeen(NOW, gpu, card.capacity) for gpu, card in state.gpus.items())
+    for session, container in enumerate(state.containers.values()):
+        yield ContainerAdded(NOW, container.id, container.quota, paused=container.paused, running=True)
+        yield SessionOpened(NOW, session, container.id, container.leased)
+    yield WaitedBefore(NOW, frozenset(request.container for request in state.waiting), NOW + LONG)
 
 
 def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
@@ -209,7 +237,7 @@ def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
 def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:
     """Every way in which this can go on until the arbiter has settled."""
     for _ in _lots(host, state):
-        after = state
+        after = State(policy=host.policy) if isinstance(events[0], GpuSeen) else state
         effects: list[Effect] = []
         for event in events:
             after, more = handle(after, event)
@@ -263,7 +291,10 @@ def _key(state: State) -> Key:
         due = state.now - request.since >= LONG
         if state.policy == "random":
             place = 0  # it asks for no order
-        calls[request.container].append((place, gpus.index(request.gpu), request.bytes, due, request.back))
+        anew = bool(state.expected.containers) and request.since >= state.expected.began
+        calls[request.container].append((place, gpus.index(request.gpu), request.bytes, due, request.back, anew))
+    for name in state.expected.containers:
+        calls[name].append((0, 0, 0, False, False, False))
     return tuple(
         sorted(
             (
@@ -281,18 +312,19 @@ def _key(state: State) -> Key:
 
 def _rests_on(state: State, container: Container) -> Moves:
     mode = state.giving_way.mode
+    starts = state.policy == "fair" and bool(container.leased) and state.now - container.began < fair.STARTING
     if mode is Mode.OFF:
-        return STILL
+        return (*STILL[:-1], starts)
     long = mode is Mode.ROTATE and bool(container.leased) and state.now - container.held_since >= LONG
-    return container.idle_since is not None, long, container.leaving, container.coming
+    return container.idle_since is not None, long, container.leaving, container.coming, starts
 
 
 def build(host: Host, key: Key) -> State:
     """The state that a key stands for, settled."""
     gpus = [f"g{index}" for index in range(host.gpus)]
-    containers, sessions, calls = {}, {}, []
+    containers, sessions, calls, others = {}, {}, [], set()
     places = sum(len(its) for *_, its in key)
-    for session, (quota, leased, out, paused, (idle, long, leaving, coming), its) in enumerate(key):
+    for session, (quota, leased, out, paused, (idle, long, leaving, coming, starts), its) in enumerate(key):
         name = "ABCDEFGH"[session]
         holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
         promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
@@ -301,10 +333,14 @@ def build(host: Host, key: Key) -> State:
             name, promised, paused=paused, leased=holds, sessions=(session,), out=away,
             returning=any(call[4] for call in its), held_since=NOW - LONG * long, idle_since=NOW if idle else None,
             leaving=leaving, coming=coming,
+            began=NOW if starts else -inf,
         )  # fmt: skip
         sessions[session] = Session(session, name, holds, away)
-        for place, gpu, amount, due, back in its:
-            since = NOW - (LONG if due else 0) - (places - place) / 1000
+        for place, gpu, amount, due, back, anew in its:
+            if not amount:
+                others.add(name)
+                continue
+            since = NOW if anew else NOW - (LONG if due else 0) - (places - place) / 1000
             serial = -1 - gpu if back else 0
             calls.append((place, Request(session, serial, name, gpus[gpu], amount, since, suspended=True, back=back)))
     state = State(
@@ -322,6 +358,7 @@ def build(host: Host, key: Key) -> State:
         sessions=sessions,
         waiting=tuple(request for _, request in sorted(calls, key=lambda each: each[0])),
         spanning=tuple(name for name, container in containers.items() if len(container.quota) > 1),
+        expected=Expected(frozenset(others), NOW, NOW + LONG) if others else Expected(),
         policy=host.policy,
         giving_way=GivingWay(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf, least=0.0),
         now=NOW,

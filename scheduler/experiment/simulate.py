@@ -22,12 +22,15 @@ from scheduler.core.events import (
     Returned,
     SessionOpened,
     TakeBack,
+    Ticked,
 )
 from scheduler.core.state import State
 from scheduler.experiment import literal
 from scheduler.experiment.workloads import CAPACITY, Job
 
 GPU = "simulated"
+ENDS, ARRIVES, ASKS, TICKS = range(4)  # at one moment in this order
+TICK = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,10 @@ class _Simulation:
         self.granted = [0] * len(jobs)  # how many of its asks each job has
         self.waits = [0.0] * len(jobs)  # of all its asks together
         self.longest = 0.0
-        # (time, 0 for an end and 1 for an arrival, job): what ends at a moment is seen together with what arrives
-        self.agenda = [(job.arrives, 1, place) for place, job in enumerate(jobs)]
+        # (time, what, job): what ends at a moment is seen together with what arrives
+        self.agenda = [(job.arrives, ARRIVES, place) for place, job in enumerate(jobs)]
         heapify(self.agenda)
+        self.ticks = any(job.pause for job in jobs)  # else nothing follows from the passing of time alone
 
     def play(self) -> tuple[list[float], float, float, bool]:
         finish = 0.0
@@ -73,15 +77,21 @@ class _Simulation:
             now = self.agenda[0][0]
             events: list[Event] = []
             while self.agenda and self.agenda[0][0] == now:
-                _, arrives, place = heappop(self.agenda)
-                if arrives:
+                _, what, place = heappop(self.agenda)
+                if what == ARRIVES:
                     events += self._arrival(now, place)
+                elif what == ASKS:
+                    events += self._ask(now, place)
+                elif what == TICKS:
+                    events.append(Ticked(now))
                 else:
                     finish = now
                     self.headroom[place] = 0
                     events.append(ContainerEnded(now, str(place)))
             while events:
                 events = self._handle(now, events)
+            if self.ticks and self.state.waiting and self.agenda and self.agenda[0][0] > now + TICK:
+                heappush(self.agenda, (now + TICK, TICKS, -1))
         return self.waits, self.longest, finish, bool(self.state.waiting)
 
     def _arrival(self, now: float, place: int) -> list[Event]:
@@ -112,13 +122,20 @@ class _Simulation:
         return answers
 
     def _go_on(self, now: float, place: int) -> list[Event]:
+        """It has what it asked for."""
         job = self.jobs[place]
         self.granted[place] += 1
-        while self.granted[place] < len(job.asks):
-            ask = job.asks[self.granted[place]]
-            if self.headroom[place] < ask:
-                return [Needed(now, place, self.granted[place], GPU, ask)]
-            self.headroom[place] -= ask
-            self.granted[place] += 1
-        heappush(self.agenda, (now + job.seconds, 0, place))
+        if self.granted[place] == len(job.asks):
+            heappush(self.agenda, (now + job.seconds, ENDS, place))
+            return []
+        if not job.pause:
+            return self._ask(now, place)
+        heappush(self.agenda, (now + job.pause, ASKS, place))
         return []
+
+    def _ask(self, now: float, place: int) -> list[Event]:
+        ask = self.jobs[place].asks[self.granted[place]]
+        if self.headroom[place] < ask:
+            return [Needed(now, place, self.granted[place], GPU, ask)]
+        self.headroom[place] -= ask
+        return self._go_on(now, place)

@@ -8,7 +8,7 @@ containers and each CUDA context takes 66 MiB of it. The others are of our own m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from scheduler.experiment import published
@@ -25,7 +25,8 @@ TYPES = tuple((name, mib, 5.0 + 8 * step) for step, (name, mib) in enumerate(pub
 class Job:
     """One container with one process: starts at `arrives`, asks for all of `asks` (bytes), one after the other.
 
-    It runs for `seconds` once it has all of it. Its quota is `quota`, or exactly what it asks for.
+    `pause`: seconds from having one to asking for the next. It runs for `seconds` once it has all of it. Its quota is
+    `quota`, or exactly what it asks for.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Job:
     seconds: float
     quota: int = 0
     owner: str = ""
+    pause: float = 0.0
 
     @property
     def size(self) -> int:
@@ -48,6 +50,18 @@ def paper(count: int, seed: int) -> list[Job]:
         Job(f"{place}-{name}", 5.0 * place, (CONTEXT + mib * MIB,), seconds)
         for place, (name, mib, seconds) in enumerate(chosen)
     ]
+
+
+def steps(count: int, seed: int) -> list[Job]:
+    """The paper's jobs as programs really ask: for their context, then in two steps for most of what their quota is."""
+    random = Random(f"steps {count} {seed}")
+    jobs = []
+    for job in paper(count, seed):
+        whole = job.size - CONTEXT
+        uses = int(whole * random.uniform(0.6, 1.0))
+        asks = (CONTEXT, uses // 2, uses - uses // 2)
+        jobs.append(replace(job, asks=asks, quota=job.size, pause=random.uniform(0.2, 1.0)))
+    return jobs
 
 
 def notebooks(count: int, seed: int) -> list[Job]:
@@ -101,6 +115,7 @@ def hostile(count: int, seed: int) -> list[Job]:
 
 WORKLOADS: dict[str, Callable[[int, int], list[Job]]] = {
     "paper": paper,
+    "steps": steps,
     "notebooks": notebooks,
     "trainings": trainings,
     "burst": burst,

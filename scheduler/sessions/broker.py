@@ -34,6 +34,7 @@ from scheduler.core.events import (
     Suspended,
     SwappedOut,
     TakeBack,
+    WaitOver,
     WantedBack,
 )
 from scheduler.core.state import State
@@ -196,6 +197,7 @@ class Broker:
             self.waits.over(tenant)
             if connection := self._asker(session, serial):
                 connection.send(Frame(Type.GRANTED, lease.index, serial, Code.OK, size))
+            self.tell(WaitOver(self.now(), tenant.id))
             return
         if lost := lease.give_up_unheard():
             self.tell(Returned(self.now(), gpu, {session.id: lost}))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from scheduler.core.events import Event, Reordered
+from scheduler.core.events import Event, Reordered, WaitedBefore
 from scheduler.core.state import State
 from scheduler.sessions.records import Records
 from scheduler.sessions.tenants import Tenant
+
+RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
 
 
 class Waits:
@@ -72,6 +74,11 @@ class Waits:
             return 0.0
         tenant.wait_told = False
         return max(1e-3, self._now() - tenant.waited_since)
+
+    def expected(self) -> WaitedBefore:
+        """Whoever waited when the last scheduler ended, and can ask again."""
+        waited = (tenant.id for tenant in self._tenants.values() if tenant.waited_since is not None and tenant.sessions)
+        return WaitedBefore(self._now(), frozenset(waited), self._now() + RECONNECTING)
 
     def stop_expecting(self) -> None:
         """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""

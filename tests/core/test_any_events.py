@@ -53,6 +53,8 @@ anything = st.one_of(
     st.builds(events.OverheadMeasured, now, session, gpu, st.integers(-9, 9) | amount),
     st.builds(events.PolicyChanged, now, st.sampled_from((*POLICIES, "nosuch"))),
     st.builds(events.Reordered, now, st.lists(container, max_size=3).map(tuple)),
+    st.builds(events.WaitedBefore, now, st.frozensets(container), now),
+    st.builds(events.WaitOver, now, container),
     st.builds(events.Ticked, now),
 )  # fmt: skip
 host = (

@@ -29,6 +29,7 @@ from scheduler.core.events import (
     SessionOpened,
     Stirred,
     Ticked,
+    WaitedBefore,
 )
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import GivingWay, Mode
@@ -209,6 +210,10 @@ class Host(RuleBasedStateMachine):
     @rule(names=st.lists(containers, max_size=3))
     def reorder(self, names):
         self.world.do(Reordered(self.now, tuple(names)))
+
+    @rule(names=st.lists(containers, max_size=3))
+    def expect(self, names):
+        self.world.do(WaitedBefore(self.now, frozenset(names), self.now + 60.0))
 
     @rule(policy=st.sampled_from(sorted(POLICIES)))
     def change_policy(self, policy):

@@ -24,6 +24,18 @@ def test_pauses_and_changes_of_quota_break_nothing():
     assert explore(Host(2, ((2,), (2,)), "fair", pauses=True, changes=True)) > 100
 
 
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_restarts_break_nothing(policy):
+    for quotas in ((2,), (1,)), ((2,), (2,), (1,)):
+        assert explore(Host(2, quotas, policy, restarts=True)) > explore(Host(2, quotas, policy))
+
+
+def test_the_explorer_finds_who_is_expected_for_ever(monkeypatch):
+    monkeypatch.setattr("scheduler.core.step.Step._forget_expected", lambda step: None)
+    with pytest.raises(Broken, match="is expected still"):
+        explore(Host(2, ((2,), (2,)), "fair", restarts=True))
+
+
 def test_two_gpus_break_nothing():
     assert explore(Host(2, ((2, 2), (2, 1)), "fair")) > 100
 

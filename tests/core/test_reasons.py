@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.core import policies
-from scheduler.core.events import ContainerAdded, ContainerPaused, GpuSeen, SessionOpened
+from scheduler.core import fair, policies
+from scheduler.core.events import ContainerAdded, ContainerPaused, GpuSeen, SessionOpened, Ticked
 from scheduler.core.reasons import why
 from tests.support.world import Process, World
 
@@ -48,7 +48,9 @@ def test_it_is_paused():
 
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))
 def test_it_would_fit_and_not_be_safe(policy):
-    assert told(policy, (8, 4), (8, 4)) == (
+    world = asked_by(policy, (8, 4), (8, 4))
+    world.do(Ticked(fair.STARTING))
+    assert of_the_last(world) == (
         "It needs 4 bytes of 6 bytes free; with the 2 bytes that this would leave, it and others could end up waiting "
         "for each other for ever."
     )
@@ -57,6 +59,13 @@ def test_it_would_fit_and_not_be_safe(policy):
 def test_fair_starts_nobody_by_halves_while_others_wait():
     assert told("fair", (8, 8), (10, 6), (8, 1)) == (
         "It starts once its whole quota of 8 bytes is free; 2 bytes are. It asks for 1 bytes first."
+    )
+
+
+def test_what_is_free_is_meant_for_one_that_has_just_started():
+    assert told("fair", (9, 1), (8, 4)) == (
+        "It starts once its whole quota of 8 bytes is free; 9 bytes are, 8 bytes of it for those who have just "
+        "started. It asks for 4 bytes first."
     )
 
 

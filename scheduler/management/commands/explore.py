@@ -17,7 +17,7 @@ from scheduler.experiment.explorer import Broken, explore, hosts
 from scheduler.experiment.literal import RULES
 from scheduler.experiment.splits import Cards, check
 
-HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way")
+HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way", "restarts")
 
 
 class Command(BaseCommand):
@@ -33,6 +33,9 @@ class Command(BaseCommand):
         parser.add_argument("--pauses", action="store_true", help="containers may be paused and resumed")
         parser.add_argument("--changes", action="store_true", help="quotas may change")
         parser.add_argument("--swaps", action="store_true", help="containers may be swapped out and back")
+        parser.add_argument(
+            "--restarts", action="store_true", help="the scheduler may be restarted, unless anybody is swapped out"
+        )
         parser.add_argument(
             "--gives-way",
             type=Mode,
@@ -57,6 +60,8 @@ class Command(BaseCommand):
         if options["turns"] is not None:
             self._turns(options["turns"])
             return
+        if options["restarts"] and (options["swaps"] or options["gives_way"] is not Mode.OFF):
+            raise CommandError("Restarts are explored without swaps, and without giving way.")
         if not 1 <= options["containers"] <= 8 or options["capacity"] < 1:
             raise CommandError("There are from 1 to 8 containers, and at least 1 unit on each GPU.")
         if options["splits"]:
@@ -75,7 +80,7 @@ class Command(BaseCommand):
                 counts = list(pool.map(explore, hosts(policy, **host)))
         except Broken as broken:
             raise CommandError(f"{policy}: this must not be.\n{broken}") from None
-        what = {"pauses": "pauses", "changes": "changes of quota", "swaps": "swaps"}
+        what = {"pauses": "pauses", "changes": "changes of quota", "swaps": "swaps", "restarts": "restarts"}
         with_what = [f", {name}" for key, name in what.items() if host[key]]
         with_what += [f", giving way: {mode}" for mode in [host["gives_way"]] if mode is not Mode.OFF]
         self.stdout.write(
