@@ -1,9 +1,11 @@
 """The guardian: a process of its own that lets everybody go on who is stopped, when this one is gone (guardian.c).
 
     await guardian.watch([pid])      before it is locked: returns once the guardian knows of it
+    guardian.locked([pid])           it is
     guardian.release([pid])          it is unlocked again
 
-It is begun when it is first needed. One that dies is followed by another at once, which is told of everybody again.
+It is begun when it is first needed. One that dies, or does not answer, is followed by another at once, which is told of
+everybody again.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from scheduler.card.helper import BEGIN_SECONDS, CLOSED, CardError, Why
 
 ATTEMPTS = 3
+BEAT = 1.0  # seconds from one question whether it still answers to the next
+NOBODY = 0  # a pid that is no process's
 ANSWERS = 2.0  # seconds; one that takes longer stands still, and is replaced
 LEAVING = 2.0  # seconds in which one that has nobody to unlock has ended
 PAUSE = 0.5  # seconds between two attempts to begin one
@@ -32,11 +36,13 @@ class Guardian:
         self._words = (str(program), str(lock))
         self._env = env
         self._known: set[int] = set()
+        self._locked: set[int] = set()  # of those it knows
         self._process: Process | None = None
         self._owed = 0  # answers of this one that nobody has read: who waited for them may have been cancelled
         self._talking = asyncio.Lock()
         self._minding: asyncio.Task[None] | None = None
         self._closed = False
+        self.lost: Callable[[str], None] = lambda why: None  # called when there is none, and none can be had
 
     @property
     def pid(self) -> int | None:
@@ -59,16 +65,26 @@ class Guardian:
             self.release(new)  # nobody locks them now; later somebody else may, for another reason
             raise
 
+    def locked(self, pids: Iterable[int]) -> None:
+        """Nothing more is to come of their locks: it is over with them as soon as they have been unlocked."""
+        done = set(pids) & self._known
+        self._locked |= done
+        self._note(b"=", done)
+
     def release(self, pids: Iterable[int]) -> None:
         gone = set(pids) & self._known
         self._known -= gone
+        self._locked -= gone
+        self._note(b"-", gone)
+
+    def _note(self, sign: bytes, pids: Iterable[int]) -> None:
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(b"".join(b"-%d\n" % pid for pid in gone))
+            self._process.stdin.write(b"".join(b"%b%d\n" % (sign, pid) for pid in pids))
 
     async def close(self) -> None:
         """It unlocks whom it still knows, and ends. There is none any more."""
         self._closed = True
-        self._known = set()
+        self._known, self._locked = set(), set()
         async with self._talking:  # never within a start: asyncio may wait for ever where one is broken off
             process, self._process = self._process, None
             if self._minding is not None:
@@ -104,6 +120,7 @@ class Guardian:
         self._minding = asyncio.create_task(self._mind(process), name="guardian")
         if not await self._tell(process, set(self._known)):
             raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")
+        self._note(b"=", self._locked)
 
     async def _tell(self, process: Process, pids: set[int]) -> bool:
         """Whether it has noted them; else it is dead by now."""
@@ -123,9 +140,21 @@ class Guardian:
             self._process = None
         return False
 
+    async def _listen(self, process: Process) -> None:
+        """One that stands still is ended."""
+        while self._process is process:
+            await asyncio.sleep(BEAT)
+            async with self._talking:
+                if self._known and self._process is process and not await self._tell(process, {NOBODY}):
+                    log.warning("the guardian did not answer, and is replaced")
+
     async def _mind(self, process: Process) -> None:
         """Whoever is stopped is never long without a guardian."""
-        await process.wait()
+        listening = asyncio.create_task(self._listen(process), name="guardian's answers")
+        try:
+            await process.wait()
+        finally:
+            listening.cancel()
         log.warning("the guardian has ended by itself (%s)", process.returncode)
         while self._known and self._process in (None, process):
             try:
@@ -135,7 +164,8 @@ class Guardian:
                     if self._process is None:
                         await self._begin()
             except CardError as error:
-                log.error("%s It is tried again: until then nobody else is stopped for a turn.", error)
+                log.error("%s It is tried again: until then nobody is stopped for a turn.", error)
+                self.lost(str(error))
                 await asyncio.sleep(PAUSE)
 
 

@@ -53,6 +53,7 @@ class Processes:
             ended = {pid for pid, answer in zip(new, answers, strict=True) if answer is None}
             self.locked -= ended
             self._guardian.release(ended)
+            self._guardian.locked(pid for pid, answer in zip(new, answers, strict=True) if answer == "")
             if why := next((answer for answer in answers if answer), ""):
                 return why
             if ended == new:

@@ -66,6 +66,7 @@ class TurnPlayer:
     def __init__(self, card: CardHelper, guardian: Guardian, rules: Rules) -> None:
         self._card = card
         self._guardian = guardian
+        guardian.lost = self._unguarded
         self._parts: dict[str, Part] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._later: set[asyncio.Task[None]] = set()
@@ -329,6 +330,12 @@ class TurnPlayer:
         self.told(part.id, why)
         self.bar(part.id, HUNG)
         self._begin(self._until_free(part, HUNG, HUNG_FOR))
+
+    def _unguarded(self, why: str) -> None:
+        """Nobody would let go on who is stopped if this process died."""
+        for part in list(self._parts.values()):
+            if part.processes.locked:
+                self._hang(part, why)
 
     async def _until_free(self, part: Part, why: str, after: float = 0.0) -> None:
         """Asks again and again until all of it is unlocked. `after`: seconds from then until it takes turns again."""

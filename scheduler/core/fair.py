@@ -37,7 +37,7 @@ from scheduler.core.state import HIGHEST_PRIORITY, Container, Request, State
 PATIENCE = 600.0
 
 # Seconds from a program's first memory on in which it has asked for the next of it: it makes a context in between.
-STARTING = 2.0
+STARTING = 1.0
 
 # So many steps of priority double the worth of a call, and halve its patience.
 DOUBLING = 25

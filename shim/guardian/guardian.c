@@ -1,7 +1,8 @@
 /* The guardian: lets everybody go on who was stopped for a turn, once whoever stopped them is gone, however that came.
  *
  * Usage: guardian LOCKFILE. Run by scheduler/card/guardian.py.
- * In:    "+PID\n": this process is about to be locked. "-PID\n": it is unlocked again.
+ * In:    "+PID\n": this process is about to be locked. "=PID\n": it is. "-PID\n": it is unlocked again.
+ *        "+0\n" is nobody: whoever says that wants to hear that the guardian does not stand still.
  * Out:   "ready\n", or "cannot WHY\n" and the end; then "." for each "+", once it is noted.
  *
  * At the end of its input it unlocks all that it knows, and ends. No signal but SIGKILL ends it. It holds a lock on
@@ -21,8 +22,7 @@
 #include <unistd.h>
 
 #define PIDS (1 << 22) /* the kernel's largest pid_max */
-#define LONGEST_LOCK                                                                                                   \
-    12 /* seconds in which a lock that was asked for is done or given up: LOCK_WITHIN of processes.py, and more */
+#define LONGEST_LOCK 7 /* seconds in which a lock that was asked for is done or given up: LOCK_WITHIN, and more */
 #define AGAIN_NS 3000000
 
 enum { SUCCESS = 0, ILLEGAL_STATE = 401 }; /* CUresult */
@@ -32,7 +32,7 @@ static int (*init)(unsigned);
 static int (*unlock)(int pid, void *args);
 static int (*get_state)(int pid, int *state);
 
-static unsigned char known[PIDS / 8];
+static unsigned char known[PIDS / 8], locked[PIDS / 8];
 static int lock_file = -1;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -48,11 +48,16 @@ static double now(void) {
 static void note(char sign, int pid) {
     unsigned char bit = (unsigned char)(1 << pid % 8);
     if (pid >= PIDS) return;
+    if (sign == '=') {
+        locked[pid / 8] |= bit;
+        return;
+    }
+    locked[pid / 8] &= (unsigned char)~bit;
     if (sign == '+') known[pid / 8] |= bit;
     if (sign == '-') known[pid / 8] &= (unsigned char)~bit;
 }
 
-static bool is_known(int pid) { return known[pid / 8] >> pid % 8 & 1; }
+static bool is_in(const unsigned char *set, int pid) { return set[pid / 8] >> pid % 8 & 1; }
 
 static void say(const char *text, size_t length) {
     while (length > 0) {
@@ -74,12 +79,12 @@ static const char *begin(void) {
     return NULL;
 }
 
-/* A lock may have been asked for a moment ago and be done only now, so one that runs is looked at for a while. Looking
- * asks nothing of the process itself. */
+/* A lock may have been asked for a moment ago and be done only now, so one that runs is looked at for a while: but for
+ * one that was locked, which somebody else has let go on. Looking asks nothing of the process itself. */
 static void *let_go(void *pid_as_pointer) {
     int pid = (int)(long)pid_as_pointer, state;
     double begun = now();
-    bool done = unlock(pid, NULL) != ILLEGAL_STATE;
+    bool done = unlock(pid, NULL) != ILLEGAL_STATE || is_in(locked, pid);
     while (!done && now() - begun < LONGEST_LOCK && get_state(pid, &state) == SUCCESS) {
         if (state == LOCKED)
             done = unlock(pid, NULL) != ILLEGAL_STATE;
@@ -105,7 +110,7 @@ static void let_all_go(void) {
     for (int pid = 1; pid < PIDS; pid++) {
         if (known[pid / 8] == 0)
             pid |= 7;
-        else if (is_known(pid)) {
+        else if (is_in(known, pid)) {
             pthread_t thread;
             pthread_mutex_lock(&mutex);
             at_work++;
@@ -136,7 +141,7 @@ static void listen(void) {
         size_t lines = 0;
         for (ssize_t i = 0; i < size; i++) {
             char letter = read_now[i];
-            if (letter == '+' || letter == '-') {
+            if (letter == '+' || letter == '=' || letter == '-') {
                 sign = letter;
                 pid = 0;
             } else if (letter >= '0' && letter <= '9' && pid < PIDS) {

@@ -27,6 +27,7 @@ async def main() -> None:
     helper, guardian = CardHelper(), Guardian(Path(program), Path(lock))
     await guardian.watch(map(int, pids))
     await asyncio.gather(*(helper.stop(int(pid), 10.0) for pid in pids))
+    guardian.locked(map(int, pids))
     print(guardian.pid, *(worker.pid for worker in helper._idle), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await asyncio.gather(*(let_go(helper, int(pid)) for pid in pids))

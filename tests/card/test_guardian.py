@@ -108,6 +108,46 @@ async def test_a_killed_guardian_is_followed_by_one_that_knows_everybody(
     assert await all_go_on(helper, one) < SOON
 
 
+async def test_one_that_stands_still_is_replaced_though_nobody_tells_it_anything(
+    card: Card,
+    helper: CardHelper,
+    tmp_path: Path,
+) -> None:
+    one = program(card)
+    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    await guardian.watch([one.pid])
+    first = guardian.pid
+    assert first is not None
+    await helper.stop(one.pid, LONG)
+    os.kill(first, signal.SIGSTOP)
+    await eventually(lambda: guardian.pid not in (None, first))
+    assert ended(first)
+    await guardian.close()
+    assert await all_go_on(helper, one) < SOON
+
+
+async def test_the_next_one_knows_who_was_locked_before_it_began(
+    card: Card, helper: CardHelper, tmp_path: Path
+) -> None:
+    one = program(card)
+    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    await guardian.watch([one.pid])
+    first = guardian.pid
+    assert first is not None
+    await helper.stop(one.pid, LONG)
+    guardian.locked([one.pid])
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: guardian.pid not in (None, first))
+    await guardian.watch([])  # it is ready
+    await helper.unlock(one.pid, LONG)
+    begun = time.monotonic()
+    await guardian.close()
+    following = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    await following.watch([])
+    assert time.monotonic() - begun < 3
+    await following.close()
+
+
 async def test_a_lock_that_is_done_only_after_the_scheduler_is_gone_is_undone_too(
     card: Card,
     helper: CardHelper,

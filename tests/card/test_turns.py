@@ -24,9 +24,9 @@ GPU = "GPU-0"
 class Pair:
     """Two containers of a process each, which always compute."""
 
-    def __init__(self, card: Card, lock: Path) -> None:
+    def __init__(self, card: Card, lock: Path, guardian: Path = GUARDIAN) -> None:
         self.programs = {"one": program(card), "two": program(card)}
-        self.guardian = Guardian(GUARDIAN, lock, card.env())
+        self.guardian = Guardian(guardian, lock, card.env())
         self.player = TurnPlayer(CardHelper(card.env()), self.guardian, Rules(cycle=0.4))
         self.player.pids = lambda id_: {self.programs[id_].pid}
         self.told: list[tuple[str, str]] = []
@@ -99,6 +99,21 @@ async def test_a_guardian_that_stands_still_is_replaced(pair: Pair) -> None:
     finally:
         if not ended(first):
             os.kill(first, signal.SIGCONT)
+
+
+async def test_without_a_guardian_nobody_stays_stopped(card: Card, helper: CardHelper, tmp_path: Path) -> None:
+    """It is gone, and the next one cannot be started."""
+    place = tmp_path / "guardian"
+    place.symlink_to(GUARDIAN)
+    pair = Pair(card, tmp_path / "lock", place)
+    await pair.begin()
+    assert pair.guardian.pid is not None
+    place.unlink()
+    os.kill(pair.guardian.pid, signal.SIGKILL)
+    await eventually(lambda: pair.told, LONG)
+    assert await all_go_on(helper, *pair.programs.values()) < LONG
+    assert "The guardian cannot be started" in pair.told[0][1]
+    await pair.player.close()
 
 
 async def test_whom_the_guardian_was_never_told_of_it_does_not_unlock(
