@@ -113,7 +113,7 @@ class AllowanceAdmin(ModelAdmin):
     formfield_overrides = {models.JSONField: {"form_class": Texts}}
     list_display = [
         "__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest", "compute_weight",
-        "compute_limit",
+        "compute_weights", "compute_limit",
     ]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         require_gib_hours(used, limits.gib_hours)
         allowances.require_image(limits, spec["image"])
         chosen = choose_gpus(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
-        spec |= allowances.share(limits, spec["compute_weight"], spec["compute_limit"])
+        spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
         _require_free_name(spec["name"])
         container = Container(
             owner=owner,

@@ -81,7 +81,8 @@ def change(user: User, container: Container, **fields: Any) -> Command:
     if not asked:
         raise invalid(f"Nothing to change: give one or more of {', '.join(ChangeSpec().fields)}.")
     # An operator's own word counts; a service's does not, which steers what it launched for others under theirs.
-    limits = allowances.limits_of(user if rights_of(user).may(Deed.STEER_ALL) else container.owner)
+    own_word = rights_of(user).may(Deed.STEER_ALL)
+    limits = allowances.limits_of(user if own_word else container.owner)
     if "priority" in asked:
         allowances.require_priority(limits, asked["priority"])
     allowances.require_share(limits, **{name: asked[name] for name in SHARE if name in asked})
@@ -91,7 +92,11 @@ def change(user: User, container: Container, **fields: Any) -> Command:
         owner = container.owner
         _require_hours(container, quota)
         allowances.require_quota(owner, allowances.limits_of(owner), quota * container.gpu_count, besides=container)
-    return _steer(user, container, Command.Kind.CHANGE, **asked)
+    with transaction.atomic():
+        if (weight := asked.get("compute_weight") or 0) > container.compute_weight and not own_word:
+            allowances.hold(container.owner)
+            allowances.require_weights(container.owner, limits, weight, besides=container)
+        return _steer(user, container, Command.Kind.CHANGE, **asked)
 
 
 def set_policy(user: User, name: str) -> Command:

@@ -18,6 +18,7 @@ from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST
 ROLES = ("viewer", "user", "operator", "admin")
 LONGEST_PASSWORD = 4096  # characters
 MOST_CONTAINERS = 1_000_000
+MOST_WEIGHTS = 1_000_000
 MOST_GIB_HOURS = 1e9
 _NULL: dict[str, Any] = {"required": False, "allow_null": True}
 _LEFT: dict[str, Any] = {"required": False}
@@ -100,6 +101,7 @@ class AllowanceSpec(StrictSerializer):
     priority_lowest = StrictInteger(min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST, **_NULL)
     priority_highest = StrictInteger(min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST, **_NULL)
     compute_weight = StrictInteger(min_value=1, max_value=HEAVIEST, **_NULL)
+    compute_weights = StrictInteger(min_value=1, max_value=MOST_WEIGHTS, **_NULL)
     compute_limit = StrictInteger(min_value=1, max_value=100, **_NULL)
     images = TextsField(**_NULL)
     gpus = TextsField(**_NULL)

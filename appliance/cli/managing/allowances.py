@@ -15,8 +15,8 @@ from appliance.cli.output import show
 from appliance.cli.text import table
 
 LIMITS = (
-    "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest", "compute_weight", "compute_limit",
-    "images", "gpus",
+    "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest", "compute_weight",
+    "compute_weights", "compute_limit", "images", "gpus",
 )  # fmt: skip
 OrNone = typer.Option(metavar="N|none", help="none: no limit.")
 
@@ -32,6 +32,7 @@ def allowances(
     priority_lowest: Annotated[str | None, OrNone] = None,
     priority_highest: Annotated[str | None, OrNone] = None,
     compute_weight: Annotated[str | None, typer.Option(metavar="N|none", help="The most, of each container.")] = None,
+    compute_weights: Annotated[str | None, typer.Option(metavar="N|none", help="The sum, of all at once.")] = None,
     compute_limit: Annotated[str | None, typer.Option(metavar="PERCENT|none", help="The most, of each.")] = None,
     images: Annotated[list[str] | None, typer.Option(metavar="PATTERN|none", help="lab/*; several times.")] = None,
     gpus: Annotated[list[str] | None, typer.Option(metavar="UUID|none", help="GPUs; several times.")] = None,
@@ -48,6 +49,7 @@ def allowances(
         ("--priority-lowest", "priority_lowest", priority_lowest, int),
         ("--priority-highest", "priority_highest", priority_highest, int),
         ("--compute-weight", "compute_weight", compute_weight, int),
+        ("--compute-weights", "compute_weights", compute_weights, int),
         ("--compute-limit", "compute_limit", compute_limit and compute_limit.removesuffix("%"), int),
     ):
         if text is not None:

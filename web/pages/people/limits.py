@@ -24,6 +24,7 @@ LABELS = {
     "priority_lowest": ("Lowest priority", "-100 to 100"),
     "priority_highest": ("Highest priority", "-100 to 100"),
     "compute_weight": ("Weight in computing", "The most of each container: 1 to 1000; 100 is usual"),
+    "compute_weights": ("Weights together", "Of all live containers; each has 100 if nothing is said"),
     "compute_limit": ("Percent of a GPU's time", "The most of each container: 1 to 100"),
     "images": ("Images", "One pattern a line: lab/*, nvcr.io/nvidia/pytorch:*"),
     "gpus": ("GPUs", "One UUID a line"),
@@ -56,6 +57,7 @@ def usage(user: User, gib_hours: float) -> dict[str, float]:
     return {
         "gpu_memory": allowances.quota_held(user),
         "containers": Container.objects.live().filter(owner=user).count(),
+        "compute_weights": allowances.weights_held(user),
         "gib_hours": gib_hours,
     }
 
