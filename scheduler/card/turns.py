@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,16 @@ class Terms:
     weight: int = 100
     limit: int | None = None
     priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Of one container: the cards that it computes on, the part of its own time in which it does, and for how many
+    seconds up to now that is told for the first time. 0: nobody has measured it, and it is taken to go on."""
+
+    gpus: tuple[str, ...] = ()
+    part: float = 1.0
+    seconds: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
@@ -159,12 +169,12 @@ class TurnPlayer:
             return False
         return True
 
-    def see(self, computing: Mapping[str, Iterable[str]]) -> None:
+    def see(self, computing: Mapping[str, Seen]) -> None:
         """Who computes, and on which of its cards; none: it rests. And looks for new processes of the stopped."""
         now = self.now()
         events = [
-            core.Computes(now, id_, tuple(gpus)) if gpus else core.Rests(now, id_)
-            for id_, gpus in computing.items()
+            core.Computes(now, id_, seen.gpus, seen.part, seen.seconds) if seen.gpus else core.Rests(now, id_)
+            for id_, seen in computing.items()
             if id_ in self._parts
         ]
         self._tell(*events)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardHelper
-from scheduler.card.turns import Terms, TurnPlayer
+from scheduler.card.turns import Seen, Terms, TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from tests.support.eventually import eventually
 
@@ -25,7 +25,7 @@ async def main() -> None:
     player.pids = lambda id_: {int(id_)}
     await player.start({GPU: Mode.TURNS})
     player.join({pid: Terms((GPU,)) for pid in pids})
-    player.see({pid: [GPU] for pid in pids})
+    player.see({pid: Seen((GPU,)) for pid in pids})
     for pid in pids:
         await eventually(lambda: player.is_stopped(pid))  # noqa: B023 - awaited here
     print(guardian.pid, flush=True)

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State
-from scheduler.card.turns import Terms, TurnPlayer
+from scheduler.card.turns import Seen, Terms, TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from tests.card.test_guardian import GUARDIAN, LONG, all_go_on, ended, program
 from tests.support.card import Card
@@ -39,7 +39,7 @@ class Pair:
         await self.take_turns()
 
     def compute(self) -> None:
-        self.player.see({id_: [GPU] for id_ in self.programs})
+        self.player.see({id_: Seen((GPU,)) for id_ in self.programs})
 
     async def take_turns(self) -> None:
         for id_ in self.programs:
@@ -69,7 +69,7 @@ async def test_one_that_is_frozen_and_barred_in_the_middle_of_a_lock_goes_on_whe
     await eventually(lambda: pair.asked("one"))
     pair.player.bar("one", "state")
     await eventually(lambda: pair.player._parts["one"].task is None)
-    pair.player.see({"one": [], "two": [GPU]})
+    pair.player.see({"one": Seen(), "two": Seen((GPU,))})
     os.kill(one.pid, signal.SIGCONT)
     pair.player.bar("one", "state", on=False)
     await eventually(pair.player._parts["one"].quiet.is_set, LONG)

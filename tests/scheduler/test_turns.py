@@ -117,6 +117,23 @@ async def test_who_computes_little_is_served_at_once_and_stops_nobody(host: Host
     assert [standing(host, each).held_back for each in (training, notebook)] == [0, 0]
 
 
+async def test_who_computes_without_a_turn_is_charged_what_the_card_says(host: Host) -> None:
+    """And not as if it computed all the time: half of the card, beside one that does."""
+    await host.command("compute", gpu=next(iter(host.up.gpus.cards)), compute="shared")
+    training, bursts = await computing(host), await computing(host, "--every", "300")
+    await eventually(lambda: host.up.turns.standing(str(bursts.pk)))
+    await eventually(lambda: standing(host, bursts).had > 0.5)
+    began = [(standing(host, each).had, on_card(host, each)) for each in (training, bursts)]
+    await asyncio.sleep(8)
+    ended = [(standing(host, each).had, on_card(host, each)) for each in (training, bursts)]
+    (charged, had), (charged_bursts, had_bursts) = [
+        (after[0] - before[0], after[1] - before[1]) for before, after in zip(began, ended, strict=True)
+    ]
+    assert had_bursts / (had + had_bursts) < 0.4, "it computes in bursts"
+    assert charged_bursts == pytest.approx(had_bursts, abs=0.1 * 8)
+    assert charged == pytest.approx(had, abs=0.15 * 8)
+
+
 @pytest.mark.parametrize("free_memory", [False, True])
 async def test_a_pause_at_any_moment_of_a_turn_freezes_nobody_who_is_stopped(host: Host, free_memory: bool) -> None:
     at_once()

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from scheduler.card import turns
 from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
 from scheduler.core.turns import Mode
@@ -60,6 +61,8 @@ class Seen:
     since: float = 0.0  # when that was seen
     asleep: float | None = None  # when its processor time said so, until that is looked into
     unsure: float = 0.0  # until then that is no sign
+    told: float = 0.0  # up to when the player has been told what it computed
+    part: float = 1.0  # of its own time, by what was told last
     escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
 
     def note(self, begin: float, end: float, part: float) -> None:
@@ -120,13 +123,25 @@ class Computing:
         owners = {pid: tenant.id for tenant in self._broker.tenants.values() for pid in tenant.pids}
         for gpu, samples in work.items():
             self._note(gpu, samples, owners, ahead)
-        computing: dict[str, list[str]] = {}
-        for tenant in self._present():
-            computing[tenant.id] = []
+        computing: dict[str, list[str]] = {tenant.id: [] for tenant in self._present()}
         for gpu in self._gpus.cards:
             for id_ in self._judge(gpu):
                 computing[id_].append(gpu)
-        self._player.see(computing)
+        self._player.see({id_: self._measured(id_, gpus) for id_, gpus in computing.items()})
+
+    def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
+        """What it computed since that was told last, on the card where it was most; told where there is enough."""
+        its = [self._seen[container, gpu] for gpu in gpus]
+        ends = [self._last[gpu] for gpu in gpus]
+        for seen, end in zip(its, ends, strict=True):
+            seen.told = max(seen.told, end - LONG)  # one that wakes is charged what it was seen by, and no more
+        own = min((self._player.free_in(container, s.told, end) for s, end in zip(its, ends, strict=True)), default=0.0)
+        if own >= OWN:
+            busy = max(seen.busy(seen.told, end) for seen, end in zip(its, ends, strict=True))
+            for seen, end in zip(its, ends, strict=True):
+                seen.told, seen.part = end, min(1.0, busy / own)
+            return turns.Seen(tuple(gpus), its[0].part, own)
+        return turns.Seen(tuple(gpus), max((seen.part for seen in its), default=1.0))
 
     def _present(self) -> list[Tenant]:
         return [tenant for tenant in self._broker.tenants.values() if not tenant.finished]
