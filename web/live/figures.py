@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from web.live.openmetrics import Family, gauge, labels
 from web.models import AllocationEvent, Claim, Container, Gpu, Node, State
-from web.models.states import ENDED, state_of
+from web.models.states import ENDED, place_of_state
 
 CLAIMS = (  # kind, name, column, what it is
     ("gauge", "memory_quota_bytes", "quota", "The most GPU memory that the container may hold."),
@@ -51,7 +51,8 @@ HISTOGRAMS = (  # name, key in Node.figures, what it is
     ("decision_seconds", "decisions", "What deciding about one event took, with carrying it out."),
     ("loop_late_seconds", "lateness", "How late the scheduler's loop came to what was due."),
 )
-LIVE = [state for state in State if state not in ENDED]
+STATES = list(State)
+LIVE = [state for state in STATES if state not in ENDED]
 BEHIND = ("events", "rows", "samples")
 
 
@@ -136,49 +137,51 @@ def _gpus(nodes: Mapping[int, str]) -> Iterator[Family]:
 
 
 def _containers(nodes: Mapping[int, str]) -> Iterator[Family]:
-    """Those that live. One that no scheduler has taken up yet has the node ""."""
+    """Those that live, with what they hold on each card. One that no scheduler has taken up yet has the node ""."""
     now = timezone.now()
     by: dict[Any, str] = {}
+    of_claims: list[str] = []
+    claims: list[tuple[Any, ...]] = []
     states = Counter[tuple[str, State]]()
     queue = Counter(dict.fromkeys(nodes.values(), 0))
     info = Family("info", "gpushare_container", "Which container this is.")
     suspended = Family("counter", "gpushare_container_suspended_seconds", "Time that it waited for GPU memory.")
     swapped = Family("gauge", "gpushare_container_memory_swapped_bytes", "What of its GPU memory is in host memory.")
-    for each in Container.objects.live().order_by().values_list(
-        "pk", "name", "owner__username", "node_id", "image", "started_at", "paused_at", "swapped_at", "swapped",
-        "suspended_since", "suspended_seconds", "kill_requested_at", "finished_at", "exit_code", named=True,
+    # A row for each claim, or one without: of each column Django makes a value of its own, so there are few.
+    for pk, name, owner, node_id, image, place, out, waits_since, waited, gpu, *figures in (
+        Container.objects.live().order_by().annotate(place=place_of_state()).values_list(
+            "pk", "name", "owner__username", "node_id", "image", "place", "swapped", "suspended_since",
+            "suspended_seconds", "claims__gpu__uuid", *(f"claims__{column}" for _, _, column, _ in CLAIMS),
+        )
     ):  # fmt: skip
-        node = nodes.get(each.node_id, "")
-        own = by[each.pk] = labels(node=node, container=each.name, owner=each.owner__username)
-        states[node, state_of(each)] += 1
-        queue[node] += each.suspended_since is not None
-        waited = 0.0
-        if each.suspended_since is not None:
-            waited = max(0.0, (now - each.suspended_since).total_seconds())
-        suspended.add(own, each.suspended_seconds + waited)
-        swapped.add(own, each.swapped)
-        info.add(f"{own},{labels(id=str(each.pk), image=each.image)}")
+        own = by.get(pk)
+        if own is None:
+            node = nodes.get(node_id, "")
+            own = by[pk] = labels(node=node, container=name, owner=owner)
+            states[node, STATES[place]] += 1
+            queue[node] += waits_since is not None
+            if waits_since is not None:
+                waited += max(0.0, (now - waits_since).total_seconds())
+            suspended.add(own, waited)
+            swapped.add(own, out)
+            info.add(f"{own},{labels(id=str(pk), image=image)}")
+        if gpu is not None:
+            of_claims.append(f'{own},gpu="{gpu}"')
+            claims.append(tuple(figures))
     yield from (info, suspended, swapped)
-    yield from _claims(by)
+    yield from _claims(of_claims, claims)
     yield gauge("gpushare_queue_length", "Containers that wait for GPU memory.",
                 {labels(node=node): count for node, count in queue.items()})  # fmt: skip
     told = {labels(node=node, state=state.value): states[node, state] for node in queue for state in LIVE}
     yield gauge("gpushare_containers", "Live containers by state.", told)
 
 
-def _claims(containers: Mapping[Any, str]) -> Iterator[Family]:
-    columns = [column for _, _, column, _ in CLAIMS]
-    families = [Family(kind, f"gpushare_container_{name}", help_) for kind, name, _, help_ in CLAIMS]
-    for container, gpu, *figures in (
-        Claim.objects.filter(container__finished_at=None).order_by().values_list("container", "gpu__uuid", *columns)
-    ):
-        if container not in containers:
-            continue  # it was launched since they were read
-        own = f"{containers[container]},{labels(gpu=gpu)}"
-        for family, figure in zip(families, figures, strict=True):
-            if figure is not None:
-                family.add(own, figure)
-    yield from families
+def _claims(owns: Sequence[str], figures: Sequence[tuple[Any, ...]]) -> Iterator[Family]:
+    """`figures`: of each claim those of CLAIMS, in their order."""
+    for place, (kind, name, _, help_) in enumerate(CLAIMS):
+        family = Family(kind, f"gpushare_container_{name}", help_)
+        family.add_all(owns, [each[place] for each in figures])
+        yield family
 
 
 def _epoch(at: datetime | None) -> float | None:

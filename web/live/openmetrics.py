@@ -6,16 +6,20 @@ line: on a busy machine of two cores a scrape of a thousand containers took 0.26
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 KIND = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_needs_it = re.compile(r'[\\\n"]').search  # four times as fast as to translate what needs none of it
 
 
 def labels(**values: str) -> str:
     """As they stand within braces. Made once for all figures of the same thing."""
-    return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in values.items())
+    return ",".join([
+        f'{name}="{value.translate(_ESCAPED) if _needs_it(value) else value}"' for name, value in values.items()
+    ])  # fmt: skip
 
 
 class Family:
@@ -23,11 +27,16 @@ class Family:
 
     def __init__(self, kind: str, name: str, help_: str) -> None:
         self._name = name
-        self._suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
+        self._begins = name + {"counter": "_total", "info": "_info"}.get(kind, "") + "{"
         self.lines = [f"# TYPE {name} {kind}", f"# HELP {name} {help_.translate(_ESCAPED)}"]
 
     def add(self, own: str, value: float = 1) -> None:
-        self.lines.append(f"{self._name}{self._suffix}{{{own}}} {value}")
+        self.lines.append(f"{self._begins}{own}}} {value}")
+
+    def add_all(self, owns: Iterable[str], values: Iterable[float | None]) -> None:
+        """What is None is not known and has no series."""
+        begins = self._begins
+        self.lines += [f"{begins}{own}}} {value}" for own, value in zip(owns, values, strict=True) if value is not None]
 
     def add_histogram(self, own: str, bounds: Sequence[float], counts: Sequence[int], sum_: float) -> None:
         """`bounds`: the highest value of each bucket but the last, which has the rest."""
@@ -40,9 +49,7 @@ class Family:
 def gauge(name: str, help_: str, values: Mapping[str, float | None]) -> Family:
     """By labels; what is None is not known and has no series."""
     family = Family("gauge", name, help_)
-    for own, value in values.items():
-        if value is not None:
-            family.add(own, value)
+    family.add_all(values, values.values())
     return family
 
 
