@@ -20,7 +20,7 @@ from django.db import models
 from django.db.models import Q
 
 from web.models.hosts import Gpu, Node, ordered
-from web.models.states import State, in_state, state_of
+from web.models.states import State, in_state, state_of, waiting_since
 
 USUAL_WEIGHT = 100  # in the turns on a GPU
 COLOURS = 10  # as many as a colour-blind reader can tell apart
@@ -204,8 +204,7 @@ class Container(models.Model):
 
     @property
     def waiting_since(self) -> datetime | None:
-        """Since when a call of it waits: of all those in `waiting`, so also of one that is paused meanwhile."""
-        return self.suspended_since if self.finished_at is None else None
+        return waiting_since(self)
 
 
 class Claim(models.Model):

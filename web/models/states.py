@@ -68,6 +68,11 @@ def state_of(facts: Facts) -> State:
     return otherwise
 
 
+def waiting_since(facts: Facts) -> datetime | None:
+    """Since when a call of it waits: of all those that wait, so also of one that is paused meanwhile."""
+    return facts.suspended_since if facts.finished_at is None else None
+
+
 def in_state(state: State) -> Q:
     """The same as a condition on containers. Written out in positive facts, for which there are indexes."""
     live = state not in ENDED

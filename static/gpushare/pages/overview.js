@@ -8,7 +8,8 @@ import { live } from "../parts/live.js";
 import { pageOf, showShortQueue } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
-const share = (bytes, total) => `${total ? Math.max(0, (100 * bytes) / total) : 0}%`;
+// To a hundredth of a per cent, less than a tenth of a pixel: what nobody can see is not drawn again.
+const share = (bytes, total) => `${total ? Math.max(0, Math.round((1e4 * bytes) / total)) / 100 : 0}%`;
 const maySetCompute = "maySetCompute" in $("gpus").dataset;
 const SOMETIMES = new Set(["idle", "reserved"]); // told where there are some
 const NAMED = 16; // in a legend, the biggest by name; the table has them all
@@ -145,9 +146,10 @@ function showBar(bar, gpu, held, { unexplained, reserved }) {
     (part) => part.key,
     (part) => make("span", { class: part.kind }),
     (element, part) => {
-      element.style.width = share(part.bytes, gpu.total);
+      const width = share(part.bytes, gpu.total);
+      if (element.style.width !== width) element.style.width = width;
       if (part.container) element.dataset.mark = mark(part.container.colour);
-      element.title = part.label;
+      if (element.title !== part.label) element.title = part.label;
     },
   );
   const label = shown.map((part) => part.label).join(", ") || t("bar_free");
