@@ -40,6 +40,7 @@ def rows(request: HttpRequest) -> HttpResponse:
     return render(request, "parts/rows.html", {"page": table.page(person(request), request.GET)})
 
 
+@gzip_page
 @login_required
 @require_GET
 def last_hour(request: HttpRequest, uuid: str) -> JsonResponse:
