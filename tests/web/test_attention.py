@@ -71,6 +71,13 @@ def test_foreign_memory_is_what_no_container_accounts_for(card, ann):
     assert message_of("unexplained") == '"sly" holds 600 MiB past the shim, beyond what it was charged.'
 
 
+def test_each_process_that_holds_foreign_memory_is_named(card):
+    held = [{"pid": 100 + n, "bytes": 1 << 30, "user": "eve", "command": f"mine-{n}"} for n in range(5)]
+    Gpu.objects.update(foreign=5 << 30, strangers=held)
+    message = message_of("foreign")
+    assert [n for n in range(5) if f"process {100 + n} of eve (mine-{n}), 1 GiB" not in message] == []
+
+
 def test_a_process_that_the_shim_is_not_in(card, ann):
     made = rows.container("static", ann, card, quota=2, used=1)
     Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 0, "real": 9, "uncapped": True}])

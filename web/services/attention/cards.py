@@ -15,7 +15,6 @@ from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
 FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not worth a word
-NAMED = 3  # of the processes that hold it
 
 
 def items(now: datetime) -> Iterator[Item]:
@@ -59,9 +58,7 @@ def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
     if size < FOREIGN:
         return
     message = f"{format_size(size)} of GPU {gpu.index} are held by programs that are no container's"
-    named = [_stranger(each) for each in gpu.strangers[:NAMED]]
-    if more := len(gpu.strangers) - len(named):
-        named.append(f"{more} more")
+    named = [_stranger(each) for each in gpu.strangers]
     message += f": {'; '.join(named)}. Whoever owns them can end them." if named else ": nvidia-smi names them."
     yield _of(gpu, Kind.FOREIGN, message)
 
