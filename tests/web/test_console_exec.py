@@ -139,6 +139,22 @@ async def test_what_makes_no_sense_is_refused(plain: Container, scheduler: Sched
     assert scheduler.asked == []
 
 
+@pytest.mark.parametrize("letter", ["é", "\x01", "🜁"], ids=["beyond ASCII", "control", "two units"])
+async def test_a_command_too_long_for_the_way_to_the_scheduler_is_refused_as_that(
+    plain: Container, scheduler: Scheduler, letter: str
+) -> None:
+    """So many letters are allowed, but in JSON each of these takes six bytes, or twelve."""
+    socket = Exec(plain, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    await socket.say(json.dumps({"command": ["echo", letter * 32000]}, ensure_ascii=False))
+    said = await socket.receive()
+    assert said["status"] == 400
+    assert said["error"]["message"].startswith("This command is too long")
+    assert await socket.receive() == 4400
+    await socket.close()
+    assert scheduler.asked == []
+
+
 async def test_whoever_says_nothing_is_sent_away(
     plain: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from django.conf import settings
 
 from web import audit
 from web.budgets import Place, Places
-from web.console.frames import PAYLOAD_LIMIT, BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
+from web.console.frames import PAYLOAD_LIMIT, TOO_LONG, BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
 from web.errors import Problem, conflict, invalid, not_found
 from web.models import Container
 from web.people import visitor
@@ -173,12 +173,12 @@ class ExecConsumer(ConsoleConsumer):
 
 def _json(text: str | None) -> Any:
     """Raises Problem."""
+    if text is not None and len(text) > PAYLOAD_LIMIT:
+        raise invalid(TOO_LONG)
     try:
-        if text is not None and len(text) <= PAYLOAD_LIMIT:
-            return json.loads(text)
+        return json.loads(text or "")
     except (ValueError, RecursionError):
-        pass
-    raise invalid("The first message says in JSON what is to be started.")
+        raise invalid("The first message says in JSON what is to be started.") from None
 
 
 def admit(scope: dict[str, Any]) -> tuple[User, Container]:

@@ -26,12 +26,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from web.errors import Problem
+from web.errors import Problem, invalid
 
 PAYLOAD_LIMIT = 64 << 10  # bytes
 WINDOW = 256 << 10  # bytes
 ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
 CLOSES_WITHIN = 1.0
+TOO_LONG = (
+    f"This command is too long: in JSON, where a letter beyond ASCII takes six bytes, it is more than "
+    f"{PAYLOAD_LIMIT >> 10} KiB. Put it into a file in the container, and start that."
+)
 ENDS_WITHIN = 5.0  # more than a program has that ignores the end of its keyboard (scheduler/engines/base.py)
 _HEAD = struct.Struct("!BI")
 
@@ -114,7 +118,7 @@ class Line:
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSES_WITHIN):
-                await self._writer.wait_closed()
+                await asyncio.shield(self._writer.wait_closed())  # its end is one future: others wait for it, too
         except OSError:  # TimeoutError is one
             self._writer.transport.abort()
 
@@ -131,6 +135,11 @@ def socket_path(home: Path) -> Iterator[str]:
 
 async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = None) -> Line:
     """Asks the scheduler for a container's keyboard and screen, or a `program`'s (an ExecSpec). Raises Problem."""
+    kind, asked = FrameKind.OPEN, str(container).encode()
+    if program is not None:
+        kind, asked = FrameKind.EXEC, json.dumps({"container": str(container), **program}).encode()
+        if len(asked) > PAYLOAD_LIMIT:
+            raise invalid(TOO_LONG, "command")
     try:
         with socket_path(home) as path:
             line = Line(*await asyncio.open_unix_connection(path))
@@ -138,10 +147,7 @@ async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = 
         raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
-            if program is None:
-                await line.send(FrameKind.OPEN, str(container).encode())
-            else:
-                await line.send(FrameKind.EXEC, json.dumps({"container": str(container), **program}).encode())
+            await line.send(kind, asked)
             answer = await line.read()
         if answer is None:
             raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)

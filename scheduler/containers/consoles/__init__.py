@@ -18,6 +18,7 @@ import socket
 import time
 from collections import deque
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from django.conf import settings
 
@@ -105,7 +106,7 @@ class Consoles:
     def __init__(self, engine: Engine, broker: Broker, home: Path) -> None:
         self._engine, self._broker, self._home = engine, broker, home
         self._consoles: dict[str, Console] = {}
-        self._finding = asyncio.Lock()
+        self._finding = WeakValueDictionary[str, asyncio.Lock]()  # by container: Docker may take seconds for one
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -150,9 +151,10 @@ class Consoles:
             async with asyncio.timeout(SAYS_WITHIN):
                 frame = await line.read()
             match frame:
-                case (FrameKind.OPEN, container):
-                    async with self._finding:
-                        console = await self._find(container.decode())
+                case (FrameKind.OPEN, asked):
+                    container = asked.decode()
+                    async with self._finding.setdefault(container, asyncio.Lock()):
+                        console = await self._find(container)
                     await line.send(FrameKind.OPEN)
                     await console.look(Viewer(line))
                 case (FrameKind.EXEC, asked):

@@ -7,7 +7,7 @@ import contextlib
 import struct
 
 from scheduler.engines.base import Attached, EngineError, Output
-from web.console.frames import WINDOW, BadFrame, FrameKind, Line, refusal
+from web.console.frames import CLOSES_WITHIN, WINDOW, BadFrame, FrameKind, Line, refusal
 from web.errors import Problem
 
 TAKEN_OVER = Problem("console_taken", "Somebody opened this console elsewhere.", 409)
@@ -38,7 +38,10 @@ class Viewer:
         return True
 
     async def dismiss(self) -> None:
-        await self.line.send(FrameKind.REFUSED, refusal(TAKEN_OVER).encode())
+        """One that reads nothing any more is not told: what is being sent to it keeps the next from seeing anything."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSES_WITHIN):
+                await self.line.send(FrameKind.REFUSED, refusal(TAKEN_OVER).encode())
         await self.line.close()
 
     def leave(self) -> None:
