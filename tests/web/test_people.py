@@ -227,6 +227,25 @@ def test_a_group_that_is_deleted_while_its_allowance_is_changed_is_waited_for_by
     assert list(told) == ["allowance-changed", "group-deleted"]
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda boss, team: granting.grant(boss, team, {"containers": 2}),
+        lambda boss, team: groups.change_members(boss, team, {"add": ["boss"]}),
+        lambda boss, team: groups.delete(boss, team),
+    ],
+    ids=["its first allowance", "its members", "its end"],
+)
+def test_what_comes_to_a_group_just_after_it_was_deleted_is_refused_in_a_sentence(late):
+    boss, team = make_user("boss", Role.ADMIN), Group.objects.create(name="team")
+    groups.delete(boss, Group.objects.get(name="team"))
+    with pytest.raises(Problem, match='"team" was deleted just now') as refused:
+        late(boss, team)
+    assert refused.value.status == 404
+    assert list(AuditEntry.objects.values_list("action", flat=True)) == ["group-deleted"]
+
+
 def test_an_admin_who_is_switched_off_is_none(rest):
     make_user("deputy", Role.ADMIN, is_active=False)
     assert refused(rest.patch("/api/v1/people/boss/", {"role": "user"}))[1] == "last_admin"

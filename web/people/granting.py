@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from web import audit
-from web.errors import Problem, invalid
+from web.errors import Problem, invalid, not_found
 from web.models import Allowance, Gpu
 from web.people.allowances import Allowed
 from web.people.roles import Deed, require
@@ -37,6 +37,15 @@ def grant(actor: User, subject: User | Group, asked: Any) -> Allowance:
     spec = AllowanceSpec.parse(asked)
     if not spec:
         raise invalid(f"Nothing to change: give one or more of {', '.join(FIELDS)}.")
+    try:
+        return _grant(actor, subject, spec)
+    except IntegrityError:
+        if type(subject)._default_manager.filter(pk=subject.pk).exists():
+            raise
+        raise not_found(f'"{_name(subject)}" was deleted just now, with its allowance.') from None
+
+
+def _grant(actor: User, subject: User | Group, spec: dict[str, Any]) -> Allowance:
     with transaction.atomic():
         row, _ = Allowance.objects.select_for_update(no_key=True).get_or_create(**_whose(subject))
         before = told(row)
@@ -44,7 +53,7 @@ def grant(actor: User, subject: User | Group, asked: Any) -> Allowance:
         for name, value in spec.items():
             setattr(row, name, value)
         try:
-            row.full_clean(validate_unique=False, validate_constraints=False)
+            row.full_clean(exclude=["user", "group"], validate_unique=False, validate_constraints=False)
         except ValidationError as error:
             name, messages = next(iter(error.message_dict.items()))
             raise invalid(" ".join(messages), "" if name == "__all__" else name) from None

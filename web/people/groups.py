@@ -50,6 +50,7 @@ def delete(actor: User, group: Group) -> None:
     require(actor, Deed.MANAGE)
     _require_no_role(group)
     with administered():
+        _require_there(group)
         allowance = granting.of(group)
         lost = {"members": members_of(group), "allowance": granting.told(allowance) if allowance else None}
         # Before the log: whoever changes the allowance holds its row and asks for the audit chain, as we then do.
@@ -65,6 +66,7 @@ def change_members(actor: User, group: Group, asked: Any) -> Group:
         raise invalid("Nothing to change: give add, remove or both.")
     _require_no_role(group)
     with administered():
+        _require_there(group)
         before = set(members_of(group))
         group.user_set.add(*_people(spec.get("add", []), "add"))
         group.user_set.remove(*_people(spec.get("remove", []), "remove"))
@@ -89,6 +91,12 @@ def _people(names: list[str], field: str) -> list[User]:
 def _require_no_role(group: Group) -> None:
     if is_role(group):
         raise conflict(f'"{group.name}" is a role: it stays, and is given to each person as their role.', code="role")
+
+
+def _require_there(group: Group) -> None:
+    """Inside `administered`, where nobody else deletes one."""
+    if not Group.objects.filter(pk=group.pk).exists():
+        raise not_found(f'The group "{group.name}" was deleted just now.', "name")
 
 
 def _taken(name: str) -> Problem:

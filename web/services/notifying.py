@@ -35,8 +35,12 @@ def find(user: User, model: type[M], pk: int) -> M:
     require(user, Deed.NOTIFY)
     found = model._default_manager.filter(pk=pk).first()
     if found is None:
-        raise not_found(f"There is no such {KINDS[model]}; it may have been removed.")
+        raise _gone(model)
     return found
+
+
+def _gone(model: type[models.Model]) -> Problem:
+    return not_found(f"There is no such {KINDS[model]}; it may have been removed.")
 
 
 def add_receiver(user: User, data: Any) -> Receiver:
@@ -53,10 +57,9 @@ def change_receiver(user: User, pk: int, data: Any) -> Receiver:
     asked = ReceiverSpec.parse_change(data)
     now = {name: asked.get(name, getattr(receiver, name)) for name in RECEIVER_FIELDS}
     _check(now)
-    changed = _saved(user, _with(receiver, asked), asked)
+    _saved(user, _with(receiver, asked), asked)
     Receiver.objects.filter(pk=pk).update(failures=0, retry_at=None)
-    changed.refresh_from_db()
-    return changed
+    return find(user, Receiver, pk)
 
 
 def _check(fields: dict[str, Any]) -> None:
@@ -72,7 +75,8 @@ def test_receiver(user: User, pk: int) -> Delivery:
         raise conflict(f'"{receiver.name}" is switched off: nothing is sent to it.')
     now = timezone.now()
     with transaction.atomic():
-        Receiver.objects.filter(pk=pk).update(retry_at=None)
+        if not Receiver.objects.filter(pk=pk).update(retry_at=None):
+            raise _gone(Receiver)
         made = Delivery.objects.create(receiver=receiver, phase=Delivery.Phase.TEST, made_at=now, due_at=now)
         audit.record(user.get_username(), "notify-test", receiver.name)
         # Counted last: who makes an entry of the audit log waits for others who do, and sees what they have made.
@@ -119,7 +123,8 @@ def remove(user: User, model: type[M], pk: int) -> None:
     """With what hangs on it: a receiver's rules, and its messages, sent or not."""
     found = find(user, model, pk)
     with transaction.atomic():
-        found.delete()
+        if not found.delete()[0]:
+            raise _gone(model)
         audit.record(user.get_username(), f"{KINDS[model]}-removed", found if model is Receiver else pk)
 
 
@@ -142,14 +147,26 @@ def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
     changed = {"secret": "changed"} if asked.get("secret") else {}
     try:
         with transaction.atomic():
-            row.save(update_fields=None if new else list(asked))
+            if new:
+                row.save()
+            elif asked and not model._default_manager.filter(pk=row.pk).update(
+                **{name: getattr(row, name) for name in asked}
+            ):
+                raise _gone(model)
             done = f"{KINDS[model]}-{'added' if new else 'changed'}"
             audit.record(user.get_username(), done, row.pk, **told, **changed)
             if new and model._default_manager.count() > MOST:  # counted last, as in `test_receiver`
                 raise conflict(f"There are {MOST} already, which is the most: remove one first.")
     except IntegrityError:
-        raise Problem("name_taken", f'A receiver named "{asked.get("name")}" is there already.', 409, "name") from None
+        raise _clash(model, asked) from None
     return row
+
+
+def _clash(model: type[models.Model], asked: dict[str, Any]) -> Problem:
+    """Why the database has not taken it."""
+    if model is Rule:  # its receiver was removed meanwhile
+        return invalid(f'There is no receiver "{asked["receiver"]}".', "receiver")
+    return Problem("name_taken", f'A receiver named "{asked.get("name")}" is there already.', 409, "name")
 
 
 def deliveries(receiver: str | None = None, open_: bool | None = None) -> QuerySet[Delivery]:
