@@ -22,6 +22,11 @@ BEAT = 0.02  # seconds
 LATE = 0.1  # seconds; from here on it is told of
 ROOT = Path(__file__).resolve().parent.parent
 TOLD = 4  # lines of ours, the innermost
+AT_WORK = "decisions came %.2f s late (time %d): the scheduler was busy with %s"
+STOOD = (
+    "decisions came %.2f s late (time %d), as this machine had no processor or disk free for the scheduler, in %s. Who "
+    "asked for memory meanwhile waited so much longer; nothing is lost"
+)
 
 
 class Watchdog:
@@ -64,10 +69,8 @@ class Watchdog:
         if late >= LATE:
             self.times_late += 1
             if self.times_late & (self.times_late - 1) == 0:  # more and more rarely
-                log.warning(
-                    "the scheduler's loop was held up for %.2f s (%.2f s of it at work) by %s (%d times)",
-                    late, worked, self._seen or "what was over by then", self.times_late,
-                )  # fmt: skip
+                told = AT_WORK if worked >= late / 2 else STOOD
+                log.warning(told, late, self.times_late, self._seen or "what was over by then")
         self._note()
 
     def _watch(self, thread: int, stop: threading.Event) -> None:
@@ -84,4 +87,4 @@ def _doing(frame: FrameType | None) -> str:
         if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
             ours.append(f"{frame.f_code.co_name} ({path.name}:{frame.f_lineno})")
         frame = frame.f_back
-    return " in ".join(ours) or "nothing of ours"
+    return " in ".join(ours) or "Python itself"

@@ -137,7 +137,9 @@ class Scheduler:
                 await asyncio.wait([starting])
                 return
             await starting
-            log.info("the scheduler has started with %s containers and %d GPUs", self.engine.name, len(self.gpus.cards))
+            cards = len(self.gpus.cards)
+            gpus = f"{cards} GPU{'s' * (cards != 1)}"
+            log.info("the scheduler has started with %s containers and %s", self.engine.name, gpus)
             self.started.set()
             await stopping
 

@@ -6,6 +6,7 @@ import threading
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db.models import F
 from playwright.sync_api import expect
 
@@ -161,3 +162,29 @@ def test_a_long_reason_to_wait_leaves_the_buttons_of_a_containers_page_on_one_li
         assert len(tops) > 2
         assert len(set(tops)) == 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_what_is_paused_is_not_offered_to_be_paused(site, open_as):
+    """Its memory can still be freed: the button says that alone, and so does the question."""
+    made = rows.container("train", person("ann"), rows.gpu(), used=2.0)
+    page = open_as("ann", f"/containers/{made.pk}/")
+    expect(page.get_by_role("button", name="Pause and free memory")).to_be_visible()
+    expect(page.get_by_role("button", name="Free its memory")).to_be_hidden()
+    Container.objects.filter(pk=made.pk).update(paused_at=rows.ago(1))
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    page.get_by_role("button", name="Free its memory").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Free the memory of train, which is paused?")
+    expect(dialog.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", ["/people/ann/", "/groups/vision/", "/audit/"])
+def test_pages_about_people_are_marked_as_theirs_in_the_bar(site, open_as, path):
+    person("ann")
+    Group.objects.create(name="vision")
+    page = open_as("boss", path, role="admin")
+    marked = page.get_by_role("navigation", name="Pages").locator("[aria-current]")
+    expect(marked).to_have_text(["People"])
+    expect(marked).to_have_attribute("aria-current", "true")
+    marked.click()
+    expect(marked).to_have_attribute("aria-current", "page")

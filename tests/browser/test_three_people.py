@@ -169,7 +169,7 @@ def test_an_admin_frees_what_blocks_others_changes_an_allowance_and_takes_a_repo
         expect(item).to_contain_text('for which "waiter" waits', timeout=SOON)
     with task("admin", "frees the memory, and nobody ends"):
         item.get_by_role("button", name="Free its memory").click()
-        page.get_by_role("dialog").get_by_role("button", name="Pause and free").click()
+        page.get_by_role("dialog").get_by_role("button", name="Free its memory").click()
         row = page.locator("tr[data-id]", has=page.get_by_role("link", name="waiter", exact=True))
         expect(row).to_have_attribute("data-state", "running", timeout=60_000)
         expect(page.locator("tr[data-id]", has=page.get_by_role("link", name="blocker", exact=True))).to_have_attribute(
@@ -177,12 +177,12 @@ def test_an_admin_frees_what_blocks_others_changes_an_allowance_and_takes_a_repo
         )
         expect(item).to_have_count(0, timeout=SOON)
     with task("admin", "changes an allowance"):
-        page.goto("/admin/web/allowance/add/")
-        page.get_by_label("User:").select_option("newcomer")
-        page.get_by_label("Containers:").fill("2")
-        page.get_by_role("button", name="Save", exact=True).click()
-        expect(page.get_by_text("was added successfully")).to_be_visible()
-        page.goto("/")
+        page.get_by_role("navigation", name="Pages").get_by_role("link", name="People").click()
+        page.get_by_role("link", name="newcomer").first.click()
+        page.get_by_role("textbox", name="Containers").fill("2")
+        page.get_by_role("button", name="Save the allowance").click()
+        expect(page.locator(".banner.good")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("Set for this person.").first).to_be_visible()
     with task("admin", "reads a report and takes it home as CSV"):
         page.get_by_role("navigation", name="Pages").get_by_role("link", name="Reports").click()
         expect(page.locator("table.report tbody tr", has_text="student@example.org")).to_be_visible()

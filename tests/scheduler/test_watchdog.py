@@ -42,6 +42,25 @@ async def test_what_held_up_the_loop_is_told_with_how_long_it_was(
     assert watchdog.worst < 4 * LATE, "it is counted anew"
 
 
+def test_it_is_told_whether_the_scheduler_worked_or_stood(caplog: pytest.LogCaptureFixture) -> None:
+    """The one is a fault of ours; the other a busy machine, and who tries the demo there is to know that."""
+    now = [0.0]
+    watchdog = Watchdog(lambda: now[0])
+    with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
+        watchdog._note()
+        end = time.thread_time() + 2 * LATE
+        while time.thread_time() < end:
+            pass
+        now[0] += 2 * LATE
+        watchdog._come_back()
+        now[0] += 5 * LATE
+        watchdog._come_back()
+    worked, stood = caplog.messages
+    assert "the scheduler was busy with" in worked
+    assert "this machine had no processor or disk free for the scheduler" in stood
+    assert "nothing is lost" in stood
+
+
 async def test_a_loop_that_is_held_up_all_the_time_does_not_fill_the_log(
     watchdog: Watchdog, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,7 @@ PAGES: tuple[tuple[str, str], ...] = (
 
 LAUNCH = ("launch", "Launch")
 FOR_ADMINS = (("people", "People"), ("notifications_page", "Notifications"))
+UNDER = {"person": "people", "group": "people", "audit": "people"}  # pages that are reached from one in the bar
 
 
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
@@ -34,11 +35,13 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
     may_launch = rights.may(Deed.LAUNCH)
     manages = rights.may(Deed.MANAGE)
     pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:], *(FOR_ADMINS if manages else ()))
+    here = (request.resolver_match.url_name if request.resolver_match else None) or ""
     frame = {
         "me": {"name": user.get_username(), "role": rights.role.group},
         "may_launch": may_launch,
         "navigation": [
-            {"label": label, "url": reverse(name), "current": request.path == reverse(name)} for name, label in pages
+            {"label": label, "url": reverse(name), "current": name == here, "above": name == UNDER.get(here)}
+            for name, label in pages
         ],
         "text": catalogue(),
         "warnings": warning.warned(user),

@@ -72,6 +72,7 @@ _CATALOGUE: dict[str, str] = {
     "remove_text": "The engine deletes it and its output. Its history stays in the reports.",
     "remove_yes": "Remove",
     "free_title": "Pause {name} and free its memory?",
+    "free_paused_title": "Free the memory of {name}, which is paused?",
     "free_text": "{size} of GPU memory go to host memory in about {out}, and are free for others. Its programs stand "
     "still; continuing takes about {back} once there is room, and they go on where they were.",
     "free_yes": "Pause and free",

@@ -54,13 +54,14 @@ export async function act(action, id, values = {}) {
 /** What is asked before an action, by its name; nothing for one that is done at once. */
 function question(action, id, name, rates, values) {
   if (action === "free") {
-    const used = Object.values(live.state.containers[id]?.gpus ?? {}).reduce((sum, claim) => sum + claim.used, 0);
+    const container = live.state.containers[id];
+    const used = Object.values(container?.gpus ?? {}).reduce((sum, claim) => sum + claim.used, 0);
     if (used === 0) return null; // there is nothing to free
     const [out, back] = [used / rates.out, used / rates.back].map((seconds) => duration(Math.max(1, seconds)));
     return {
-      title: t("free_title", { name }),
+      title: t(container.state === "paused" ? "free_paused_title" : "free_title", { name }),
       text: t("free_text", { size: size(used), out, back }),
-      yes: t("free_yes"),
+      yes: t(container.state === "paused" ? "do_free" : "free_yes"),
     };
   }
   if (action === "compute" && values.index) {
