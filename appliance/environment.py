@@ -62,6 +62,14 @@ def whole(name: str, default: int, most: int | None = None) -> int:
     return int(given)
 
 
+def hexadecimal(name: str, digits: int) -> str:
+    """So many hexadecimal digits; empty where there are none."""
+    given = text(name).lower()
+    if given and (len(given) != digits or not set(given) <= set("0123456789abcdef")):
+        raise ImproperlyConfigured(f"{name} is not {digits} hexadecimal digits: `gpushare-node join` has written it.")
+    return given
+
+
 def size(name: str, default: str) -> int:
     """Bytes."""
     try:

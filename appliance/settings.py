@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import dj_database_url
 
-from appliance import budgets, database, directory, environment, flags
+from appliance import VERSION, budgets, database, directory, environment, flags
 from appliance.running import web_user
 from scheduler.core.policies import POLICIES
 from web.logs import choose as logs
@@ -128,6 +128,13 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
 
+if DATABASES["default"]["ENGINE"].endswith("postgresql"):
+    # A host that is cut off from the server has to notice: TCP alone would wait for a quarter of an hour. Seconds; the
+    # last, milliseconds.
+    _CUT_OFF = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+                "tcp_user_timeout": 10_000}  # fmt: skip
+    DATABASES["default"]["OPTIONS"] = {**_CUT_OFF, **DATABASES["default"].get("OPTIONS", {})}
+
 REDIS_URL = environment.text("REDIS_URL")
 # Whoever listens asks Redis to answer within 5 s, message or not; Redis' client would give up at that very moment.
 _REDIS = {"address": REDIS_URL, "socket_timeout": 15}
@@ -179,6 +186,14 @@ USE_TZ = True
 STATICFILES_DIRS = [BASE_DIR / "static", *([vendor] if (vendor := BASE_DIR / ".build" / "vendor").is_dir() else [])]
 STATIC_URL = f"static/{_digest(BASE_DIR / 'requirements' / 'run.txt', *STATICFILES_DIRS)}/"  # see appliance/static.py
 
+GPUSHARE_VERSION = VERSION
+# Of a node that has joined: its own, with which it seals what happens on it. Empty: the appliance's.
+GPUSHARE_AUDIT_KEY = environment.hexadecimal("GPUSHARE_AUDIT_KEY", 64)
+# Where nodes that join find the database (host:port) and Redis (a URL), if that is not where it is found here.
+GPUSHARE_NODES_DATABASE = environment.text("GPUSHARE_NODES_DATABASE")
+GPUSHARE_NODES_REDIS = environment.text("GPUSHARE_NODES_REDIS")
+GPUSHARE_OUTBOX = environment.size("GPUSHARE_OUTBOX", "256MiB")  # of what happens while PostgreSQL is away
+
 GPUSHARE_BUDGETS = budgets.read(os.environ)
 DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = GPUSHARE_BUDGETS.body_bytes  # nothing goes to disk
 
@@ -227,7 +242,8 @@ SPECTACULAR_SETTINGS = {
 }
 
 GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
-_SECRETS = (SECRET_KEY, *SECRET_KEY_FALLBACKS, DATABASES["default"].get("PASSWORD"), urlsplit(REDIS_URL).password,
+_SECRETS = (SECRET_KEY, GPUSHARE_AUDIT_KEY, *SECRET_KEY_FALLBACKS,
+            DATABASES["default"].get("PASSWORD"), urlsplit(REDIS_URL).password,
             LDAP.get("AUTH_LDAP_BIND_PASSWORD"), OIDC.get("OIDC_RP_CLIENT_SECRET"))  # fmt: skip
 GPUSHARE_LOG_FORMAT = environment.one_of("GPUSHARE_LOG_FORMAT", *logs.FORMS)
 LOGGING = logs.configured(

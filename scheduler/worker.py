@@ -82,7 +82,7 @@ from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
 from scheduler.store import Store
 from scheduler.watchdog import Watchdog
-from web.schema import NewerDatabase
+from web.schema import NewerDatabase, OlderDatabase
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,7 @@ CANNOT_START = (
     DatabaseAway,
     HomeFull,
     NewerDatabase,
+    OlderDatabase,
 )  # each with a sentence for whoever started it
 
 
@@ -176,8 +177,8 @@ class Scheduler:
         await self.measure.once()  # foreign memory is to be known before the first decision
         self.report.publish()
         self.store.node(seen_at=timezone.now())
-        await self.store.flush()
-        await self.store.promises.nothing_held(except_by=list(self.broker.tenants))
+        await self.store.durable()
+        await self.store.settle(lambda: list(self.broker.tenants))
         await self.ender.resume(self.containers.all())
         self.swapping.speeds = Speeds(await self.store.records.moved())
         await self.swapping.start()
@@ -206,7 +207,7 @@ class Scheduler:
             except EngineAway as error:
                 log.warning("%s", error)
                 self.store.node(seen_at=timezone.now(), engine_error=str(error)[:500])
-                await self.store.flush()
+                await self.store.durable()
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
                 self.store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))

@@ -80,6 +80,7 @@ ELSEWHERE = {
     "GPUSHARE_MAIL_USER": "EMAIL_HOST_USER",
     "GPUSHARE_MAIL_PASSWORD": "EMAIL_HOST_PASSWORD",
     "GPUSHARE_MAIL_TLS": "'starttls' if settings.EMAIL_USE_TLS else 'tls' if settings.EMAIL_USE_SSL else 'none'",
+    "GPUSHARE_OUTBOX": "format_size(settings.GPUSHARE_OUTBOX).replace(' ', '')",
     "GPUSHARE_LOG_BYTES": "format_size(settings.GPUSHARE_LOG_BYTES).replace(' ', '')",
     "GPUSHARE_DISK_FREE": "format_size(settings.GPUSHARE_DISK_FREE).replace(' ', '')",
     "GPUSHARE_MEMORY_FREE": "format_size(settings.GPUSHARE_MEMORY_FREE).replace(' ', '')",

@@ -12,6 +12,16 @@ class NewerDatabase(Exception):
     """The database is of a newer release; the message says what to do."""
 
 
+class OlderDatabase(Exception):
+    """The database has not been brought up to this release; the message says what to do."""
+
+
+def missing() -> list[str]:
+    """The names of the changes that this release knows and the database does not have. Raises DatabaseError."""
+    loader = MigrationLoader(connection)
+    return sorted(name for app, name in {*loader.disk_migrations} - {*loader.applied_migrations} if app == APP)
+
+
 def newer_than_we() -> list[str]:
     """The names of the changes that the database has and this release does not know. Raises DatabaseError."""
     loader = MigrationLoader(connection)
@@ -26,3 +36,17 @@ def refuse_newer() -> None:
             "Nothing was changed. Install that release again, or a newer one; to go back, restore a backup made before "
             "the upgrade."
         )
+
+
+def refuse_older() -> None:
+    """Raises OlderDatabase or DatabaseError."""
+    if changes := missing():
+        raise OlderDatabase(
+            f"The database is of an older release (it lacks {', '.join(changes)}). Run `manage.py migrate` on the host "
+            "of the web side, with this release, and start again."
+        )
+
+
+def last_change() -> str:
+    """The name of the last change of the database that this program knows."""
+    return max(name for app, name in MigrationLoader(None).disk_migrations if app == APP)

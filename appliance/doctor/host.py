@@ -20,6 +20,7 @@ from django.utils import timezone
 from appliance import VERSION
 from appliance.doctor.finding import Finding, fine, note, wrong
 from web.models import Node
+from web.models.hosts import SKEW
 from web.sizes import format_size
 
 LITTLE, TOO_LITTLE = 5 << 30, 512 << 20  # of disk
@@ -115,8 +116,9 @@ def disk() -> Iterator[Finding]:
 
 
 def clock() -> Iterator[Finding]:
-    seen = None
+    seen, skew = None, 0.0
     with suppress(DatabaseError):  # told by its own check
+        skew = Node.objects.filter(name=settings.GPUSHARE_NODE).values_list("skew", flat=True).first() or 0.0
         seen = max((at for at in Node.objects.values_list("seen_at", flat=True) if at), default=None)
     if seen and (ahead := (seen - timezone.now()).total_seconds()) > 5:
         yield wrong(
@@ -124,6 +126,13 @@ def clock() -> Iterator[Finding]:
             f"The scheduler's last sign of life is {ahead:.0f} s in the future.",
             "The clock was set back: what happened until then has wrong times in the reports.",
             "Set the clock right and let it be kept: `timedatectl set-ntp true`.",
+        )
+    elif abs(skew) >= SKEW:
+        yield wrong(
+            "clock",
+            f"This host's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the database's.",
+            "What happens on this node is told with wrong times; its order is right.",
+            "Set both right and let them be kept: `timedatectl set-ntp true`.",
         )
     elif ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) == TIME_ERROR:
         yield note(

@@ -9,6 +9,7 @@ told once and could not be taken in then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from django.db import DatabaseError
@@ -38,6 +39,8 @@ class Leftovers:
                 await self._clear()
             except DatabaseError as error:
                 log.warning("nothing is cleared away for now: %s", error)
+                with contextlib.suppress(EngineError):  # who has ended is seen all the same
+                    await self._containers.reconcile()
             await asyncio.sleep(LOOK_EVERY)
 
     async def _clear(self) -> None:

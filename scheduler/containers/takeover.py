@@ -55,7 +55,9 @@ class TakeOver:
         told = await self._store.records.told()
         present = {sighting.id: sighting.engine_id for sighting in await self._engine.sightings()}
         launching = set()  # to come still, or under way: its program may look for the socket already
-        for row in await self._store.records.living():
+        rows = await self._store.records.living()
+        self._store.learn(rows, told)
+        for row in rows:
             if engine_id := row.engine_id or present.get(str(row.pk), ""):
                 self._container(row, engine_id, told.get(str(row.pk), {}))
             else:

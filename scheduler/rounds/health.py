@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from scheduler.gpus import Card, Reading
 from scheduler.store import Store, database
 
 EVERY = 5.0  # seconds
+TIMED_EVERY = 60.0  # seconds between two looks at the database's clock
 COOLER = 5  # degrees below its limit a hot card has to be before it counts as cool: it would come and go
 FEW_FILES = 1000  # that can still be made on a disk, whatever is free of it
 SHARE = 10  # of what is smaller than ten times the threshold, a tenth counts
@@ -48,6 +50,7 @@ class Health:
         self._engine = engine
         self._hot: set[str] = set()
         self._since: dict[str, float] = {}
+        self._timed = -TIMED_EVERY
 
     def see(self, cards: Mapping[str, Card], readings: Mapping[str, Reading]) -> None:
         """To be called with each reading of the cards."""
@@ -69,6 +72,9 @@ class Health:
 
     async def run(self) -> None:
         while True:
+            if time.monotonic() - self._timed > TIMED_EVERY:
+                self._timed = time.monotonic()
+                await self._store.compare_clocks()
             folders = await self._folders()
             self._tell(await asyncio.to_thread(_short, folders))
             await asyncio.sleep(EVERY)

@@ -7,24 +7,34 @@ await store.promises.make(row, quota)    what must be there before anything foll
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from django.db import transaction
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from scheduler.figures import Figures
 from scheduler.gpus import Card
+from scheduler.store import outbox
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Database, Here
+from scheduler.store.keeping import Keeping
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
+from web.schema import NewerDatabase, refuse_newer
 
 __all__ = ["Store"]
 
+log = logging.getLogger(__name__)
+
+PROMPT = 1.0  # seconds: what took longer says nothing about a clock
+AWAY = (OperationalError, InterfaceError)
 BIGGEST = 2**63 - 1
 
 
@@ -32,10 +42,12 @@ class Store(WriteBehind):
     """`node` is the name of this host. What happens is stamped when it is told, not when it is written."""
 
     def __init__(self, node: str, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(Database())
+        super().__init__(Database(), _keeping())
         self._name = node
         self._clock = clock
         self._here = Here()
+        self._contexts: dict[str, int] = {}
+        self._living: Callable[[], Sequence[str]] = list
         self.figures = Figures()
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
@@ -43,11 +55,90 @@ class Store(WriteBehind):
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
 
-        Returns the same of all that was ever measured.
+        Returns the same of all that was ever measured. Raises DatabaseError; not if the database is away and this host
+        knows enough by itself.
         """
-        self._here.node, gpus = await self.ask(_open, self._name, list(cards.values()), contexts, node)
+        enter = partial(self._enter, cards, contexts, node)
+        left = await self.keeping.recall() if self.keeping else {}
+        try:
+            await enter()
+        except AWAY as error:
+            if self.keeping is None or not self._recall(self.keeping, cards):
+                raise
+            log.error("the database is away, and the scheduler starts without it: %s", error)
+            self._number = await self.keeping.next_run()
+            self.away, self.records.recalled, self.on_return = True, self.keeping.known, partial(self._return, enter)
+        for row, fields in left.items():
+            self.put(*row, fields)
+        if self.keeping:
+            await self.durable()  # what was kept comes before anything is read
+        return self._contexts
+
+    @staticmethod
+    def may_start_alone() -> bool:
+        """Whether an earlier scheduler may have left here what `open` needs while the database is away."""
+        return connection.vendor != "sqlite" and (settings.GPUSHARE_HOME / outbox.NAME).exists()
+
+    async def settle(self, living: Callable[[], Sequence[str]]) -> None:
+        """Nobody but those who live holds anything. Raises DatabaseError; not if that is away: then when it is back."""
+        self._living = living
+        if self.on_return is None:
+            await self.promises.nothing_held(except_by=living())
+
+    async def compare_clocks(self) -> None:
+        """Tells by how much this host's clock is ahead of the database's. Raises DatabaseError."""
+        if self.keeping:
+            begun = time.time()
+            theirs = await self.ask(_clock)
+            now = time.time()
+            if now - begun < PROMPT:
+                self.node(skew=round((begun + now) / 2 - theirs, 1))
+
+    def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
+        """What the database has of the living, for a start without it."""
+        if self.keeping and self.records.recalled is None:
+            self.keeping.known.living(rows, told)
+
+    async def _enter(self, cards: Mapping[str, Card], contexts: Mapping[str, int], fields: Mapping[str, Any]) -> None:
+        node, gpus = await self.ask(_open, self._name, list(cards.values()), contexts, fields)
+        if self.keeping:
+            await self._meet(node, self.keeping)
+            self.keeping.known.here(node, gpus)
+        self._here.node = node.pk
         self._here.gpus.update({gpu.uuid: gpu.pk for gpu in gpus})
-        return {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
+        self._contexts = {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
+
+    async def _meet(self, node: Node, keeping: Keeping) -> None:
+        """What is kept here is of this database, or is set aside; this run's numbers follow those that it has."""
+        if node.outbox != keeping.id:
+            if await keeping.holds_anything():
+                if self.on_return is not None:
+                    raise OperationalError("it is another database than the one that this host had. Start again.")
+                log.error("what this host has kept is of another database: it is in %s", await keeping.set_aside())
+            await self.ask(_note_outbox, node.pk, keeping.id)
+        if not self._number:
+            self._number = await keeping.next_run(node.told)
+        self._numbering = node.pk
+
+    def _recall(self, keeping: Keeping, cards: Mapping[str, Card]) -> bool:
+        """Whether this host knows itself and all its cards."""
+        known = keeping.known
+        if known.name() != self._name or not cards.keys() <= known.gpus().keys():
+            return False
+        self._here.node, self._contexts = known.node(), known.contexts()
+        self._here.gpus.update(known.gpus())
+        return True
+
+    async def _return(self, enter: Callable[[], Awaitable[None]]) -> None:
+        """The database answers again, for the first time since a start without it."""
+        try:
+            await self.ask(refuse_newer)
+        except NewerDatabase as error:
+            raise OperationalError(str(error)) from None
+        await enter()
+        self.records.recalled = None
+        await self.promises.nothing_held(except_by=self._living())
+        log.warning("the database is back; what happened meanwhile is sent")
 
     # ---- what is so now ----
 
@@ -87,6 +178,8 @@ class Store(WriteBehind):
     ) -> None:  # fmt: skip
         """`at`: when it happened, if that is not now."""
         self.figures.event(kind, waited)
+        if self.keeping and used_after is not None:
+            self.keeping.known.told(container, gpu, used_after)
         self.happened(
             AllocationEvent(
                 at=at or timezone.now(),
@@ -116,9 +209,27 @@ class Store(WriteBehind):
         return self._clock() - (timezone.now() - at).total_seconds()
 
 
+def _keeping() -> Keeping | None:
+    """Where the database is a server: one that is a file here is away only when this host is in trouble itself."""
+    if connection.vendor == "sqlite":
+        return None
+    return Keeping(settings.GPUSHARE_HOME / outbox.NAME, settings.GPUSHARE_OUTBOX)
+
+
+def _clock() -> float:
+    """The database's, in seconds since 1970."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
+        return float(cursor.fetchone()[0])
+
+
+def _note_outbox(node: int, id_: str) -> None:
+    Node.objects.filter(pk=node).update(outbox=id_)
+
+
 def _open(
     name: str, cards: list[Card], contexts: Mapping[str, int], fields: Mapping[str, Any]
-) -> tuple[int, list[Gpu]]:
+) -> tuple[Node, list[Gpu]]:
     with transaction.atomic():
         node, _ = Node.objects.update_or_create(name=name, defaults=fields)
         Gpu.objects.filter(node=node).update(present=False)
@@ -139,4 +250,4 @@ def _open(
                 },
             )
             known.append(gpu)
-        return node.pk, known
+        return node, known

@@ -1,9 +1,10 @@
 """What is told is remembered first and written later, in batches: what a row is now (only the last value counts), what
 happened (append-only, through the audit's hash chain), and samples.
 
-A decision never waits for the database, and a database that is away for a while loses nothing but samples. After each
-write the group "live" is told to look again, and so is whoever waits for a command that is done; these messages are
-hints, and losing one costs nothing but time.
+A decision never waits for the database, and a database that is away for a while loses nothing but samples. Where it is
+a server that may be away for hours, what is told meanwhile is kept here and comes later (keeping.py, outbox.py).
+After each write the group "live" is told to look again, and so is whoever waits for a command that is done; these
+messages are hints, and losing one costs nothing but time.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import DataError, Error, IntegrityError, models, transaction
+from django.db import DataError, Error, IntegrityError, OperationalError, models, transaction
 
 from scheduler.store import telling
 from scheduler.store.database import Database
+from scheduler.store.keeping import Keeping, Numbered, Row, Rows
 from web import audit
-from web.models import AllocationEvent, Claim, Command, UsageSample
+from web.models import AllocationEvent, Claim, Command, Node, UsageSample
 from web.services.issuing import outcome_channel
 
 log = logging.getLogger(__name__)
@@ -28,28 +30,37 @@ T = TypeVar("T")
 
 PAUSE = 0.05  # seconds between two flushes, unless somebody waits for an answer
 RETRY = 1.0
+SLOW = 1.0  # seconds after which what has to be durable is kept here, whatever the database may still answer
 BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
 # However often it is tried. Text that cannot be encoded, or a number that is too large, Python refuses by itself.
 NEVER_TAKEN = (IntegrityError, DataError, ValueError, OverflowError)
-Row = tuple[type[models.Model], Any]  # and its key: a claim's are those of its container and its GPU
-_Rows = dict[Row, dict[str, Any]]
-Batch = tuple[_Rows, list[AllocationEvent], list[UsageSample]]
+Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
 
 class WriteBehind:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keeping: Keeping | None = None) -> None:
+        """`keeping`: what is told while the database is away; None where that is a file of this host itself."""
         self.database = database
+        self.keeping = keeping
+        self.away = False  # as far as the last write tells
+        # What has to be done before anything is sent, after a start without the database. Raises DatabaseError.
+        self.on_return: Callable[[], Awaitable[None]] | None = None
         self._layer = get_channel_layer()
-        self._rows: _Rows = {}
-        self._writing: _Rows = {}  # by the flush that is under way
-        self._written: _Rows = {}
-        self._events: list[AllocationEvent] = []
+        self._rows: Rows = {}
+        self._writing: Rows = {}  # by the flush that is under way
+        self._written: Rows = {}
+        self._unkept: set[Row] = set()  # what is told of them is neither in the database nor kept
+        self._number = 0
+        self._numbering = 0  # the key of the node whose events are numbered; 0 where they need no number
+        self._events: list[Numbered] = []
+        self._sending: list[Numbered] = []
         self._samples: list[UsageSample] = []
         self._events_written = 0
         self._dirty = asyncio.Event()
         self._awaited = asyncio.Event()
         self._flushing = asyncio.Lock()
+        self._moving = asyncio.Lock()  # while events go from here to the outbox: none may overtake them
 
     async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
         """Runs a query in the database's thread."""
@@ -68,15 +79,23 @@ class WriteBehind:
 
         new = {name: value for name, value in fields.items() if last(name) != value}
         if new:
-            self._rows.setdefault(row, {}).update(new)
+            self._remember(row, new)
+            if self.keeping:
+                self.keeping.known.put(model, pk, new)
             self._dirty.set()
 
     def with_the_next(self, row: Row, **fields: Any) -> None:
         """Is written with whatever is written next: nothing is to wait for it, and it makes nothing be written."""
+        self._remember(row, fields)
+
+    def _remember(self, row: Row, fields: Mapping[str, Any]) -> None:
         self._rows.setdefault(row, {}).update(fields)
+        if self.keeping:
+            self._unkept.add(row)
 
     def happened(self, event: AllocationEvent) -> None:
-        self._events.append(event)
+        self._number += 1
+        self._events.append(Numbered(self._number, event))
         self._dirty.set()
 
     def sampled(self, sample: UsageSample) -> None:
@@ -110,7 +129,7 @@ class WriteBehind:
         while True:
             await self._dirty.wait()
             try:
-                await self.flush()
+                await self._flush_and_keep()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE):
                         await self._awaited.wait()
@@ -118,18 +137,55 @@ class WriteBehind:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
 
+    async def _flush_and_keep(self) -> None:
+        """Writes everything, and while the database does not answer keeps what is told meanwhile."""
+        flush = asyncio.create_task(self._flush())  # what it has taken out goes down with no one
+        while not (await asyncio.wait([flush], timeout=SLOW))[0]:
+            if self.keeping:
+                self.away = True
+                await self._keep()
+        flush.result()
+
     async def flush(self) -> None:
         """Writes everything remembered so far. Raises DatabaseError and the like, keeping what was not written."""
         await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
     async def durable(self) -> None:
-        """Returns once everything told so far is in the database. Raises DatabaseError, and goes on trying."""
-        await self.flush()
+        """Returns once everything told so far is in the database, or, where that is away, kept on this host.
+
+        Raises DatabaseError, and goes on trying.
+        """
+        if self.keeping is None:
+            await self.flush()
+            return
+        try:
+            if self.away:
+                raise OperationalError("the database is away")
+            async with asyncio.timeout(SLOW):
+                await self.flush()
+        except (Error, TimeoutError):
+            await self._keep()
+        await self.keeping.save_known()
+
+    async def _keep(self) -> None:
+        """Everything told so far that the database may not have. Raises OperationalError."""
+        assert self.keeping is not None
+        async with self._moving:
+            events, unkept = self._events, self._unkept
+            rows = {row: {**self._writing.get(row, {}), **self._rows.get(row, {})} for row in unkept}
+            self._events, self._unkept = [], set()
+            try:
+                await self.keeping.keep([*self._sending, *events], rows)
+            except BaseException:
+                self._events[:0] = events
+                self._unkept |= unkept
+                raise
 
     @property
     def waiting(self) -> bool:
         """Whether anything told has not been written yet."""
-        return self._flushing.locked() or bool(self._rows or self._events or self._samples)
+        kept = self.keeping is not None and self.keeping.holds_events
+        return self._flushing.locked() or kept or bool(self._rows or self._events or self._samples)
 
     def progress(self) -> dict[str, int]:
         """Events that were written so far, and what is told and not written yet."""
@@ -140,19 +196,53 @@ class WriteBehind:
         async with self._flushing:
             self._dirty.clear()
             self._awaited.clear()
-            self._writing, self._rows = self._rows, {}
-            events, self._events = self._events, []
-            samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
-            rows = self._writing
-            *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
             try:
-                # No row says what the audit does not know yet.
-                await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
-            finally:
-                self._writing = {}
-            if self._samples:
-                self._dirty.set()
-            await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
+                await self._send(await self._take())
+            except Error:
+                self.away = True
+                if self.keeping:
+                    await self._keep()
+                    await self.keeping.save_known()
+                raise
+            self.away = False
+            if self.keeping:
+                await self.keeping.save_known()
+
+    async def _send_kept(self) -> None:
+        """What happened while the database was away comes before what happened since."""
+        if self.on_return is not None:
+            await self.on_return()
+            self.on_return = None
+        while self.keeping and self.keeping.holds_events:
+            if events := await self.keeping.events(BATCH):
+                await self._write([({}, events, [])])
+                await self.keeping.sent(events[-1].number)
+
+    async def _take(self) -> Batch:
+        """All that is to be written, once nothing older is kept."""
+        while True:
+            await self._send_kept()
+            async with self._moving:
+                if self.keeping is None or not self.keeping.holds_events:
+                    self._writing, self._rows = self._rows, {}
+                    self._sending, self._events = self._events, []
+                    samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
+                    return self._writing, self._sending, samples
+
+    async def _send(self, batch: Batch) -> None:
+        rows, events, samples = batch
+        *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
+        try:
+            # No row says what the audit does not know yet.
+            await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
+        finally:
+            self._writing, self._sending = {}, []
+        if self._samples:
+            self._dirty.set()
+        if self.keeping:
+            self._unkept.difference_update(rows.keys() - self._rows.keys())
+            await self.keeping.rows_sent({row: rows[row].keys() - self._rows.get(row, {}).keys() for row in rows})
+        await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
     async def _write(self, batches: list[Batch]) -> None:
         """In order. One with something in it that the database will never take is written in parts, without that: a
@@ -160,7 +250,7 @@ class WriteBehind:
         while batches:
             batch = batches[0]
             try:
-                await self.ask(_write, *batch)
+                await self.ask(_write, *batch, self._numbering)
             except NEVER_TAKEN:
                 parts = _parts(*batch)
                 if len(parts) == 1:
@@ -176,14 +266,17 @@ class WriteBehind:
                 self._events_written += len(events_written)
                 self._note_written(written)
 
-    def _put_back(self, rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+    def _put_back(self, rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> None:
         for row, fields in rows.items():
             self._rows[row] = {**fields, **self._rows.get(row, {})}
-        self._events[:0] = events
+            if self.keeping:
+                self._unkept.add(row)
+        kept = self.keeping.last if self.keeping else 0
+        self._events[:0] = [each for each in events if each.number > kept]
         self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
         self._dirty.set()
 
-    def _note_written(self, rows: _Rows) -> None:
+    def _note_written(self, rows: Rows) -> None:
         for row, fields in rows.items():
             if fields.get("finished_at") or fields.get("removed_at"):
                 self._written.pop(row, None)
@@ -207,10 +300,12 @@ class WriteBehind:
                 await self.flush()
         except Error as error:
             log.error("not everything could be written: %s", error)
+        if self.keeping:
+            await self.keeping.close()
         await self.database.close()
 
 
-def _parts(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> list[Batch]:
+def _parts(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:
     """A batch as batches of one, in the order of a flush; one row as its fields, the moment of an outcome last."""
     if len(rows) == 1 and not events and not samples:
         ((row, fields),) = rows.items()
@@ -227,11 +322,23 @@ def _is_end(field: str) -> bool:
     return field in ("done_at", "finished_at")
 
 
-def _write(rows: _Rows, events: list[AllocationEvent], samples: list[UsageSample]) -> None:
+def _write(rows: Rows, events: list[Numbered], samples: list[UsageSample], node: int = 0) -> None:
+    """`node`: the key of the one that numbers its events; 0: they are new without looking."""
     with transaction.atomic():
         for (model, pk), fields in rows.items():
             key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
             model._default_manager.filter(**key).update(**fields)
-        audit.append(events)
+        new = [each.event for each in (_not_told(node, events) if node and events else events)]
+        audit.append(new)
         UsageSample.objects.bulk_create(samples)
-    telling.tell(events)
+    telling.tell(new)
+
+
+def _not_told(node: int, events: list[Numbered]) -> list[Numbered]:
+    """Those that the database has not had before; from now on it has had all of them."""
+    here, last = Node.objects.filter(pk=node), events[-1].number
+    if here.filter(told__lt=events[0].number).update(told=last):
+        return events
+    told = here.values_list("told", flat=True).get()
+    here.filter(told__lt=last).update(told=last)
+    return [each for each in events if each.number > told]

@@ -35,6 +35,9 @@ class Promises:
             await self._behind.ask(_promise, container, self._here.node, sizes, within_allowance)
             for gpu, size in sizes.items():
                 self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
+        if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is
+            keeping.known.promised(container, quota)
+            await keeping.save_known()
 
     async def made(self, container: Container) -> dict[str, int]:
         """What a container was promised before: bytes by GPU."""

@@ -8,28 +8,33 @@ from typing import Any
 from django.db import models
 
 from scheduler.store.database import Database, Here
+from scheduler.store.known import Known
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
+from web.models.records import secrets
 
 EARLIER = 10  # runs of a job, that say how long the next one takes
 
 
 class Records:
-    """All of it is about this host."""
+    """All of it is about this host. After a start without the database, what a start asks is answered by `recalled`."""
 
     def __init__(self, database: Database, here: Here) -> None:
         self._ask = database.ask
         self._here = here
+        self.recalled: Known | None = None  # until the database is back
 
     async def commands(self) -> list[Command]:
         """What is to be done, in order."""
-        return await self._ask(_commands)
+        return [] if self.recalled else await self._ask(_commands)
 
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
-        return await self._ask(_living, self._here.node)
+        return self.recalled.containers() if self.recalled else await self._ask(_living, self._here.node)
 
     async def told(self) -> dict[str, dict[str, int]]:
         """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
+        if self.recalled:
+            return self.recalled.used()
         uuids = {pk: uuid for uuid, pk in self._here.gpus.items()}
         told: dict[str, dict[str, int]] = {}
         for container, gpu, used in await self._ask(_told, self._here.node):
@@ -39,11 +44,11 @@ class Records:
 
     async def moved(self) -> dict[str, tuple[float, float]]:
         """What moving memory to and from this host's has taken so far (`Speeds`)."""
-        return await self._ask(_moved, self._here.node)
+        return self.recalled.moved() if self.recalled else await self._ask(_moved, self._here.node)
 
     async def compute_asked(self) -> dict[str, str]:
         """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
-        return await self._ask(_compute_asked, self._here.node)
+        return self.recalled.compute_asked() if self.recalled else await self._ask(_compute_asked, self._here.node)
 
     async def paused_by(self, ids: Sequence[str]) -> dict[str, str]:
         """Who has paused these containers: id → user name; without those that nobody has, but the appliance itself."""
@@ -70,7 +75,8 @@ class Records:
 
 
 def _commands() -> list[Command]:
-    return list(Command.objects.filter(done_at=None).select_related("container__owner", "issued_by"))
+    people = [*secrets("container__owner"), *secrets("issued_by")]
+    return list(Command.objects.filter(done_at=None).select_related("container__owner", "issued_by").defer(*people))
 
 
 def _living(node: int) -> list[Container]:

@@ -221,6 +221,18 @@ def test_memory_of_programs_that_are_no_containers(running: Running) -> None:
     running.cleared("foreign")
 
 
+def test_a_clock_that_is_not_the_databases(running: Running) -> None:
+    def say(seconds: float) -> None:
+        """As its scheduler would."""
+        with psycopg.connect(running.postgres.url, autocommit=True) as database:
+            database.execute("UPDATE web_node SET skew = %s", [seconds])
+
+    say(-7200)
+    assert "is 7200 s behind the database's" in running.raised("clock_wrong")["message"]
+    say(0.2)
+    running.cleared("clock_wrong")
+
+
 @contextlib.contextmanager
 def all_wrong(running: Running) -> Iterator[None]:
     """All of this at once, and mended at the end."""

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.support.appliance import ROOT, WORKLOAD, http, until
+from tests.support.appliance import until
 from tests.support.postgres import BIN as POSTGRES
-from tests.support.postgres import Postgres, running_postgres
+from tests.support.postgres import running_postgres
+from tests.support.production import Production
 from tests.support.redis_server import BIN as REDIS
-from tests.support.redis_server import Redis, running_redis
+from tests.support.redis_server import running_redis
 
 pytestmark = [
     pytest.mark.production,
@@ -32,92 +25,6 @@ pytestmark = [
         POSTGRES is None or REDIS is None, reason="needs the distribution's PostgreSQL and Redis (see .ci/run)"
     ),
 ]
-
-
-class Production:
-    """Both services, each of which may be stopped and started without the other."""
-
-    def __init__(self, home: Path, postgres: Postgres, redis: Redis) -> None:
-        self.home, self.postgres, self.redis = home, postgres, redis
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
-        self._environ = kept | {
-            "GPUSHARE_HOME": str(home),
-            "GPUSHARE_GPUS": "sim:1x1GiB",
-            "GPUSHARE_ENGINE": "process",
-            "GPUSHARE_POLICY": "fifo",
-            "DATABASE_URL": postgres.url,
-            "REDIS_URL": redis.url,
-        }
-        self._log = (home.parent / "services.log").open("ab")
-        self._services: dict[str, subprocess.Popen[bytes]] = {}
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self._environ, check=True)
-
-    def start_scheduler(self) -> None:
-        self._start("scheduler", "manage.py", "runscheduler")
-
-    def start_web(self) -> None:
-        number = self._listener.fileno()
-        self._start("web", "manage.py", "runweb", "--fd", str(number))
-
-    def _start(self, name: str, *words: str) -> None:
-        self._services[name] = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=ROOT, env=self._environ, stdout=self._log, stderr=self._log, pass_fds=[self._listener.fileno()],
-        )  # fmt: skip
-
-    def stop(self, name: str) -> None:
-        service = self._services.pop(name)
-        service.send_signal(signal.SIGTERM)
-        assert service.wait(30) in (0, -signal.SIGTERM), self.said()
-
-    def said(self) -> str:
-        return Path(self._log.name).read_text()[-3000:]
-
-    def ready(self) -> bool:
-        try:
-            return http.get(f"http://{self.address}/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def api(self, method: str, path: str, body: Any = None) -> Any:
-        token = (self.home / "admin-token").read_text().strip()
-        headers = {"Authorization": f"Token {token}"}
-        answer = http.request(
-            method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers
-        ).raise_for_status()
-        return answer.json() if answer.content else None
-
-    def hold(self, name: str, size: str) -> str:
-        """Launches a container that takes `size` and keeps it."""
-        body = {
-            "name": name,
-            "image": "local",
-            "command": [WORKLOAD, "--bytes", size, "--hold", "3600"],
-            "gpu_memory": "700MiB",
-        }
-        return str(self.api("POST", "containers/", body)["id"])
-
-    def state(self, container: str) -> str:
-        return str(self.api("GET", f"containers/{container}/")["state"])
-
-    def sign_in(self) -> str:
-        """The Cookie header of a browser that has signed in."""
-        with httpx.Client(base_url=f"http://{self.address}") as browser:
-            page = browser.get("/login/").raise_for_status().text
-            (hidden,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
-            password = (self.home / "admin-token").read_text().strip()
-            form = {"csrfmiddlewaretoken": hidden, "username": "admin", "password": password}
-            answer = browser.post("/login/", data=form, headers={"Referer": str(browser.base_url)})
-            assert answer.status_code == 302, answer.text
-            return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
-
-    def close(self) -> None:
-        for name in list(self._services):
-            self.stop(name)
-        self._listener.close()
-        self._log.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
+
 from scheduler.engines.process import tree
 from tests.support.eventually import until
 
@@ -35,6 +37,13 @@ class Postgres:
         self._run("initdb", "-A", "trust", "-U", "gpushare")
         self.start()
 
+    def database(self, name: str) -> str:
+        """The DATABASE_URL of another database, of a role of that name that is no superuser, but may make roles."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
+            connection.execute(f"CREATE DATABASE {name} OWNER {name}")
+        return f"postgres://{name}@127.0.0.1:{self._port}/{name}"
+
     def start(self) -> None:
         options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         self._run("pg_ctl", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
@@ -45,12 +54,23 @@ class Postgres:
 
     def kill(self) -> None:
         """`kill -9` of all of it, and nothing of it is left."""
+        family = self._signal(signal.SIGKILL)
+        until(lambda: not any(tree.stat(pid) for pid in family))
+
+    def freeze(self) -> None:
+        """It still takes connections, and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> list[int]:
         first = int(Path(f"{self._data}/postmaster.pid").read_text().split()[0])
         family = [first, *(each.pid for each in tree.descendants(first))]
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(tree.stat(pid) for pid in family))
+                os.kill(pid, number)
+        return family
 
     def _run(self, program: str, *arguments: str) -> None:
         assert BIN is not None

@@ -2,7 +2,7 @@
 a container in states.py, who may do what in people.py, who is told in notifying.py, the hash chain in chain.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
-from web.models.hosts import Compute, Gpu, Node
+from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
 from web.models.people import Allowance, Scope, SignInLink, Token
 from web.models.records import (
@@ -34,6 +34,7 @@ __all__ = [
     "ExpectedBy",
     "Gpu",
     "Happening",
+    "Invitation",
     "Node",
     "Notice",
     "Receiver",

@@ -14,6 +14,7 @@ class Seal(models.Model):
     number = models.BigIntegerField(primary_key=True)
     at = models.DateTimeField()
     rows = models.PositiveIntegerField(help_text="How many rows it covers.")
+    node = models.CharField(max_length=255, blank=True, help_text="By whose key, if it is a node's own.")
     previous = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
 

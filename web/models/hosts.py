@@ -11,6 +11,7 @@ from django.db.models.expressions import OrderBy
 from django.utils import timezone
 
 SUPPOSED = float(1 << 30)  # bytes a second, before a scheduler has said what it supposes
+SKEW = 5.0  # seconds between a host's clock and the database's that somebody should know of
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
 
 
@@ -51,6 +52,11 @@ class Node(models.Model):
         max_length=500, blank=True, help_text="Why containers cannot take turns on a card here; empty if they can."
     )
 
+    told = models.BigIntegerField(default=0, help_text="The number of the last of its events that is written here.")
+    outbox = models.CharField(max_length=36, blank=True, help_text="Which outbox of its host gave the numbers.")
+    skew = models.FloatField(default=0, help_text="Seconds by which its clock is ahead of the database's.")
+    role = models.CharField(max_length=63, blank=True, help_text="Its own PostgreSQL role; empty: it has none.")
+
     def __str__(self) -> str:
         return self.name
 
@@ -67,6 +73,17 @@ class Node(models.Model):
 
     def is_alive(self) -> bool:
         return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
+
+
+class Invitation(models.Model):
+    """With its token a host of this name may join, once. Only the token's hash is kept; using it deletes the row."""
+
+    name = models.CharField(max_length=255, unique=True, help_text="Of the node.")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.name}, until {self.expires_at}"
 
 
 class Compute(models.TextChoices):

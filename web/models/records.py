@@ -59,6 +59,11 @@ def large(path: str = "") -> list[str]:
     return [f"{path}{name}" for name in ("environment", "command")]
 
 
+def secrets(person: str) -> list[str]:
+    """What a scheduler may not read of a person, and has no use for, to `defer`; `person` leads to them."""
+    return [f"{person}__{name}" for name in ("password", "email", "last_login")]
+
+
 class ContainerQuerySet(models.QuerySet["Container"]):
     def live(self) -> ContainerQuerySet:
         """Those that have not ended."""
@@ -82,7 +87,7 @@ class ContainerQuerySet(models.QuerySet["Container"]):
 
     def whole(self) -> ContainerQuerySet:
         """With the owner and the claims, each with its GPU."""
-        return self.select_related("owner").prefetch_related(claims_with_gpus())
+        return self.select_related("owner").defer(*secrets("owner")).prefetch_related(claims_with_gpus())
 
     def freest_colour(self) -> int:
         """The mark, a colour or beyond the first ten a colour with a pattern, that the fewest live containers have."""

@@ -8,12 +8,14 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from scheduler import notify, threads
-from scheduler.worker import CANNOT_START, Scheduler, writing_in_words
+from scheduler.store import Store
+from scheduler.worker import CANNOT_START, DatabaseAway, Scheduler, writing_in_words
 from web.people.bootstrap import ensure_admin
-from web.schema import refuse_newer
+from web.schema import refuse_newer, refuse_older
 
 
 class Command(BaseCommand):
@@ -22,12 +24,21 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms
         try:
-            with writing_in_words():
-                refuse_newer()
-                ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
+            self._prepare()
             asyncio.run(serve(lambda: notify.tell("READY=1")))
         except CANNOT_START as error:
             raise CommandError(str(error)) from None
+
+    def _prepare(self) -> None:
+        try:
+            with writing_in_words():
+                refuse_newer()
+                refuse_older()
+                if not settings.GPUSHARE_AUDIT_KEY:  # a node that joined makes no accounts
+                    ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
+        except DatabaseAway:
+            if not Store.may_start_alone():
+                raise
 
 
 async def serve(started: Callable[[], None] = lambda: None) -> None:

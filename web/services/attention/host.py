@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from web.audit import verified
 from web.models import Node
+from web.models.hosts import SKEW
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
@@ -23,6 +24,12 @@ def items() -> Iterator[Item]:
         if node.engine_error:
             yield Item(f"{Kind.ENGINE_AWAY}:{node.name}", Kind.ENGINE_AWAY, "", node.engine_error)
         yield from _nearly_full(node)
+        if abs(node.skew) >= SKEW:
+            message = (
+                f'The clock of "{node.name}" is {abs(node.skew):.0f} s {"ahead of" if node.skew > 0 else "behind"} the '
+                "database's: what happened there has wrong times. Have both kept: `timedatectl set-ntp true`."
+            )
+            yield Item(f"{Kind.CLOCK_WRONG}:{node.name}", Kind.CLOCK_WRONG, "", message)
     yield from _audit(nodes)
 
 

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     ENGINE_AWAY = "engine_away"
     GPU_GONE = "gpu_gone"
     NEARLY_FULL = "nearly_full"
+    CLOCK_WRONG = "clock_wrong"
     AUDIT_BROKEN = "audit_broken"
     XID = "xid"
     ECC = "ecc"

@@ -1,0 +1,61 @@
+"""What keeping on this host costs while the database is away: python -m benchmarks.outbox
+
+A batch of events and rows, as a flush has them, with each way of SQLite to sync; and an entry of what is known, which
+each launch waits for. Milliseconds, in the outbox's own thread: no decision waits for either.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
+django.setup()
+
+from scheduler.store.outbox import Fields, Outbox  # noqa: E402
+
+ROUNDS = 300
+EVENTS, ROWS = 20, 20
+EVENT: Fields = {"at": "2026-11-22 12:00:00.123456+00:00", "kind": "accepted", "container_id": "c" * 36, "gpu_id": 1,
+                 "pid": 1234, "bytes": 1 << 30, "used_after": 1 << 31, "waited": 0.0, "policy": "fair"}  # fmt: skip
+ENTRY: Fields = {"fields": {f"field {number}": "some value" for number in range(40)}, "owner": "ada", "claims": {}}
+
+
+def main() -> None:
+    print(f"{'':28} median     99th   of {ROUNDS}")
+    for sync in ("FULL", "NORMAL", "OFF"):
+        with TemporaryDirectory(dir=".") as folder:
+            outbox = Outbox(Path(folder) / "outbox.sqlite3", 1 << 30)
+            outbox._file.execute(f"PRAGMA synchronous={sync}")
+            number = 0
+
+            def keep(outbox: Outbox = outbox) -> None:
+                nonlocal number
+                events = [(number + each, EVENT) for each in range(1, EVENTS + 1)]
+                number += EVENTS
+                outbox.keep(events, {f"row {each}": {"used": number} for each in range(ROWS)})
+
+            _tell(f"{EVENTS} events, {ROWS} rows, {sync}", keep)
+            if sync == "FULL":
+                _tell("one entry of what is known", partial(outbox.know, {"container": ENTRY}))
+            outbox.close()
+
+
+def _tell(what: str, call: Callable[[], None]) -> None:
+    took = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        call()
+        took.append(1000 * (time.perf_counter() - begun))
+    print(f"{what:28} {statistics.median(took):6.2f}   {statistics.quantiles(took, n=100)[98]:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""A host whose PostgreSQL is away decides on and even starts; what happened comes later: in order, and once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.appliance import WORKLOAD, until
+from tests.support.postgres import BIN, running_postgres
+from tests.support.production import Production
+
+pytestmark = [
+    pytest.mark.production,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
+]
+
+DYING = ("-m", "tests.support.dying")
+OUTBOX, BEHIND = "scheduler.store.outbox:Outbox", "scheduler.store.behind"
+
+
+class Lab(Production):
+    """One host with a card of 1 GiB, on which one container of these fits at a time."""
+
+    def events(self, name: str) -> list[str]:
+        """The kinds of what happened to a container, in the order in which the database got it, its one start aside."""
+        asked = (
+            "SELECT e.kind FROM web_allocationevent e JOIN web_container c ON c.id = e.container_id "
+            "WHERE c.name = %s AND e.kind NOT IN ('accepted', 'freed') ORDER BY e.id"
+        )
+        with psycopg.connect(self.postgres.url) as database:
+            kinds = [kind for (kind,) in database.execute(asked, (name,))]
+        kinds.remove("started")  # told by the engine, and so before or after the first call
+        # A new scheduler tells once more of a wait that goes on.
+        return [kind for before, kind in pairwise(["", *kinds]) if (before, kind) != ("suspended", "suspended")]
+
+    def kept(self) -> list[str]:
+        """The kinds of what the outbox has."""
+        with sqlite3.connect(f"file:{self.home}/outbox.sqlite3?mode=ro", uri=True) as file:
+            return [kind for (kind,) in file.execute("SELECT kind FROM event ORDER BY number")]
+
+    def holds(self, container: str) -> bool:
+        """Whether its program has its memory, by its own words."""
+        log = self.home / "logs" / f"{container}.log"
+        return log.exists() and "holding" in log.read_text()
+
+    def end_all(self) -> None:
+        """Of every container, whatever state the test has left."""
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = Path(path, "cmdline").read_bytes() + Path(path, "environ").read_bytes()
+            except OSError:
+                continue
+            if str(self.home).encode() in words and int(path.name) != os.getpid():
+                os.kill(int(path.name), signal.SIGKILL)
+
+    def end_program(self, container: str) -> None:
+        """From outside, whoever runs it."""
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                ours = f"/{container}" in path.read_text(errors="replace")
+                program = Path(path.parent, "cmdline").read_bytes().split(b"\0")[0]
+            except OSError:
+                continue
+            if ours and program == WORKLOAD.encode():
+                os.kill(int(path.parent.name), signal.SIGTERM)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with running_postgres() as postgres:
+        lab = Lab(tmp_path / "home", postgres)
+        try:
+            lab.start_scheduler()
+            lab.start_web()
+            until(lab.ready)
+            yield lab
+        finally:
+            lab.close()
+            lab.end_all()
+
+
+def two(lab: Lab) -> tuple[str, str]:
+    """The first has the card, the second waits for it."""
+    first = lab.hold("first", "600MiB")
+    until(lambda: lab.holds(first))
+    second = lab.hold("second", "600MiB")
+    until(lambda: lab.state(second) == "suspended")
+    return first, second
+
+
+def test_waits_and_ends_without_the_database_come_to_it_later(lab: Lab) -> None:
+    first, second = two(lab)
+    lab.postgres.kill()
+    lab.end_program(first)
+    until(lambda: lab.holds(second))  # decided without the database
+    until(lambda: "resumed" in lab.kept())
+    lab.postgres.start()
+    until(lambda: lab.state(first) == "failed")
+    until(lambda: lab.state(second) == "running")
+    assert lab.events("first") == ["ended"]
+    assert lab.events("second") == ["suspended", "resumed"]
+    until(lambda: lab.kept() == [])
+    assert "whole" in lab.manage("verify_audit")
+
+
+def test_scheduler_that_is_killed_starts_again_without_the_database(lab: Lab) -> None:
+    first, second = two(lab)
+    lab.postgres.kill()
+    lab.kill("scheduler")
+    lab.start_scheduler()
+    until(lambda: "starts without it" in lab.said())
+    lab.end_program(first)
+    until(lambda: lab.holds(second))  # decided by a scheduler that has never had the database
+    lab.kill("scheduler")
+    lab.start_scheduler()  # and by one more
+    until(lambda: lab.said().count("starts without it") == 2)
+    lab.end_program(second)
+    until(lambda: lab.kept().count("ended") == 2)
+    lab.postgres.start()
+    until(lambda: lab.state(second) == "failed")
+    assert lab.events("first") == ["ended"]
+    assert lab.events("second") == ["suspended", "resumed", "ended"]
+    third = lab.hold("third", "600MiB")  # nothing is held by those that have ended
+    until(lambda: lab.holds(third))
+    assert "whole" in lab.manage("verify_audit")
+
+
+STEPS = {
+    "before it keeps what happened": f"{OUTBOX}.keep:before",
+    "after it has kept that": f"{OUTBOX}.keep:after",
+    "before it sends what is kept": f"{OUTBOX}.events:before",
+    "before the database has it": f"{BEHIND}:_write:before",
+    "after the database has it": f"{BEHIND}:_write:after",
+    "before it lets go of what was sent": f"{OUTBOX}.sent:before",
+    "after that": f"{OUTBOX}.sent:after",
+    "before the rows are let go of": f"{OUTBOX}.rows_sent:before",
+    "before its first number": f"{OUTBOX}.next_run:before",
+    "after its first number": f"{OUTBOX}.next_run:after",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_it_brings_each_event_once(lab: Lab, step: str) -> None:
+    first, second = two(lab)
+    lab.postgres.kill()
+    until(lambda: lab.said().count("trying again") > 0)
+    lab.end_program(first)
+    until(lambda: lab.holds(second))
+    until(lambda: "resumed" in lab.kept())
+    lab.kill("scheduler")
+    dies_without = ".keep:" in STEPS[step]
+    if not dies_without:
+        lab.postgres.start()
+    lab.start_scheduler(*DYING, STEPS[step])
+    until(lambda: lab.has_ended("scheduler"))
+    lab.kill("scheduler")
+    if dies_without:
+        lab.postgres.start()
+    lab.start_scheduler()
+    until(lambda: lab.state(second) == "running")
+    until(lambda: lab.state(first) == "failed")
+    until(lambda: lab.kept() == [])
+    assert lab.events("first") == ["ended"]
+    assert lab.events("second") == ["suspended", "resumed"]
+    assert "whole" in lab.manage("verify_audit")
+
+
+def test_events_whose_commit_was_not_answered_are_not_written_twice(lab: Lab) -> None:
+    lab.stop("scheduler")
+    lab.start_scheduler(*DYING, f"{BEHIND}:_write:lost")
+    first = lab.hold("first", "600MiB")
+    until(lambda: "closed the connection unexpectedly" in lab.said())
+    until(lambda: lab.holds(first))
+    lab.api("POST", f"containers/{first}/kill/", {})
+    assert lab.events("first") == ["killed", "ended"]
+
+
+def test_container_whose_time_is_over_is_ended_while_the_database_says_nothing(lab: Lab) -> None:
+    """It takes connections and answers none: nothing fails, everything would wait."""
+    body = {"name": "short", "image": "local", "command": ["sleep", "3600"], "ttl_seconds": 6}
+    short = str(lab.api("POST", "containers/", body)["id"])
+    until(lambda: lab.state(short) == "running")
+    lab.postgres.freeze()
+    try:
+        until(lambda: "killed" in lab.kept())
+        until(lambda: "ended" in lab.kept())
+    finally:
+        lab.postgres.thaw()
+    until(lambda: lab.state(short) == "killed")
+    assert lab.events("short") == ["warned", "killed", "ended"]
