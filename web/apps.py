@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class WebConfig(AppConfig):
@@ -7,6 +8,8 @@ class WebConfig(AppConfig):
 
     def ready(self) -> None:
         from web.people import accounts, signin
+        from web.services.joining import rules
 
         signin.connect()
         accounts.connect()
+        post_migrate.connect(rules.after_migrate, sender=self, dispatch_uid="gpushare")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
@@ -26,6 +27,7 @@ class Housekeeping:
             await asyncio.sleep(EVERY)
             try:
                 await self._store.ask(roll_up, timezone.now())
-                await self._store.ask(forget_sessions, timezone.now())
+                if not settings.GPUSHARE_AUDIT_KEY:  # people's are the appliance's own host's business
+                    await self._store.ask(forget_sessions, timezone.now())
             except DatabaseError as error:
                 log.warning("the records could not be kept short, trying again in a minute: %s", error)

@@ -91,7 +91,8 @@ class Idle:
     async def _mark(self, tenant: Tenant, seconds: float) -> None:
         why = f"It holds VRAM and has not computed for {seconds / 60:.0f} min."
         try:
-            if settings.GPUSHARE_IDLE_ACTION == "notify":
+            # The audit log takes what people and the appliance do from the appliance's own host alone.
+            if settings.GPUSHARE_IDLE_ACTION == "notify" and not settings.GPUSHARE_AUDIT_KEY:
                 await self._store.ask(_warn, tenant.id)
             elif settings.GPUSHARE_IDLE_ACTION == "pause":
                 await self._intents.pause(tenant, why)

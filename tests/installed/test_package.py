@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # the first time it downloads the libraries of three Pythons
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb"),
 ]
-SHELL = ("build", "outside", "gpushare-manage", "postinst", "prerm", "postrm")
+SHELL = ("build", "outside", "gpushare-manage", "gpushare-node", "postinst", "prerm", "postrm")
 REGISTRIES = re.compile(rb"pythonhosted|pypi\.org/simple|registry\.npmjs|deb\.debian\.org|/debian/pool/")
 OLDEST_GLIBC = (2, 17)  # of the images that containers run
 HOSTS_GLIBC = (2, 36)  # Debian 12's; Ubuntu 24.04 has 2.39

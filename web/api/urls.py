@@ -20,6 +20,7 @@ urlpatterns = [
     path("gpus/", gpus.Gpus.as_view(), name="gpus"),
     path("gpus/<str:uuid>/", gpus.OneGpu.as_view(), name="gpu"),
     path("nodes/", nodes.Nodes.as_view(), name="nodes"),
+    path("nodes/join/", nodes.Join.as_view(), name="node-join"),
     path("queue/", queue.Queue.as_view(), name="queue"),
     path("policy/", queue.Policy.as_view(), name="policy"),
     path("forecast/", queue.Forecast.as_view(), name="forecast"),

@@ -58,14 +58,16 @@ def append(events: Sequence[AllocationEvent] = (), entries: Sequence[AuditEntry]
     with transaction.atomic():
         # The row lock makes appends take turns (SQLite's IMMEDIATE transactions do so anyway).
         chain, _ = Chain.objects.select_for_update().get_or_create(id=1)
-        seal = Seal(number=chain.number + 1, at=timezone.now(), rows=len(events) + len(entries), previous=chain.hash)
+        node, key = seals.own_key()
+        rows = len(events) + len(entries)
+        seal = Seal(number=chain.number + 1, at=timezone.now(), rows=rows, node=node, previous=chain.hash)
         for event in events:
             event.pk, event.seal_id = None, seal.number  # a batch that is tried again after a rollback is numbered anew
         for entry in entries:
             entry.pk, entry.seal_id = None, seal.number
         AllocationEvent.objects.bulk_create(events)  # they have their ids from here on, which the seal covers
         AuditEntry.objects.bulk_create(entries)
-        seal.hash = seals.digest(seals.audit_keys()[0], seal, _with_owners(events), entries)
+        seal.hash = seals.digest(key, seal, _with_owners(events), entries)
         seal.save(force_insert=True)
         Chain.objects.filter(id=1).update(number=seal.number, hash=seal.hash)
 

@@ -28,6 +28,23 @@ def audit_keys() -> list[bytes]:
     return [hashlib.sha256(b"gpushare audit " + str(secret).encode()).digest() for secret in secrets]
 
 
+def key_of(node: str, key: bytes = b"") -> bytes:
+    """With which a node that joined seals what happens on it: made of ours (`key`), which it does not lead back to."""
+    return hmac.new(key or audit_keys()[0], b"node " + node.encode(), hashlib.sha256).digest()
+
+
+def own_key() -> tuple[str, bytes]:
+    """Whose the key is that is used here (empty: the appliance's), and the key."""
+    if settings.GPUSHARE_AUDIT_KEY:
+        return settings.GPUSHARE_NODE, bytes.fromhex(settings.GPUSHARE_AUDIT_KEY)
+    return "", audit_keys()[0]
+
+
+def keys_for(seal: Seal) -> list[bytes]:
+    """By which a seal may have been made."""
+    return [key_of(seal.node, key) for key in audit_keys()] if seal.node else audit_keys()
+
+
 def digest(key: bytes, seal: Seal, events: Iterable[tuple[AllocationEvent, int]], entries: Iterable[AuditEntry]) -> str:
     """A seal's hash. With each event goes its container's owner, by id."""
     text = hmac.new(key, line("seal", seal.previous, seal.number, time(seal.at), seal.rows), hashlib.sha256)

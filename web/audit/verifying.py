@@ -12,7 +12,7 @@ from django.db.models import Exists, F, Max, OuterRef, QuerySet
 from web.audit import seals
 from web.models import AllocationEvent, AuditEntry, Chain, Seal
 
-Events = list[tuple[AllocationEvent, int]]
+Events = list[tuple[Any, int]]  # an AllocationEvent, and who owned its container
 Each = Callable[[], None]
 
 
@@ -38,7 +38,10 @@ def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[i
         if old or _holds(seal, events, entries):
             sound += 1
         else:
-            faults.append(f"Seal {seal.number} of {seal.at:%Y-%m-%d %H:%M:%S} is broken: it or its rows were changed.")
+            by = f" by the node {seal.node}" if seal.node else ""
+            faults.append(
+                f"Seal {seal.number}{by} of {seal.at:%Y-%m-%d %H:%M:%S} is broken: it or its rows were changed."
+            )
         expected, previous = seal.number + 1, seal.hash
     if (head.number, head.hash) != (expected - 1, previous):
         faults.append(f"The chain should end with seal {head.number} as it was, but ends with {expected - 1}.")
@@ -61,7 +64,10 @@ def faults_of_before() -> str:
 
 
 def _holds(seal: Seal, events: Events, entries: list[AuditEntry]) -> bool:
-    return any(hmac.compare_digest(seals.digest(key, seal, events, entries), seal.hash) for key in seals.audit_keys())
+    """One by a node's own key covers what happened on that node, and no deed of a person."""
+    if seal.node and (entries or any(event.on != seal.node for event, _ in events)):
+        return False
+    return any(hmac.compare_digest(seals.digest(key, seal, events, entries), seal.hash) for key in seals.keys_for(seal))
 
 
 def _of_before(resealed: AuditEntry, each: Each) -> list[str]:
@@ -79,7 +85,9 @@ def _of_before(resealed: AuditEntry, each: Each) -> list[str]:
 
 
 def _events(last: int) -> QuerySet[Any]:
-    return AllocationEvent.objects.filter(seal__lte=last).annotate(owner=F("container__owner_id"))
+    """Each with its container's owner, and `on`: the name of its node."""
+    named = {"owner": F("container__owner_id"), "on": F("container__node__name")}
+    return AllocationEvent.objects.filter(seal__lte=last).annotate(**named)
 
 
 def _unsealed(rows: QuerySet[Any]) -> Iterator[str]:

@@ -1,0 +1,115 @@
+"""`gpushare-node join URL TOKEN`: makes this host a node of an appliance elsewhere.
+
+It asks the web side there for what a node needs, and writes it to the file of settings, in which all else stays as it
+is. Nothing is written unless all of it came. docs/nodes.md tells what such a host can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from appliance import VERSION
+from appliance.envfile import PLACE
+
+NAMES = ("GPUSHARE_NODE", "DATABASE_URL", "REDIS_URL", "GPUSHARE_AUDIT_KEY")
+WITHIN = 30.0  # seconds for the answer
+AFTER = """It is {node} now. Its settings are in {file}; what else stood there has stayed.
+Start its scheduler, and no web side:  systemctl disable --now gpushare; systemctl enable --now gpushare-scheduler"""
+
+
+class NotJoined(Exception):
+    """A sentence about why."""
+
+
+def main() -> None:
+    """Runs the command and ends the process."""
+    try:
+        print(join(_arguments(sys.argv[1:])))
+    except NotJoined as error:
+        sys.exit(f"gpushare-node: {error}")
+
+
+def join(asked: argparse.Namespace) -> str:
+    """What to tell whoever asked. Raises NotJoined, with nothing changed."""
+    path = Path(asked.file).resolve()  # the link itself stays
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise NotJoined(f"{path} cannot be written: run this as root.")
+    settings = ask(asked.url, asked.token, asked.name)
+    write(path, settings)
+    return AFTER.format(node=settings["GPUSHARE_NODE"], file=path)
+
+
+def ask(url: str, token: str, name: str) -> dict[str, str]:
+    """What this host needs as a node of that name, by the names of settings. Raises NotJoined."""
+    body = {"token": token, "node": name, "release": VERSION, "schema": last_change()}
+    try:
+        answer = httpx.post(f"{url.rstrip('/')}/api/v1/nodes/join/", json=body, timeout=WITHIN)
+        told = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise NotJoined(f"there is no appliance at {url}, or it does not answer: {error}") from None
+    if answer.is_error:
+        raise NotJoined(told["error"]["message"] if "error" in told else f"{url} answers {answer.status_code}.")
+    found = {name: str(told.get(name, "")) for name in NAMES}
+    if any("\n" in value for value in found.values()) or not found["DATABASE_URL"]:
+        raise NotJoined(f"{url} answers what no appliance does. Nothing was changed.")
+    return found
+
+
+def write(path: Path, settings: Mapping[str, str]) -> None:
+    """Sets these in the file, whole or not at all; lines that set them before are replaced, all others stay."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    for name, value in settings.items():
+        line, sets = f"{name}={value}", re.compile(rf"\s*{name}\s*=")
+        at = [number for number, each in enumerate(lines) if sets.match(each)]
+        for number in reversed(at[1:]):
+            del lines[number]
+        if at:
+            lines[at[0]] = line
+        else:
+            lines.append(line)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def last_change() -> str:
+    """The name of the last change of the database that this program knows, without Django: that would make a home."""
+    changes = Path(__file__).resolve().parents[1] / "web" / "migrations"
+    return max(path.stem for path in changes.glob("[0-9]*.py"))
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpushare-node", description="Makes this host a node of an appliance elsewhere."
+    )
+    verbs = parser.add_subparsers(required=True)
+    verb = verbs.add_parser("join", help="fetches what a node needs, and writes it to the settings")
+    verb.add_argument("url", metavar="URL", type=_url, help="of the appliance's web side")
+    verb.add_argument("token", metavar="TOKEN", help="that `gpushare-manage node add NAME` has printed there")
+    verb.add_argument("--name", default=os.uname().nodename, help="of this node; this host's by itself")
+    verb.add_argument("--file", default=str(PLACE), help="of settings (%(default)s)")
+    return parser.parse_args(words)
+
+
+def _url(text: str) -> str:
+    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// address")
+    return text
+
+
+if __name__ == "__main__":
+    main()

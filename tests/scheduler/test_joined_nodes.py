@@ -1,0 +1,312 @@
+"""A host joins with a token, its scheduler works under a PostgreSQL role of its own, and that may do nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+from appliance import VERSION, envfile, joining
+from tests.support.appliance import ROOT, WORKLOAD, http, until
+from tests.support.postgres import BIN, Postgres, running_postgres
+from tests.support.production import Production
+
+pytestmark = [
+    pytest.mark.production,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
+]
+
+KEPT = "# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=before\n"
+
+
+class Site:
+    """A web side, and hosts that join it."""
+
+    def __init__(self, folder: Path, postgres: Postgres) -> None:
+        self.folder, self.url = folder, postgres.database("appliance")
+        self.main = Production(folder / "main", postgres, DATABASE_URL=self.url)
+        self.main.manage("shell", "-c", "from web.people.bootstrap import ensure_admin; ensure_admin()")
+        self.main.start_web()
+        until(self.answers)
+        self._schedulers: list[subprocess.Popen[bytes]] = []
+
+    def answers(self) -> bool:
+        try:
+            return http.get(f"http://{self.main.address}/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def invite(self, name: str) -> str:
+        return self.main.manage("node", "add", name).split()[3]
+
+    def join(self, token: str, name: str) -> subprocess.CompletedProcess[str]:
+        """`gpushare-node join`, on the host of that name."""
+        file = self.settings(name)
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists():
+            file.write_text(KEPT)
+        words = ["join", f"http://{self.main.address}", token, "--name", name, "--file", str(file)]
+        command = [sys.executable, "-m", "appliance.joining", *words]
+        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
+
+    def settings(self, name: str) -> Path:
+        return self.folder / name / "gpushare.env"
+
+    def joined(self, name: str) -> dict[str, str]:
+        """Its settings, once it has joined."""
+        done = self.join(self.invite(name), name)
+        assert done.returncode == 0, done.stderr
+        return envfile.read(self.settings(name))
+
+    def start(self, name: str) -> None:
+        """Its scheduler, with what joining has written."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "DJANGO_"))}
+        environ = {"GPUSHARE_ENGINE": "process", "GPUSHARE_HOME": str(self.folder / name / "home")}
+        environ |= envfile.read(self.settings(name))
+        command = [sys.executable, "manage.py", "runscheduler"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._schedulers.append(subprocess.Popen(command, cwd=ROOT, env=kept | environ, stdout=log, stderr=log))
+        until(lambda: self.sql("SELECT seen_at FROM web_node WHERE name = %s", name) not in ([], [(None,)]))
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """As the owner of everything."""
+        with psycopg.connect(self.url) as database:
+            done = database.execute(statement, values)
+            return done.fetchall() if done.description else []
+
+    def close(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.send_signal(signal.SIGTERM)
+            assert scheduler.wait(30) in (0, -signal.SIGTERM)
+        self.main.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_postgres() as postgres:
+        site = Site(tmp_path_factory.mktemp("site"), postgres)
+        try:
+            yield site
+        finally:
+            site.close()
+
+
+@pytest.fixture(scope="module")
+def gpu2(site: Site) -> dict[str, str]:
+    """A node that runs."""
+    settings = site.joined("gpu2")
+    site.start("gpu2")
+    return settings
+
+
+def launched(site: Site, name: str, **more: Any) -> str:
+    body = {"name": name, "image": "local", "command": [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"], **more}
+    container = str(site.main.api("POST", "containers/", {"gpu_memory": "300MiB", **body})["id"])
+    until(lambda: site.main.state(container) == "running")
+    return container
+
+
+def test_joining_writes_what_a_node_needs_and_keeps_what_was_there(site: Site) -> None:
+    before = site.joined("tidy")
+    text = site.settings("tidy").read_text()
+    assert text.startswith("# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=tidy\n")
+    assert site.settings("tidy").stat().st_mode & 0o777 == 0o600
+    again = site.joined("tidy")  # another password, and the first is good no more
+    assert again.keys() == before.keys()
+    assert again["DATABASE_URL"] != before["DATABASE_URL"]
+
+
+def test_scheduler_does_all_its_work_under_the_role(site: Site, gpu2: dict[str, str]) -> None:
+    main, container = site.main, launched(site, "worked")
+    assert main.api("POST", f"containers/{container}/pause/", {})["state"] == "paused"
+    assert main.api("POST", f"containers/{container}/resume/", {})["state"] == "running"
+    main.api("PATCH", f"containers/{container}/", {"gpu_memory": "400MiB", "priority": 3, "compute_weight": 50})
+    # Its quota is the image's or the usual one: its owner's allowance is looked at on the node.
+    other = str(main.api("POST", "containers/", {"image": "local", "command": ["true"], "name": "short"})["id"])
+    until(lambda: main.state(other) == "exited")
+    main.api("DELETE", f"containers/{other}/")
+    assert main.api("POST", f"containers/{container}/kill/", {})["state"] == "killed"
+    said = site.log("gpu2")
+    assert "permission denied" not in said, said
+    assert "row-level security" not in said, said
+    assert "whole" in main.manage("verify_audit")
+    assert site.sql("SELECT count(*) FROM web_seal WHERE node = 'gpu2'")[0][0] > 0
+
+
+@pytest.fixture(scope="module")
+def of_another(site: Site, gpu2: dict[str, str]) -> dict[str, Any]:
+    """Rows of another node, as SQL values."""
+    container = launched(site, "mine")
+    site.joined("gpu3")
+    theirs = "11111111-2222-3333-4444-555555555555"
+    site.sql(
+        "INSERT INTO web_gpu SELECT (jsonb_populate_record(g, jsonb_build_object('id', 999, 'uuid', 'GPU-other', "
+        "'node_id', n.id))).* FROM web_gpu g, web_node n WHERE n.name = 'gpu3' LIMIT 1"
+    )
+    site.sql(
+        "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
+        "'theirs', 'node_id', n.id))).* FROM web_container c, web_node n WHERE n.name = 'gpu3' AND c.name = 'mine'",
+        theirs,
+    )
+    site.sql(
+        "INSERT INTO web_claim (container_id, gpu_id, quota, granted, used, peak, overhead, unexplained, waiting, "
+        "processes) VALUES (%s, 999, 5, 5, 5, 5, 0, 0, 0, '[]')",
+        theirs,
+    )
+    return {"theirs": theirs, "mine": container}
+
+
+REFUSED = {
+    "other people's passwords": "SELECT password FROM auth_user",
+    "their addresses": "SELECT email FROM auth_user",
+    "another password": "UPDATE auth_user SET password = 'x'",
+    "an admin of its own": "INSERT INTO auth_user (username) VALUES ('x')",
+    "a role": "UPDATE auth_user SET is_superuser = true",
+    "tokens": "SELECT digest FROM web_token",
+    "sessions": "SELECT session_data FROM django_session",
+    "receivers' secrets": "SELECT * FROM web_receiver",
+    "invitations": "SELECT * FROM web_invitation",
+    "the log of deeds": "SELECT * FROM web_auditentry",
+    "a deed in somebody's name": "INSERT INTO web_auditentry (at, action) VALUES (now(), 'x')",
+    "what was verified": "UPDATE web_verification SET ok = true",
+    "an allowance": "UPDATE web_allowance SET gpu_memory = NULL",
+    "a group": "INSERT INTO auth_user_groups (user_id, group_id) SELECT 1, 1",
+    "a launch for somebody": "INSERT INTO web_container (id, owner_id) VALUES (gen_random_uuid(), 1)",
+    "an owner": "UPDATE web_container SET owner_id = 2",
+    "what its own run": "UPDATE web_container SET command = '[]'",
+    "the end of history": "DELETE FROM web_allocationevent",
+    "another history": "UPDATE web_allocationevent SET bytes = 0",
+    "an older seal": "UPDATE web_seal SET hash = 'x'",
+    "no seal": "DELETE FROM web_seal",
+    "a seal of another": "INSERT INTO web_seal (number, at, rows, node, previous, hash) "
+                         "SELECT number + 1, now(), 0, '', hash, 'x' FROM web_chain",
+    "a seal beyond the end": "INSERT INTO web_seal (number, at, rows, node, previous, hash) "
+                             "SELECT number + 9, now(), 0, 'gpu2', hash, 'x' FROM web_chain",
+    "the chain cut off": "UPDATE web_chain SET number = 0, hash = repeat('0', 64)",
+    "the chain without a seal": "UPDATE web_chain SET number = number + 1",
+    "its own name": "UPDATE web_node SET name = 'x'",
+    "another's role": "UPDATE web_node SET role = 'x'",
+    "a node": "INSERT INTO web_node (name) VALUES ('x')",
+    "a card for another": "INSERT INTO web_gpu (uuid, node_id, index, name, present, simulated, total, capacity, most, "
+                          "free, idle, \"foreign\", real, context, compute_asked, strangers, compute, compute_why) "
+                          "SELECT 'GPU-x', n.id, 9, 'x', true, true, 1, 1, 1, 1, 1, 1, 1, 1, '', '[]', 'turns', '' "
+                          "FROM web_node n WHERE n.name = 'gpu3'",
+    "a kill of its own": "INSERT INTO web_command (id, kind, container_id, arguments, note, created_at, outcome, code, "
+                         "field, message) VALUES (gen_random_uuid(), 'kill', %(mine)s, '{}', '', now(), '', '', '', "
+                         "'')",
+    "a pause of another's": "INSERT INTO web_command (id, kind, container_id, arguments, note, created_at, outcome, "
+                            "code, field, message) VALUES (gen_random_uuid(), 'pause', %(theirs)s, '{}', '', now(), "
+                            "'', '', '', '')",
+    "a pause by somebody": "INSERT INTO web_command (id, kind, container_id, issued_by_id, arguments, note, "
+                           "created_at, outcome, code, field, message) VALUES (gen_random_uuid(), 'pause', "
+                           "%(mine)s, 1, '{}', '', now(), '', '', '', '')",
+    "an event of another's": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, detail, "
+                             "seal_id) SELECT now(), 'ended', %(theirs)s, 0, 0, '', '', number + 1 FROM web_chain",
+    "an event under an old seal": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, "
+                                  "detail, seal_id) VALUES (now(), 'ended', %(mine)s, 0, 0, '', '', 1)",
+    "a claim of another's": "INSERT INTO web_claim (container_id, gpu_id, quota, granted, used, peak, overhead, "
+                            "unexplained, waiting, processes) VALUES (%(theirs)s, 999, 1, 1, 1, 1, 0, 0, 0, '[]')",
+    "a claim on another's card": "INSERT INTO web_claim (container_id, gpu_id, quota, granted, used, peak, overhead, "
+                                 "unexplained, waiting, processes) VALUES (%(mine)s, 999, 1, 1, 1, 1, 0, 0, 0, '[]')",
+    "a sample of another's": "INSERT INTO web_usagesample (at, span, gpu_id, used, peak, granted, suspended) "
+                             "VALUES (now(), 1, 999, 1, 1, 1, 0)",
+    "a container of its own given away": "UPDATE web_container SET node_id = (SELECT id FROM web_node WHERE "
+                                         "name = 'gpu3') WHERE id = %(mine)s",
+    "a table": "CREATE TABLE x (a integer)",
+    "another role": "CREATE ROLE x",
+    "to be the owner": "SET ROLE appliance",
+    "the rules away": "DROP POLICY gpushare_select ON web_container",
+}  # fmt: skip
+
+UNTOUCHED = {
+    "another's container": "UPDATE web_container SET reason = 'x' WHERE id = %(theirs)s",
+    "another's claim": "UPDATE web_claim SET used = 0 WHERE container_id = %(theirs)s",
+    "another's node": "UPDATE web_node SET policy = 'x' WHERE name <> 'gpu2'",
+    "another's card": "UPDATE web_gpu SET total = 0 WHERE id = 999",
+    "another's samples": "DELETE FROM web_usagesample WHERE gpu_id = 999",
+    "another's commands": "UPDATE web_command SET message = 'x' WHERE container_id = %(theirs)s",
+}
+
+
+def as_node(settings: dict[str, str]) -> psycopg.Connection[Any]:
+    return psycopg.connect(settings["DATABASE_URL"])
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_role_is_refused(gpu2: dict[str, str], of_another: dict[str, Any], what: str) -> None:
+    with as_node(gpu2) as database, pytest.raises(InsufficientPrivilege):
+        database.execute(REFUSED[what], of_another)
+
+
+@pytest.mark.parametrize("what", UNTOUCHED)
+def test_role_does_not_reach(gpu2: dict[str, str], of_another: dict[str, Any], what: str) -> None:
+    with as_node(gpu2) as database:
+        assert database.execute(UNTOUCHED[what], of_another).rowcount == 0
+
+
+def test_role_reads_no_other_nodes_containers(gpu2: dict[str, str], of_another: dict[str, Any]) -> None:
+    with as_node(gpu2) as database:
+        found = {str(id_) for (id_,) in database.execute("SELECT id FROM web_container")}
+        held = database.execute("SELECT container FROM gpushare_held(1)").fetchall()
+    assert of_another["mine"] in found
+    assert of_another["theirs"] not in found
+    assert len(held) >= 2  # but what its owner holds on all nodes counts
+
+
+def test_token_is_good_once_and_for_its_name(site: Site) -> None:
+    token = site.invite("once")
+    refused = site.join(token, "another")
+    assert (refused.returncode, 'for the node "once"' in refused.stderr) == (1, True), refused.stderr
+    assert site.settings("another").read_text() == KEPT
+    assert site.join(token, "once").returncode == 0
+    assert "may have been used" in site.join(token, "once").stderr
+
+
+def test_token_of_yesterday_is_refused(site: Site) -> None:
+    token = site.invite("late")
+    site.sql("UPDATE web_invitation SET expires_at = now() - interval '1 second' WHERE name = 'late'")
+    assert "older than an hour" in site.join(token, "late").stderr
+
+
+def test_another_release_or_schema_is_refused_and_the_token_stays_good(site: Site) -> None:
+    token = site.invite("old")
+    body = {"token": token, "node": "old", "release": VERSION, "schema": joining.last_change()}
+    for field, code in (("release", "other_release"), ("schema", "other_schema")):
+        answer = http.post(f"http://{site.main.address}/api/v1/nodes/join/", json={**body, field: "0.0.1"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
+    assert site.join(token, "old").returncode == 0
+
+
+def test_node_that_is_removed_may_do_nothing_in_a_connection_that_it_has(site: Site) -> None:
+    settings = site.joined("gone")
+    with as_node(settings) as database:
+        assert database.execute("SELECT count(*) FROM web_node").fetchall() != [(0,)]
+        database.commit()
+        site.main.manage("node", "remove", "gone")
+        with pytest.raises(InsufficientPrivilege):
+            database.execute("SELECT count(*) FROM web_node")
+    with pytest.raises(psycopg.OperationalError, match=r"does not exist|not permitted"):
+        as_node(settings)
+    events = site.main.api("GET", "audit/?action=node-removed")["results"]
+    assert "gone" in json.dumps(events)
+
+
+def test_rules_are_made_again_by_migrate(site: Site, gpu2: dict[str, str]) -> None:
+    site.sql("GRANT SELECT ON auth_user TO appliance_nodes")
+    site.main.manage("migrate", "-v0")
+    with as_node(gpu2) as database, pytest.raises(InsufficientPrivilege):
+        database.execute("SELECT password FROM auth_user")

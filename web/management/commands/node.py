@@ -1,0 +1,43 @@
+"""manage.py node: hosts that are to be nodes of this appliance, and those that are not any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from web.errors import Problem
+from web.services.joining import invitations, rules
+
+BY = "manage.py node"
+
+
+class Command(BaseCommand):
+    help = "Adds and removes nodes: hosts with GPUs and a scheduler of their own. docs/nodes.md tells how."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        add = verbs.add_parser("add", help="prints the command with which a host joins, once and within an hour")
+        add.add_argument("name", help="the node's: its host name, or another")
+        remove = verbs.add_parser("remove", help="takes a node's rights in the database away, at once")
+        remove.add_argument("name")
+        verbs.add_parser("rules", help="makes what nodes may do in the database what this release says; harmless")
+
+    def handle(self, *args: Any, verb: str, name: str = "", **options: Any) -> None:
+        try:
+            if verb == "add":
+                token = invitations.invite(BY, name)
+                url = settings.GPUSHARE_PUBLIC_URL or f"http://{settings.HOST}:{settings.PORT}"
+                self.stderr.write(f"On {name}, as root and within an hour, with gpushare installed:")
+                self.stdout.write(f"gpushare-node join {url} {token} --name {name}")
+            elif verb == "remove":
+                invitations.remove(BY, name)
+                self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")
+            elif rules.are_applied():
+                rules.apply()
+                self.stdout.write("What nodes may do is as this release says.")
+            else:
+                self.stdout.write("No node has a role of its own.")
+        except Problem as problem:
+            raise CommandError(str(problem)) from None

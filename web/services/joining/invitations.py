@@ -1,0 +1,133 @@
+"""Inviting a host, its joining, and taking a node's rights away.
+
+A token is good for one name, once, and for an hour. What a host gets for it lets it write its own rows alone (rules.py)
+and seal its own events alone: its key is made from ours and its name, and does not lead back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Any, NoReturn
+from urllib.parse import quote, urlsplit
+
+from django.conf import settings
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
+
+from web import audit
+from web.audit import seals
+from web.errors import Problem, conflict, not_found
+from web.models import Invitation, Node
+from web.people.links import is_loopback
+from web.people.tokens import digest
+from web.schema import last_change
+from web.services.joining import roles
+from web.spec.joining import JoinSpec, NodeNameSpec
+
+LASTS = timedelta(hours=1)
+PREFIX = "gpn_"
+SPENT = (
+    "This token is not good: it may have been used, it is older than an hour, or it is mistyped. "
+    "`gpushare-manage node add NAME` on the appliance's host makes another."
+)
+
+
+def invite(actor: str, name: str) -> str:
+    """A token with which the host of this name may join. One that it had before is good no more. Raises Problem."""
+    name = NodeNameSpec.parse({"name": name})["name"]
+    if connection.vendor != "postgresql":
+        raise conflict(
+            "Several nodes need PostgreSQL: this database is a file of this host. docs/production.md tells how to "
+            "change it.",
+            code="needs_postgresql",
+        )
+    key = PREFIX + secrets.token_urlsafe(32)
+    invitation = {"digest": digest(key), "expires_at": timezone.now() + LASTS}
+    with transaction.atomic():
+        Invitation.objects.update_or_create(name=name, defaults=invitation)
+        audit.record(actor, "node-invited", name, minutes=LASTS.seconds // 60)
+    return key
+
+
+def join(asked: Any, address: str) -> dict[str, str]:
+    """What a host at this address needs as a node, as settings by their names. Raises Problem."""
+    spec = JoinSpec.parse(asked)
+    good = Invitation.objects.filter(digest=digest(spec["token"]), expires_at__gt=timezone.now())
+    invitation = good.first()
+    if invitation is None:
+        _refuse(spec["node"], 403, "bad_token", SPENT)
+    if invitation.name != spec["node"]:
+        _refuse(spec["node"], 403, "other_node", f'This token is for the node "{invitation.name}", and this host says '
+                f'that it is "{spec["node"]}": --name says otherwise.')  # fmt: skip
+    _require_same_release(spec)
+    database, redis = _reachable(address)
+    try:
+        with transaction.atomic():
+            if not good.delete()[0]:  # another host was faster
+                raise Problem("bad_token", SPENT, 403)
+            node, _ = Node.objects.get_or_create(name=spec["node"])
+            password = roles.give(node)
+            audit.record("gpushare", "node-joined", node.name, address=address)
+    except DatabaseError as error:
+        raise conflict(
+            f"PostgreSQL did not make a role for the node: {error}. The appliance's own role needs CREATEROLE: "
+            f'ALTER ROLE "{settings.DATABASES["default"]["USER"]}" CREATEROLE, as a superuser.',
+            code="no_role",
+        ) from None
+    node.refresh_from_db(fields=["role"])
+    name = quote(settings.DATABASES["default"]["NAME"], safe="")
+    return {
+        "GPUSHARE_NODE": node.name,
+        "DATABASE_URL": f"postgres://{quote(node.role, safe='')}:{password}@{database}/{name}",
+        "REDIS_URL": redis,
+        "GPUSHARE_AUDIT_KEY": seals.key_of(node.name).hex(),
+    }
+
+
+def remove(actor: str, name: str) -> None:
+    """Takes a node's rights away, at once; what it has told stays. Raises Problem."""
+    node = Node.objects.filter(name=name).first()
+    invited = Invitation.objects.filter(name=name).delete()[0]
+    if node is None and not invited:
+        raise not_found(f'There is no node "{name}".')
+    with transaction.atomic():
+        if node is not None:
+            roles.take(node)
+        audit.record(actor, "node-removed", name)
+
+
+def _require_same_release(spec: dict[str, Any]) -> None:
+    if spec["release"] != settings.GPUSHARE_VERSION:
+        raise conflict(
+            f"This appliance is release {settings.GPUSHARE_VERSION}, and the host has {spec['release']}: install the "
+            "same there first.",
+            code="other_release",
+        )
+    if spec["schema"] != last_change():
+        raise conflict(
+            f"The host's program would read this database wrongly: its last change of it is {spec['schema']}, and here "
+            f"that is {last_change()}. Install the same release on both.",
+            code="other_schema",
+        )
+
+
+def _reachable(address: str) -> tuple[str, str]:
+    """Where a host at this address finds PostgreSQL (host:port) and Redis (a URL). Raises Problem."""
+    ours = settings.DATABASES["default"]
+    database = settings.GPUSHARE_NODES_DATABASE or f"{ours['HOST'] or 'localhost'}:{ours['PORT'] or 5432}"
+    redis = settings.GPUSHARE_NODES_REDIS or settings.REDIS_URL
+    places = {"GPUSHARE_NODES_DATABASE": f"//{database}", "GPUSHARE_NODES_REDIS": redis}
+    for name, place in places.items():
+        if is_loopback(urlsplit(place).hostname or "") and not is_loopback(address):
+            raise conflict(
+                f"{place.removeprefix('//')} cannot be reached from another host. Set {name} to where this one is "
+                "reached, and have it listen there.",
+                code="not_reachable",
+            )
+    return database, redis
+
+
+def _refuse(name: str, status: int, code: str, why: str) -> NoReturn:
+    audit.record("", "node-refused", name, why=code)
+    raise Problem(code, why, status)

@@ -1,0 +1,201 @@
+"""What a node's own PostgreSQL role may: the rows of its node, and of each only what a scheduler writes.
+
+Nothing is allowed that is not named here, so a release's new tables and columns are closed until they are added, and a
+scheduler that is run under such a role in a test finds what is missing. `apply` may be called as often as one likes,
+and is after each `migrate` of a database that has nodes. It needs no superuser: the owner of the tables, with
+CREATEROLE.
+
+Rows are told apart by the policies of PostgreSQL's row-level security; the tables' owner, who the web side is, is not
+bound by them. Whose node it is, is by the role that signed in (`session_user`), which a session cannot change.
+
+The audit's chain is one for all. A node adds to its end: a seal with its own name and by its own key (web/audit/),
+events of its containers under it, and then the chain's last number goes up by one. A trigger lets it do nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.db import connection, models, transaction
+
+from web.models import AllocationEvent, Allowance, Chain, Claim, Command, Container, Gpu, Node, Seal, UsageSample
+
+SECRETS = ("password", "email", "last_login")  # of people
+NOT_ITS = ("id", "name", "role")  # of a node: what only people change
+OBSERVED = (
+    "node", "engine", "engine_id", "started_at", "paused_at", "swap", "swapped_at", "swapped", "gave_way",
+    "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "kill_requested_at", "finished_at", "exit_code",
+    "reason", "removed_at", "idle_since", "cpus_used", "memory_used", "queue_position", "queue_bytes", "queue_reason",
+    "expected_at", "expected_by",
+    "gpu_memory", "priority", "compute_weight", "compute_limit",  # a change, once it is carried out
+)  # fmt: skip
+OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message", "result")
+
+HERE = "gpushare_node()"
+END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
+# Where launches are not given to a node first, whoever comes first takes what has none.
+GIVEN = any(field.name == "node" for field in Command._meta.concrete_fields)
+MINE = f"node_id = {HERE}" if GIVEN else f"(node_id = {HERE} OR node_id IS NULL)"
+MY_CONTAINER = "gpushare_has(container_id)"
+MY_GPU = "gpushare_has_gpu(gpu_id)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`reads`: which rows, in SQL. The others: which rows, and which columns (None: all but the key)."""
+
+    model: type[models.Model]
+    reads: str = "true"
+    hides: tuple[str, ...] = ()
+    inserts: str = ""
+    inserted: tuple[str, ...] | None = None
+    updates: str = ""
+    updated: tuple[str, ...] | None = None
+    deletes: str = ""
+
+    @property
+    def table(self) -> str:
+        return self.model._meta.db_table
+
+    def columns(self, names: Iterable[str] | None) -> str:
+        """Of these fields; None: of all but the key."""
+        fields = self.model._meta.concrete_fields
+        wanted = {field.name for field in fields if not field.primary_key} if names is None else {*names}
+        return ", ".join(f'"{field.column}"' for field in fields if field.name in wanted)
+
+
+def _rules() -> list[Rule]:
+    user = get_user_model()
+    here = tuple(field.name for field in Node._meta.concrete_fields if field.name not in NOT_ITS)
+    mine = f"(node_id = {HERE} OR {MY_CONTAINER})" if GIVEN else f"(container_id IS NULL OR {MY_CONTAINER})"
+    return [
+        Rule(user, hides=SECRETS),
+        Rule(Group),
+        Rule(user.groups.through),
+        Rule(Allowance),
+        Rule(Node, updates=f"id = {HERE}", updated=here),
+        Rule(Gpu, inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}"),
+        Rule(Container, reads=MINE, updates=MINE, updated=OBSERVED),
+        Rule(
+            Claim, reads=MY_CONTAINER, inserts=f"{MY_CONTAINER} AND {MY_GPU}", updates=f"{MY_CONTAINER} AND {MY_GPU}",
+        ),
+        # It asks for nothing but a pause of its own containers.
+        Rule(
+            Command, reads=mine, updates=mine, updated=OUTCOME, inserted=("id", *_others(Command)),
+            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MY_CONTAINER}",
+        ),
+        Rule(
+            AllocationEvent, reads=MY_CONTAINER,
+            inserts=f"{MY_CONTAINER} AND (gpu_id IS NULL OR {MY_GPU}) AND seal_id = {END}",
+        ),
+        Rule(
+            UsageSample, reads=MY_GPU, deletes=MY_GPU,
+            inserts=f"{MY_GPU} AND (container_id IS NULL OR {MY_CONTAINER})",
+        ),
+        Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
+        Rule(Chain, updates="id = 1"),
+    ]  # fmt: skip
+
+
+def _others(model: type[models.Model]) -> list[str]:
+    return [field.name for field in model._meta.concrete_fields if not field.primary_key]
+
+
+def group() -> str:
+    """The role that holds what all nodes of this database may; each node's own is a member."""
+    return f"{connection.settings_dict['NAME']}_nodes"[:63]
+
+
+def are_applied() -> bool:
+    """Whether this database has ever had nodes with roles of their own."""
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [group()])
+        return cursor.fetchone() is not None
+
+
+def apply() -> None:
+    """Makes the rules in the database what they are here. Raises DatabaseError."""
+    quoted = connection.ops.quote_name(group())
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('gpushare rules'))")  # two at once would fail
+        if not are_applied():
+            cursor.execute(f"CREATE ROLE {quoted} NOLOGIN")
+        cursor.execute(FUNCTIONS)
+        cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quoted}")
+        cursor.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {quoted}")
+        cursor.execute(f"GRANT SELECT ON django_migrations TO {quoted}")
+        for rule in _rules():
+            for statement in _statements(rule, quoted):
+                cursor.execute(statement)
+
+
+def after_migrate(**_: object) -> None:
+    """What a release adds or takes away is closed or open to nodes as this release says."""
+    if are_applied():
+        apply()
+
+
+def _statements(rule: Rule, to: str) -> Iterator[str]:
+    table = rule.table
+    shown = rule.columns([f.name for f in rule.model._meta.concrete_fields if f.name not in rule.hides])
+    yield f"GRANT SELECT ({shown}) ON {table} TO {to}"
+    if rule.inserts:
+        yield f"GRANT INSERT ({rule.columns(rule.inserted)}) ON {table} TO {to}"
+    if rule.updates:
+        yield f"GRANT UPDATE ({rule.columns(rule.updated)}) ON {table} TO {to}"
+    if rule.deletes:
+        yield f"GRANT DELETE ON {table} TO {to}"
+    policies = {
+        "select": f"USING ({rule.reads})",
+        "insert": f"WITH CHECK ({rule.inserts or 'false'})",
+        "update": f"USING ({rule.updates or 'false'}) WITH CHECK ({rule.updates or 'false'})",
+        "delete": f"USING ({rule.deletes or 'false'})",
+    }
+    yield f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
+    for verb, which in policies.items():
+        yield f"DROP POLICY IF EXISTS gpushare_{verb} ON {table}"
+        yield f"CREATE POLICY gpushare_{verb} ON {table} FOR {verb.upper()} TO {to} {which}"
+
+
+_DEFINER = "LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp"
+
+# They run as the tables' owner, and so see all rows: each answers one question.
+FUNCTIONS = f"""
+CREATE OR REPLACE FUNCTION gpushare_node() RETURNS bigint {_DEFINER} AS
+    $$SELECT id FROM web_node WHERE role = session_user AND role <> ''$$;
+CREATE OR REPLACE FUNCTION gpushare_node_name() RETURNS text {_DEFINER} AS
+    $$SELECT name::text FROM web_node WHERE role = session_user AND role <> ''$$;
+CREATE OR REPLACE FUNCTION gpushare_has(container uuid) RETURNS boolean {_DEFINER} AS
+    $$SELECT EXISTS (SELECT 1 FROM web_container WHERE id = container AND {MINE})$$;
+CREATE OR REPLACE FUNCTION gpushare_has_gpu(gpu bigint) RETURNS boolean {_DEFINER} AS
+    $$SELECT EXISTS (SELECT 1 FROM web_gpu WHERE id = gpu AND node_id = {HERE})$$;
+
+-- What somebody's live containers on all nodes were promised (null: nothing yet) and ask for: web/people/allowances.py.
+CREATE OR REPLACE FUNCTION gpushare_held(person bigint)
+    RETURNS TABLE (container uuid, promised numeric, gpu_memory bigint, gpu_count integer) {_DEFINER} AS
+    $$SELECT c.id, (SELECT sum(quota) FROM web_claim WHERE container_id = c.id), c.gpu_memory, c.gpu_count::integer
+      FROM web_container c WHERE c.owner_id = person AND c.finished_at IS NULL$$;
+CREATE OR REPLACE FUNCTION gpushare_hold(person bigint) RETURNS void
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
+    $$SELECT FROM auth_user WHERE id = person FOR NO KEY UPDATE$$;
+
+-- A node's own seal is the only thing that it may add to the chain.
+CREATE OR REPLACE FUNCTION gpushare_chain_grows() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    IF gpushare_node() IS NOT NULL AND (NEW.id <> OLD.id OR NEW.number <> OLD.number + 1 OR NOT EXISTS (
+        SELECT 1 FROM web_seal
+        WHERE number = NEW.number AND previous = OLD.hash AND hash = NEW.hash AND node = gpushare_node_name()
+    )) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'a node adds its own seals to the end of the chain, nothing else';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER gpushare_chain_grows BEFORE UPDATE ON web_chain
+    FOR EACH ROW EXECUTE FUNCTION gpushare_chain_grows();
+"""
