@@ -311,6 +311,9 @@ GPUSHARE_DOCKER_HOST = environment.text(
     "GPUSHARE_DOCKER_HOST", environment.text("DOCKER_HOST", "unix:///var/run/docker.sock")
 )
 GPUSHARE_GPU_ACCESS = environment.one_of("GPUSHARE_GPU_ACCESS", "auto", "runtime", "cdi", "raw")
+# Whose containers may come by Docker's volume plugin; the first is whose they are where nobody is named.
+GPUSHARE_PLUGIN_PEOPLE = environment.words("GPUSHARE_PLUGIN_PEOPLE")
+GPUSHARE_PLUGIN_SOCKET = environment.text("GPUSHARE_PLUGIN_SOCKET", "/run/docker/plugins/gpushare.sock")
 GPUSHARE_REGISTRY_CONFIG = environment.text("GPUSHARE_REGISTRY_CONFIG")  # a Docker config.json with credentials
 GPUSHARE_HOST_MEMORY = environment.size("GPUSHARE_HOST_MEMORY", "0") or None  # for all together; None: nine tenths
 # For containers that ask for nothing themselves, and the most of memory that one may ask for; empty: all of that, and

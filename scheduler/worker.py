@@ -57,6 +57,7 @@ from scheduler.engines.host_memory import HostMemory
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
+from scheduler.plugin.plugin import Plugin
 from scheduler.rounds.anchoring import Anchoring
 from scheduler.rounds.bypass import Bypass
 from scheduler.rounds.contexts import Contexts
@@ -165,7 +166,9 @@ class Scheduler:
         self._put_together()
         stack.callback(self.server.close)
         begun = time.monotonic()
+        await self.plugin.expect()
         await self.take_over.run()
+        self.plugin.mounts.give_again()
         self.grants.all_noted()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
@@ -251,6 +254,7 @@ class Scheduler:
             available() // 2 if budget is None else budget,
         )  # fmt: skip
         self.swapping.moved = self._giving_way
+        self.plugin = Plugin(self.containers, self.engine, self.broker, self.server, self.ender, self.store, self.home)
         self.steering = Steering(
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )
@@ -311,7 +315,7 @@ class Scheduler:
             self.leftovers.run, self.contexts.run, self.computing.run, self.using.run, self.report.run,
             self.report.glance, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
-            self.health.run, self.outlook.run,
+            self.health.run, self.outlook.run, self.plugin.run,
         ]  # fmt: skip
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:

@@ -58,7 +58,8 @@ class TakeOver:
         rows = await self._store.records.living()
         self._store.learn(rows, told)
         for row in rows:
-            if engine_id := row.engine_id or present.get(str(row.pk), ""):
+            engine_id = row.engine_id or present.get(str(row.pk), "")
+            if engine_id or row.mount:  # what Docker has mounted for a start has its claims, and may start at any time
                 self._container(row, engine_id, told.get(str(row.pk), {}))
             else:
                 launching.add(str(row.pk))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 SIGKILLED = 137  # the exit code of what a SIGKILL ended: 128 + 9, as shells and engines tell it
 
@@ -116,6 +116,63 @@ class Executed(Attached, Protocol):
         """Once `read` has given nothing; 128 + n for signal n. None where nobody knows."""
 
 
+@dataclass(frozen=True, slots=True)
+class MountUser:
+    """A container of somebody else's that has a volume of ours, and may be about to start."""
+
+    engine_id: str
+    name: str
+    image: str
+    command: str  # as one text
+    labels: Mapping[str, str]  # its image's among them
+    target: str  # where the volume is to be mounted in it
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One container from the mounting of its volume to its end. `id` is ours; `since`: seconds since the epoch.
+
+    `engine_id` is empty while it is not known which of the volume's containers it is; `sure` once it was seen to be.
+    `memory`: its limit of host memory in bytes, as it was started with.
+    """
+
+    id: str
+    volume: str
+    since: float
+    log_path: Path
+    engine_id: str = ""
+    sure: bool = False
+    memory: int | None = None
+
+
+class Mountings(Protocol):
+    """What an engine has that runs containers which others start, with a volume of ours: Docker.
+
+    What it sees of those that are expected it tells like that of all others.
+    """
+
+    told: Callable[[str, Mapping[str, Any]], None]
+    """Called with our id once it is sure which container it is, and what is known of that: name, image, command,
+    memory, cpus."""
+
+    @property
+    def restarted_at(self) -> float:
+        """When the engine was last seen to break off, seconds since the epoch: nothing that it began then goes on."""
+
+    def expect(self, run: Run) -> None: ...
+
+    def again(self, id_: str) -> None:
+        """The engine has mounted it once more: what ended before is no end of this run."""
+
+    def forget(self, id_: str) -> None: ...
+
+    async def users(self, volume: str) -> Sequence[MountUser] | None:
+        """Who of the containers with this volume may be about to start. None if the engine cannot say now."""
+
+    async def look(self, id_: str) -> None:
+        """Tells what is seen of it now. Raises EngineAway."""
+
+
 HANGS_UP = 2.0  # seconds from SIGHUP to SIGKILL for a program whose keyboard has gone
 
 Progress = Callable[[str], None]
@@ -141,6 +198,10 @@ class Engine(Protocol):
     """All calls are idempotent where that makes sense: what is already so is success."""
 
     name: str
+
+    @property
+    def mountings(self) -> Mountings | None:
+        """None if nobody else can have it start containers."""
 
     @property
     def outdated(self) -> Sequence[str]:

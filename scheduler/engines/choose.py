@@ -49,4 +49,5 @@ def docker_settings() -> DockerSettings:
         log_bytes=settings.GPUSHARE_LOG_BYTES,
         volume_roots=tuple(Path(root) for root in settings.GPUSHARE_VOLUME_ROOTS),
         registries=Path(path) if (path := settings.GPUSHARE_REGISTRY_CONFIG) else None,
+        mounts=bool(settings.GPUSHARE_PLUGIN_PEOPLE),
     )

@@ -3,6 +3,7 @@
 store.container(id_, paused_at=now)      what is so now, or has happened: remembered, and written behind (behind.py)
 await store.records.living()             what is asked (records.py)
 await store.promises.make(row, quota)    what must be there before anything follows from it (promises.py)
+await store.volumes.mount(name, …)       the same of what Docker starts (volumes.py)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from scheduler.store.database import Database, Here
 from scheduler.store.keeping import Keeping
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
+from scheduler.store.volumes import Volumes
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
 from web.schema import NewerDatabase, refuse_newer
 
@@ -51,6 +53,7 @@ class Store(WriteBehind):
         self.figures = Figures()
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
+        self.volumes = Volumes(self, self._here)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.

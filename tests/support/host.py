@@ -41,6 +41,9 @@ call_command("runscheduler")
 """
 
 
+H = TypeVar("H", bound="Host")
+
+
 async def query(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Runs a query outside the event loop, on a connection of its own."""
     result: T = await database_sync_to_async(function, thread_sensitive=False)(*arguments, **options)
@@ -228,8 +231,8 @@ class Host:
 
 @contextlib.asynccontextmanager
 async def a_host(
-    settings: Any, home: Path, policy: str = "fifo", gpus: str = "sim:1x5GiB", docker: str = ""
-) -> AsyncIterator[Host]:
+    settings: Any, home: Path, policy: str = "fifo", gpus: str = "sim:1x5GiB", docker: str = "", kind: type[H] = Host
+) -> AsyncIterator[H]:
     """A running host with one simulated GPU of 5 GiB. `home` must be empty and outlive the test.
 
     `docker` is the address of an engine; without one, containers are local processes.
@@ -239,7 +242,7 @@ async def a_host(
     settings.GPUSHARE_ENGINE = "docker" if docker else "process"
     settings.GPUSHARE_DOCKER_HOST = docker
     settings.GPUSHARE_POLICY = policy
-    host = Host(home)
+    host = kind(home)
     await host.start()
     try:
         yield host

@@ -1,5 +1,6 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
-a container in states.py, who may do what in people.py, who is told in notifying.py, the hash chain in chain.py."""
+a container in states.py, who may do what in people.py, who is told in notifying.py, the hash chain in chain.py,
+Docker's volumes in volumes.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.hosts import Compute, Gpu, Invitation, Node
@@ -18,6 +19,7 @@ from web.models.records import (
     large,
 )
 from web.models.states import State
+from web.models.volumes import Volume
 
 __all__ = [
     "AllocationEvent",
@@ -50,6 +52,7 @@ __all__ = [
     "Token",
     "UsageSample",
     "Verification",
+    "Volume",
     "Watch",
     "Wish",
     "large",

@@ -137,6 +137,10 @@ class Container(models.Model):
     cpus = models.FloatField(null=True, blank=True)
     volumes = models.JSONField(default=list)
     ports = models.JSONField(default=list)
+    volume = models.CharField(
+        max_length=255, blank=True, help_text="The Docker volume that brings its quota; empty: it was launched here."
+    )
+    mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
@@ -187,6 +191,12 @@ class Container(models.Model):
             # A name is taken while its container lives; the history may hold it many times.
             models.UniqueConstraint(fields=["name"], condition=Q(finished_at=None), name="one_live_container_a_name"),
             models.UniqueConstraint(fields=["owner", "launch_key"], name="one_container_a_launch_key"),
+            # Docker repeats a call that it had no answer to.
+            models.UniqueConstraint(
+                fields=["node", "mount"],
+                condition=Q(finished_at=None) & ~Q(mount=""),
+                name="one_live_container_a_mount",
+            ),
         ]
         indexes = [models.Index(fields=["finished_at", "created_at"])]
 

@@ -13,14 +13,13 @@ from django.conf import settings
 from django.http import QueryDict
 from rest_framework import serializers
 
-from web.errors import invalid
 from web.models import Container, Shortage
 from web.sizes import exact_size
 from web.spec.asked import FIELDS, asked_for
-from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber
+from web.spec.fields import SizeField, StrictBoolean
 from web.spec.requests import NOTHING, EnvironmentField, GpusField, HappeningsField, ItemsField, WordsField
+from web.spec.written import NO, YES, number, read
 
-YES, NO = "yes", "no"  # a box that is ticked says the one that is not the default
 # What has a place of its own in the template; all else follows there in the order of the list.
 PLACED = ("image", "command", "gpu_memory", "gpus", "name", "env", "on_shortage")
 
@@ -51,11 +50,11 @@ def spec_of(form: QueryDict) -> dict[str, Any]:
         text = form.get(name, "")
         if not text.strip() or isinstance(field, GpusField) or text == Shortage.WAIT:
             continue
-        spec[name] = _read(name, text)
+        spec[name] = read(name, text)
     if gpus := form.getlist("gpus"):
         spec["gpus"] = gpus
     elif (count := form.get("gpu_count", "").strip()) not in ("", "1"):
-        spec["gpus"] = _number(int, count, "gpus")
+        spec["gpus"] = number(int, count, "gpus")
     return spec
 
 
@@ -99,24 +98,6 @@ def text_of(name: str, value: Any) -> str:
     return json.dumps(value).removesuffix(".0") if isinstance(value, int | float) else str(value)
 
 
-def _read(name: str, text: str) -> Any:
-    """What `text_of` has written."""
-    match FIELDS[name]:
-        case StrictBoolean():
-            return text != NO
-        case StrictInteger():
-            return _number(int, text, name)
-        case StrictNumber():
-            return _number(float, text, name)
-        case WordsField():
-            return _split(text, name)
-        case ItemsField():
-            return [line.strip() for line in _lines(text)]
-        case EnvironmentField():
-            return dict(_pair(line, name) for line in _lines(text))
-    return text.strip()
-
-
 def _words(name: str, flag: str, value: Any) -> list[str]:
     """A field on a command line."""
     match FIELDS[name], value:
@@ -133,31 +114,6 @@ def _words(name: str, flag: str, value: Any) -> list[str]:
         case _, dict():
             return [word for pair in _pairs(value) for word in (flag, pair)]
     return [flag, text_of(name, value)]
-
-
-def _number(kind: type[int] | type[float], text: str, field: str) -> int | float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise invalid(f"This has to be {'a whole number' if kind is int else 'a number'}.", field) from None
-
-
-def _split(text: str, field: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        raise invalid("A quotation mark in the command is not closed.", field) from None
-
-
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _pair(line: str, field: str) -> tuple[str, str]:
-    name, equals, value = line.partition("=")
-    if not equals:
-        raise invalid(f'"{line[:60]}" is not NAME=value.', field)
-    return name.strip(), value
 
 
 def _pairs(variables: dict[str, str]) -> list[str]:

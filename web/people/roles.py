@@ -180,6 +180,11 @@ def owner_of_launch(user: User, name: str) -> User:
         return user
     if not rights_of(user).serves:
         raise forbidden(f"You may not launch for others: an admin allows it with the group {FOR_OTHERS}.", "owner")
+    return account_that_launches(name)
+
+
+def account_that_launches(name: str) -> User:
+    """The account of this name, for whom somebody else asks for a container. Raises Problem."""
     owner = get_user_model().objects.filter(username=name, is_active=True).first()
     if owner is None:
         raise Problem(

@@ -57,10 +57,7 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         if key and (earlier := _earlier(owner, key, digest)):
             return earlier
         issuing.require_scheduler()
-        require_gib_hours(used, limits.gib_hours)
-        allowances.require_image(limits, spec["image"])
-        chosen = choose_gpus(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
-        spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
+        chosen = within(owner, limits, used, spec)
         _require_free_name(spec["name"])
         container = Container(
             owner=owner,
@@ -83,6 +80,18 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         asked |= {"owner": owner.get_username()} if owner != user else {}
         audit.record(user.get_username(), "launch", container.pk, name=container.name, **asked)
     return command
+
+
+def within(owner: User, limits: allowances.Allowed, used: float, spec: dict[str, Any]) -> list[str]:
+    """Refuses a launch beyond its owner's allowance. Its GPUs by UUID, or nothing if the scheduler may choose.
+
+    `used`: GiB·hours of the last week. Its share of the turns is filled in. The owner is held (`allowances.hold`).
+    """
+    require_gib_hours(used, limits.gib_hours)
+    allowances.require_image(limits, spec["image"])
+    chosen = choose_gpus(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
+    spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
+    return chosen
 
 
 def _earlier(user: User, key: str, digest: str) -> Command | None:

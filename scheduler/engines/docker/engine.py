@@ -22,6 +22,7 @@ from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.groups import Groups
 from scheduler.engines.docker.images import Images
+from scheduler.engines.docker.mounting.mountings import DockerMountings
 from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
@@ -41,6 +42,7 @@ class DockerSettings:
 
     `memory` is also the most that one may ask for, and `host_memory` (bytes) the most that all may take together.
     `registries` is a Docker config.json with credentials. Volumes come from below `volume_roots`, or are named ones.
+    `mounts`: others start containers, too, with volumes of ours (`Mountings`).
     """
 
     address: str
@@ -52,6 +54,7 @@ class DockerSettings:
     log_bytes: int = 100 << 20
     volume_roots: tuple[Path, ...] = ()
     registries: Path | None = None
+    mounts: bool = False
 
 
 class DockerEngine:
@@ -62,7 +65,8 @@ class DockerEngine:
         self._preload = self._home / "ld.so.preload"
         self._places = self._home / "mounts"
         self._client = Client(settings.address)
-        self._watch = Watch(self._client, self._home, settings.log_bytes)
+        self._watch = Watch(self._client, self._home, settings.log_bytes, mounts=settings.mounts)
+        self.mountings = DockerMountings(self._client, self._watch)
         self._execs = Execs(self._client, self._home / "execs")
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
         self._together: Together | None = None
@@ -202,7 +206,8 @@ class DockerEngine:
 
     def _set_memory(self, engine_id: str, extra: int) -> None:
         found = self._client.api.inspect_container(engine_id)
-        launched_with = found["Config"]["Labels"].get(options.LABEL_MEMORY)
+        run = self._watch.mounted.of(engine_id)
+        launched_with = run.memory if run else found["Config"]["Labels"].get(options.LABEL_MEMORY)
         if not launched_with or found["State"]["Status"] not in ("running", "paused"):
             return
         limit = int(launched_with) + extra
@@ -241,7 +246,9 @@ class DockerEngine:
             raise EngineError("It still runs: kill it first.", code="still_running")
         self._let_go(engine_id)
         await self._watch.stop_logs(engine_id)
-        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
+        # What is made for others with their containers, such as volumes, is not ours to take away with one.
+        ours = self._watch.mounted.of(engine_id) is None
+        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=ours))
         await self._watch.look(engine_id)
 
     async def sightings(self) -> list[Sighting]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import docker
@@ -25,11 +25,21 @@ CHANGES = ["start", "die", "pause", "unpause", "destroy"]  # all that can make a
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
 
 
-class EventFollower:
-    """Calls `happened(engine_id, change)` for each of CHANGES in a container with `label`, from its own thread."""
+Others = Callable[[str, str, Mapping[str, str], float], bool]  # engine id, change, what is told with it, seconds
 
-    def __init__(self, api: docker.APIClient, label: str, happened: Callable[[str, str], None]) -> None:
-        self._api, self._label, self._happened = api, label, happened
+
+class EventFollower:
+    """Calls `happened(engine_id, change)` for each of CHANGES in a container with `label`, from its own thread.
+
+    Of those of others `others` is asked first, where it is given: whether that is to be told, too. `broke_off` is when
+    the stream last did, in seconds since the epoch: Docker was restarted, or seemed so.
+    """
+
+    def __init__(
+        self, api: docker.APIClient, label: str, happened: Callable[[str, str], None], others: Others | None = None
+    ) -> None:
+        self._api, self._label, self._happened, self._others = api, label, happened, others
+        self.broke_off = 0.0
         self._stream: docker.types.CancellableStream[Any] | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="docker events", daemon=True)
@@ -46,21 +56,29 @@ class EventFollower:
         wait = FIRST_WAIT
         while not self._closing.is_set():
             try:
+                mine = {} if self._others else {"label": self._label}
                 self._stream = self._api.events(
-                    since=int(since - OVERLAP),
-                    filters={"type": "container", "event": CHANGES, "label": self._label},
-                    decode=True,
+                    since=int(since - OVERLAP), filters={"type": "container", "event": CHANGES, **mine}, decode=True
                 )
                 if self._closing.is_set():  # `close` came before there was a stream to close
                     return
                 for event in self._stream:
                     since, wait = float(event["time"]), FIRST_WAIT
-                    self._happened(str(event["Actor"]["ID"]), str(event["Action"]))
+                    if self._concerns_us(event):
+                        self._happened(str(event["Actor"]["ID"]), str(event["Action"]))
             except (docker.errors.DockerException, requests.exceptions.RequestException, OSError, ValueError) as error:
                 log.debug("Docker's events broke off: %s", error)
             finally:
                 if self._stream is not None:
                     release(self._stream)
+            self.broke_off = time.time()
             # It ended: Docker was stopped. How long it stays away is not known; what happens meanwhile is asked for.
             self._closing.wait(wait)
             wait = min(2 * wait, LONGEST_WAIT)
+
+    def _concerns_us(self, event: Mapping[str, Any]) -> bool:
+        told = event["Actor"].get("Attributes") or {}
+        name, _, value = self._label.partition("=")
+        if self._others is None or told.get(name) == value:
+            return True
+        return self._others(str(event["Actor"]["ID"]), str(event["Action"]), told, event["timeNano"] / 1e9)

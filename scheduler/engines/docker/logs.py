@@ -38,10 +38,14 @@ POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch,
 class LogCopier:
     """One container's output, copied by a thread of its own until it ends or `close` is called."""
 
-    def __init__(self, api: docker.APIClient, engine_id: str, path: Path, limit: int, *, tty: bool) -> None:
+    def __init__(
+        self, api: docker.APIClient, engine_id: str, path: Path, limit: int, *, tty: bool, begin: float = 0.0
+    ) -> None:
+        """`begin`: seconds since the epoch; what it has printed before is of an earlier run."""
         self.done = threading.Event()
         self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
-        self._api, self._engine_id, self._path, self._limit, self._tty = api, engine_id, path, limit, tty
+        self._api, self._engine_id, self._limit, self._tty = api, engine_id, limit, tty
+        self.path, self._earliest = path, begin
         self._stream: docker.types.CancellableStream[Any] | None = None
         self._begin = threading.Event()
         self._hurry = threading.Event()  # nothing more will come, or nobody wants it
@@ -68,7 +72,7 @@ class LogCopier:
         try:
             # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
             for copy in (self._follow, self._copy_rest):
-                with LogFile(self._path, self._limit) as file:
+                with LogFile(self.path, self._limit) as file:
                     if not file.complete:
                         copy(file)
                     self.complete = file.complete
@@ -91,7 +95,7 @@ class LogCopier:
                 file.finish()
 
     def _copy(self, file: LogFile, *, follow: bool) -> None:
-        since = max(0.0, (file.stamp - OUT_OF_ORDER) / 1e9)  # the file skips what it has
+        since = max(self._earliest, (file.stamp - OUT_OF_ORDER) / 1e9)  # the file skips what it has
         self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
         try:
             if self._closing:  # `close` came before there was a stream to close

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
 from scheduler.engines.docker.logs import LogCopier, parse_stamp
+from scheduler.engines.docker.mounting.runs import Mounted, about, folder_of, terminal, volumes_of
 from scheduler.engines.docker.together import Together
 from scheduler.engines.kernel_log import OomKill
 
@@ -38,7 +39,8 @@ CONDITIONS = {"running": Condition.RUNNING, "paused": Condition.PAUSED}  # all e
 
 
 class Watch:
-    def __init__(self, client: Client, home: Path, log_bytes: int) -> None:
+    def __init__(self, client: Client, home: Path, log_bytes: int, *, mounts: bool = False) -> None:
+        """`mounts`: others start containers with volumes of ours, too."""
         self.changes = Changes()
         self.away = ""
         self.launching: set[str] = set()  # ids (ours) that are being created at this moment
@@ -48,11 +50,19 @@ class Watch:
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._client, self._log_bytes = client, log_bytes
         self._label = f"{options.LABEL_HOME}={home}"
+        self._mounts = mounts
+        self.mounted = Mounted(options.LABEL)
+        self.found_out: Callable[[str, Mapping[str, Any]], None] = lambda id_, about: None
         self._lock = asyncio.Lock()
         self._told: asyncio.Queue[str] = asyncio.Queue()
         self._logs: dict[str, LogCopier] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._events: EventFollower | None = None
+
+    @property
+    def broke_off(self) -> float:
+        """When Docker was last seen to be restarted, in seconds since the epoch."""
+        return self._events.broke_off if self._events is not None else 0.0
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -61,7 +71,8 @@ class Watch:
             wait = HEAD_START if change == "start" else 0.0
             loop.call_soon_threadsafe(loop.call_later, wait, self._told.put_nowait, engine_id)
 
-        self._events = EventFollower(self._client.api, self._label, happened)
+        others = self.mounted.happened if self._mounts else None
+        self._events = EventFollower(self._client.api, self._label, happened, others)
         await self.reconcile()
         self._tasks = [asyncio.create_task(self._look_when_told()), asyncio.create_task(self._look_regularly())]
 
@@ -80,19 +91,42 @@ class Watch:
         async with self._lock:
             found = await self._client.call(_inspect, self._client.look, engine_id)
             if found is None:
-                self.changes.gone_from_engine(engine_id)
-                self.pids.pop(engine_id, None)
+                self._gone(engine_id)
                 return None
-            id_ = found["Config"]["Labels"][options.LABEL]
-            if id_ in self.launching | self.doomed or found["State"]["Status"] == "created":
+            id_ = found["Config"]["Labels"].get(options.LABEL) or await self._whose(found)
+            if not id_ or id_ in self.launching | self.doomed or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
-            sighting = as_sighting(found)
+            sighting = as_sighting(found, id_)
             if sighting.condition is Condition.ENDED:
                 await self._last_words(engine_id)
                 sighting = await self._with_its_reason(sighting, _limit(found))
             self.changes.see(sighting)
             return sighting
+
+    def _gone(self, engine_id: str) -> None:
+        for sighting in self.mounted.last_words(engine_id):
+            self.changes.see(sighting)
+        self.changes.gone_from_engine(engine_id)
+        self.mounted.removed(engine_id)
+        self.pids.pop(engine_id, None)
+
+    async def _whose(self, found: Mapping[str, Any]) -> str:
+        """Our id of a container that was not launched here; empty if it has nothing of ours, or not any more."""
+        engine_id, pid = found["Id"], found["State"]["Pid"]
+        before = self.mounted.of(engine_id)
+        folder = await self._client.blocking(folder_of, pid) if pid else ""
+        id_ = self.mounted.whose(found, folder)
+        run = self.mounted.run(id_)
+        if run is None:
+            return ""
+        if before is not None and before.id != id_ and (last := self.changes.last(before.id)):
+            self.changes.see(replace(last, condition=Condition.ENDED))  # it was started again before anybody had looked
+        if before is None or before.id != id_ or not before.sure:
+            self.found_out(id_, about(found))
+        if (tty := terminal(found)) is not None:
+            self.copy_logs(engine_id, run.log_path, tty=tty, begin=run.since)
+        return id_
 
     async def _with_its_reason(self, ended: Sighting, limit: str) -> Sighting:
         """That it passed its limit of host memory Docker may learn after it has told the end, or never."""
@@ -118,7 +152,7 @@ class Watch:
         for _ in range(LOOKS_FOR_REASON):
             await asyncio.sleep(REASON_WITHIN / LOOKS_FOR_REASON)
             if found := await self._client.call(_inspect, self._client.look, ended.engine_id):
-                ended = as_sighting(found)
+                ended = as_sighting(found, ended.id)
             if ended.reason:
                 break
         return ended
@@ -140,16 +174,27 @@ class Watch:
             last = self.changes.last(id_)
             if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
                 await self.look(engine_id)
-        present = {each["Id"] for each in listed}
+        others = await self._client.call(self.mounted.listed, self._client.look)
+        for each in others:
+            await self._look_at_other(each)
+        present = {each["Id"] for each in (*listed, *others)}
         for sighting in self.changes.known():
             if sighting.engine_id not in present:
                 await self.look(sighting.engine_id)
         return self.changes.known()
 
-    def copy_logs(self, engine_id: str, path: Path, *, tty: bool) -> None:
+    async def _look_at_other(self, listed: Mapping[str, Any]) -> None:
+        """At one that was not launched here, if it is not as it was."""
+        run, condition = self.mounted.of(listed["Id"]), CONDITIONS.get(listed["State"], Condition.ENDED)
+        last = self.changes.last(run.id) if run is not None else None
+        open_ = self.mounted.nobodys & set(volumes_of(listed))
+        if listed["State"] != "created" and (open_ or (run and (last is None or last.condition is not condition))):
+            await self.look(listed["Id"])
+
+    def copy_logs(self, engine_id: str, path: Path, *, tty: bool, begin: float = 0.0) -> None:
         copier = self._logs.get(engine_id)
-        if copier is None or (copier.done.is_set() and not copier.complete):
-            self._logs[engine_id] = LogCopier(self._client.api, engine_id, path, self._log_bytes, tty=tty)
+        if copier is None or copier.path != path or (copier.done.is_set() and not copier.complete):
+            self._logs[engine_id] = LogCopier(self._client.api, engine_id, path, self._log_bytes, tty=tty, begin=begin)
 
     async def stop_logs(self, engine_id: str) -> None:
         await self._last_words(engine_id)
@@ -204,8 +249,8 @@ class Watch:
         self.away = why
 
 
-def as_sighting(found: Mapping[str, Any]) -> Sighting:
-    """What an inspection (GET /containers/{id}/json) says."""
+def as_sighting(found: Mapping[str, Any], id_: str) -> Sighting:
+    """What an inspection (GET /containers/{id}/json) says. `id_`: ours."""
     state = found["State"]
     condition = CONDITIONS.get(state["Status"], Condition.ENDED)
     ended = condition is Condition.ENDED
@@ -215,7 +260,7 @@ def as_sighting(found: Mapping[str, Any]) -> Sighting:
             started_at, finished_at
         )  # two clocks read them: one that lasts a moment ends before it starts
     return Sighting(
-        id=found["Config"]["Labels"][options.LABEL],
+        id=id_,
         engine_id=found["Id"],
         condition=condition,
         exit_code=state["ExitCode"] if ended else None,

@@ -65,6 +65,7 @@ class ProcessEngine:
     """`programs`: a folder with more of them than the scheduler's own PATH leads to. `log_bytes`: kept of an output."""
 
     name = "process"
+    mountings = None  # nobody else starts containers with it
     away = ""
     outdated: Sequence[str] = ()
 

@@ -1,0 +1,1 @@
+"""Containers that others have Docker start, with volumes of ours."""

@@ -1,0 +1,112 @@
+"""The calls of Docker's volume protocol, each answered in words for people where it is refused.
+
+Docker asks again when it has had no answer, and it asks for the same volume from many sides at once: every call can be
+repeated. What Docker is told has happened is in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import DatabaseError
+
+from scheduler.plugin.mounts import Mounts
+from scheduler.store import Store
+from web.errors import Problem
+from web.texts import fault_of
+
+log = logging.getLogger(__name__)
+
+ANSWERS_WITHIN = 50.0  # seconds; Docker gives up after 60, and says less
+NAMES = 1024  # characters of a name or an ID; Docker's have 64
+
+
+class VolumeDriver:
+    def __init__(self, mounts: Mounts, store: Store) -> None:
+        self._mounts, self._store = mounts, store
+        self._volumes: dict[str, dict[str, str]] = {}  # name → options
+        self._calls = {
+            "Create": self._create, "Remove": self._remove, "Mount": self._mount, "Unmount": self._unmount,
+            "Path": self._path, "Get": self._get, "List": self._list,
+        }  # fmt: skip
+
+    async def open(self) -> None:
+        """Once, before the first call. Raises DatabaseError."""
+        self._volumes = await self._store.volumes.all()
+
+    async def call(self, name: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        match name:
+            case "Plugin.Activate":
+                return {"Implements": ["VolumeDriver"]}
+            case "VolumeDriver.Capabilities":
+                return {"Capabilities": {"Scope": "local"}, "Err": ""}
+        call = self._calls.get(name.removeprefix("VolumeDriver."))
+        if call is None or not name.startswith("VolumeDriver."):
+            return {"Err": f"There is no call {name[:64]!r}."}
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                return {**(await call(said) or {}), "Err": ""}
+        except Problem as problem:
+            return {"Err": f"gpushare: {problem.message}"}
+        except DatabaseError as error:
+            log.error("Docker's call %s: the database: %s", name, error)
+            return {"Err": "gpushare: The database did not take this. Try again shortly."}
+        except OSError as error:
+            log.error("Docker's call %s: the host: %s", name, error)
+            return {"Err": f"gpushare: The host does not let the scheduler do this now: {error.strerror or error}."}
+        except TimeoutError:
+            return {"Err": "gpushare: The scheduler was not able to do this in time. Try again shortly."}
+        except Exception:
+            log.exception("Docker's call %s", name)
+            return {"Err": "gpushare: The scheduler failed at this; its log tells more."}
+
+    async def _create(self, said: Mapping[str, Any]) -> None:
+        name, options = _text(said, "Name"), said.get("Opts") or {}
+        if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
+            raise Problem("invalid", "Options are texts by name.", 400)
+        if fault := fault_of([*options, *options.values()]):
+            raise Problem("invalid", f"Options may not hold {fault}.", 400)
+        await self._store.volumes.make(name, options)
+        self._volumes[name] = options
+
+    async def _remove(self, said: Mapping[str, Any]) -> None:
+        name = _text(said, "Name")
+        if user := self._mounts.user_of(name):
+            raise Problem("in_use", f'The volume "{name}" is mounted by the container "{user}".', 409)
+        await self._store.volumes.remove(name)
+        self._volumes.pop(name, None)
+
+    async def _mount(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = self._known(said)
+        return {"Mountpoint": str(await self._mounts.mount(name, self._volumes[name], _text(said, "ID")))}
+
+    async def _unmount(self, said: Mapping[str, Any]) -> None:
+        await self._mounts.unmount(_text(said, "ID"))
+
+    async def _path(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"Mountpoint": self._mounts.path(self._known(said))}
+
+    async def _get(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"Volume": self._shown(self._known(said))}
+
+    async def _list(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"Volumes": [self._shown(name) for name in self._volumes]}
+
+    def _shown(self, name: str) -> Mapping[str, Any]:
+        return {"Name": name, "Mountpoint": self._mounts.path(name), "Status": dict(self._volumes[name])}
+
+    def _known(self, said: Mapping[str, Any]) -> str:
+        name = _text(said, "Name")
+        if name not in self._volumes:
+            raise Problem("unknown_volume", f'There is no volume "{name}" here.', 404)
+        return name
+
+
+def _text(said: Mapping[str, Any], field: str) -> str:
+    value = said.get(field)
+    if not isinstance(value, str) or not value or len(value) > NAMES or fault_of(value):
+        raise Problem("invalid", f"{field} has to be a text of 1 to {NAMES} characters.", 400)
+    return value

@@ -1,0 +1,286 @@
+"""From Docker's mounting of a volume to a container that has its quota, and from its end to all being given back.
+
+    Mount      the record and its claims are written; then the core is told, the socket opened, and Docker answered
+    its start  is seen in the engine, as that of every other container (life.py), and so are its pauses and its end
+    Unmount    is a reason to look at the engine at once, and nothing more: Docker unmounts after a copy, too
+
+So there is nothing that a lost Unmount leaves for ever: the engine's list is the truth. What Docker has mounted and
+never started (it was killed, or the start failed) is given back when Docker says so, was restarted, or takes too long.
+Each mounting is a container of its own, with its own folder, also where several mount one volume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import shlex
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.containers import placement
+from scheduler.containers.ending import Ender
+from scheduler.containers.life import Containers, as_problem, as_tenant
+from scheduler.engines.base import Condition, EngineError, Mountings, MountUser, Run, Sighting
+from scheduler.plugin.folders import Folders
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.server import Server
+from scheduler.store import Store
+from web.errors import Problem
+from web.logs import ById
+from web.models import Container
+from web.services.mounting import Mounting, wanted
+from web.spec.volumes import TARGET
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16  # mountings that ask Docker and the database; the next wait
+STARTS_WITHIN = 300.0  # seconds from its mount to a container's start, with the hooks that run before it
+ENDS_WITHIN = 2.0  # seconds that an earlier run of the same container may take to be seen as ended
+LOOK_EVERY = 2.0
+LETS_GO = 0.1  # seconds after its Unmount in which Docker lets others look at a container
+NEVER_STARTED = "Docker has mounted its volume, and did not start it."
+
+
+@dataclass(slots=True)
+class Known:
+    """A container that a mounting has brought. `since`: seconds since the epoch; `on`: Docker has not unmounted it."""
+
+    id: str
+    volume: str
+    since: float
+    on: bool = True
+
+
+class Mounts:
+    def __init__(
+        self,
+        containers: Containers,
+        mountings: Mountings | None,
+        broker: Broker,
+        server: Server,
+        ender: Ender,
+        store: Store,
+        folders: Folders,
+        home: Path,
+    ) -> None:
+        self._containers = containers
+        self._mountings = mountings
+        self._broker = broker
+        self._server = server
+        self._ender = ender
+        self._store = store
+        self._logs, self._copies = home / "logs", home / "copies"
+        self._folders = folders
+        self._known: dict[str, Known] = {}  # Docker's ID of a mounting → whose it is
+        self._under_way: dict[str, asyncio.Task[Path]] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        if mountings is not None:
+            mountings.told = self._found_out
+
+    # ---- over a restart ----
+
+    async def expect(self) -> None:
+        """Before the engine is asked what it has: which of it came by a volume. Raises DatabaseError."""
+        for row in await self._store.volumes.mounted():
+            id_, since = str(row.pk), row.created_at.timestamp()
+            if row.finished_at is None:
+                self._known[row.mount] = Known(id_, row.volume, since)
+            self._expect(Run(id_, row.volume, since, self._log(id_), row.engine_id, memory=row.memory))
+        if self._copies.exists():
+            await asyncio.to_thread(shutil.rmtree, self._copies, ignore_errors=True)
+
+    def give_again(self) -> None:
+        """After their sockets were opened anew."""
+        for known in self._known.values():
+            if self._lives(known.id):
+                try:
+                    self._folders.give(known.id, self._server.socket_dir(known.id))
+                except OSError as error:
+                    log.error("container %s: its programs do not find the socket: %s", ById(known.id), error)
+
+    # ---- Docker's calls ----
+
+    async def mount(self, volume: str, options: Mapping[str, str], mount: str) -> Path:
+        """The folder for this mounting; the same again for the same. Raises Problem, DatabaseError or OSError."""
+        if (task := self._under_way.get(mount)) is None:
+            task = self._under_way[mount] = asyncio.create_task(self._mount(volume, options, mount))
+            task.add_done_callback(lambda _: self._under_way.pop(mount, None))
+        return await asyncio.shield(task)  # whoever asks again waits for the same
+
+    async def _mount(self, volume: str, options: Mapping[str, str], mount: str) -> Path:
+        known = self._known.get(mount)
+        if known is not None and self._lives(known.id):
+            known.on = True
+            if self._mountings is not None:
+                self._mountings.again(known.id)
+            return self._folders.of(known.id)
+        async with self._places:
+            users = await self._mountings.users(volume) if self._mountings else None
+            if users is not None and not users:  # it is only being created: Docker copies what the image has there
+                return self._copy_of(mount)
+            _require_its_place(users or ())
+            await self._earlier_have_ended(users or ())
+            row = await self._record(volume, options, mount, users or ())
+            return self._begin(row, users or ())
+
+    async def _record(
+        self, volume: str, options: Mapping[str, str], mount: str, users: Sequence[MountUser]
+    ) -> Container:
+        """Durable from then on. Which of several users it is nobody knows yet."""
+        user = users[0] if len(users) == 1 else None
+        size, count, named = wanted(options, user.labels if user else {})
+        asked = Mounting(
+            id=uuid.uuid4(),
+            mount=mount,
+            name=user.name if user else volume,
+            image=user.image[:255] if user else "",
+            command=_words(user.command) if user else (),
+            gpu_memory=size,
+            gpus=named or placement.choose(self._broker.state, count, size),
+        )
+        return await self._store.volumes.mount(volume, options, asked)
+
+    def _begin(self, row: Container, users: Sequence[MountUser]) -> Path:
+        id_, now = str(row.pk), time.time()
+        if self._containers.find(id_) is None:
+            tenant = as_tenant(row, {claim.gpu.uuid: claim.quota for claim in row.claims.all()})
+            if refused := self._containers.admit(row, tenant):
+                over = timezone.now()
+                problem = as_problem(refused)
+                self._store.container(id_, finished_at=over, removed_at=over, reason=problem.message[:500])
+                raise problem
+        folder = self._folders.give(id_, self._server.listen(id_))
+        engine_id = users[0].engine_id if len(users) == 1 else ""
+        self._expect(Run(id_, row.volume, now, self._log(id_), engine_id))
+        self._known[row.mount] = Known(id_, row.volume, now)
+        return folder
+
+    async def unmount(self, mount: str) -> None:
+        """At once: Docker lets nobody look at the container until it has its answer."""
+        known = self._known.get(mount)
+        if known is None:
+            await asyncio.to_thread(shutil.rmtree, self._copy_place(mount), ignore_errors=True)
+        elif self._lives(known.id):
+            known.on = False
+            self._later(self._look_at(known))
+        else:
+            del self._known[mount]
+
+    def user_of(self, volume: str) -> str:
+        """The name of a container that has this volume mounted now; empty if none has."""
+        for known in self._known.values():
+            tenant = self._containers.find(known.id) if known.volume == volume and known.on else None
+            if tenant is not None and not tenant.finished:
+                return tenant.name
+        return ""
+
+    def path(self, volume: str) -> str:
+        """Where it was mounted last, of the mountings that there are; empty if there is none."""
+        mounted = [known for known in self._known.values() if known.volume == volume and self._lives(known.id)]
+        return str(self._folders.of(mounted[-1].id)) if mounted else ""
+
+    # ---- what is seen ----
+
+    def _found_out(self, id_: str, about: Mapping[str, Any]) -> None:
+        tenant = self._containers.find(id_)
+        if tenant is not None and tenant.started_at is None:
+            self._later(self._write_down(id_, about))
+
+    async def _write_down(self, id_: str, about: Mapping[str, Any]) -> None:
+        tenant = self._containers.find(id_)
+        try:
+            await self._store.volumes.known(id_, about)
+        except Problem as problem:
+            if tenant is not None:
+                self._ender.want(tenant, reason=problem.message)
+
+    async def run(self) -> None:
+        """Gives back what Docker has mounted and never started. Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
+            for id_ in self._folders.left_by({known.id for known in self._known.values()}):
+                await self._folders.take_away(id_)
+            broke_off = self._mountings.restarted_at if self._mountings else 0.0
+            for known in list(self._known.values()):
+                if known.since < broke_off or time.time() - known.since > STARTS_WITHIN:
+                    await self._look_at(known, patience=0.0)
+
+    async def _look_at(self, known: Known, patience: float = LETS_GO) -> None:
+        """If it is not seen to have started by then, it will not."""
+        tenant = self._containers.find(known.id)
+        if tenant is None or (known.on and tenant.started_at is not None):
+            return
+        await asyncio.sleep(patience)
+        if self._mountings is not None:
+            try:
+                await self._mountings.look(known.id)
+            except (EngineError, DatabaseError) as error:
+                log.debug("container %s is looked at later: %s", tenant, error)
+                return
+        await asyncio.sleep(patience)  # what was seen is told by another part
+        if tenant.started_at is None and not tenant.finished:
+            self._containers.told(Sighting(known.id, "", Condition.GONE, reason=NEVER_STARTED))
+            if self._mountings is not None:
+                self._mountings.forget(known.id)
+
+    # ---- helpers ----
+
+    async def _earlier_have_ended(self, users: Sequence[MountUser]) -> None:
+        """One that is started again has ended: it is seen so in a moment, and what it held is free for it."""
+        ids = {user.engine_id for user in users}
+        ending = [tenant for tenant in self._containers.all() if tenant.engine_id in ids and not tenant.finished]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_WITHIN):
+                for tenant in ending:
+                    await tenant.end.wait()
+        if ending:
+            await self._store.durable()
+
+    def _expect(self, run: Run) -> None:
+        if self._mountings is not None:
+            self._mountings.expect(run)
+
+    def _lives(self, id_: str) -> bool:
+        tenant = self._containers.find(id_)
+        return tenant is not None and not tenant.finished
+
+    def _log(self, id_: str) -> Path:
+        return self._logs / f"{id_}.log"
+
+    def _copy_place(self, mount: str) -> Path:
+        return self._copies / hashlib.sha256(mount.encode()).hexdigest()[:32]
+
+    def _copy_of(self, mount: str) -> Path:
+        place = self._copy_place(mount)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return place
+
+    def _later(self, what: Any) -> None:
+        task = asyncio.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _require_its_place(users: Sequence[MountUser]) -> None:
+    for user in users:
+        if user.target != TARGET:
+            raise Problem("bad_target", f'"{user.name}" mounts it at {user.target}: its place is {TARGET}.', 400)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]

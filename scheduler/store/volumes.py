@@ -1,0 +1,65 @@
+"""What Docker has had made here: volumes, and containers that mount them. Durable before Docker has its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.store.behind import WriteBehind
+from scheduler.store.database import Here
+from web.models import Claim, Container, Volume
+from web.services import mounting
+from web.services.mounting import Mounting
+
+
+class Volumes:
+    """All of it is about this host."""
+
+    def __init__(self, behind: WriteBehind, here: Here) -> None:
+        self._behind = behind
+        self._here = here
+
+    async def all(self) -> dict[str, dict[str, str]]:
+        """Name → options, as Docker gave them."""
+        return await self._behind.ask(_all, self._here.node)
+
+    async def make(self, name: str, options: Mapping[str, str]) -> None:
+        """Raises Problem."""
+        await self._behind.ask(mounting.make, self._here.node, name, options)
+
+    async def remove(self, name: str) -> None:
+        await self._behind.ask(mounting.remove, self._here.node, name)
+
+    async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
+        """The record of a container with its claims. Raises Problem, and then there is none."""
+        container = await self._behind.ask(mounting.mount, self._here.node, volume, options, asked)
+        for claim in container.claims.all():
+            self._behind.was_written((Claim, (str(container.pk), claim.gpu_id)), quota=claim.quota)
+        return container
+
+    async def mounted(self) -> list[Container]:
+        """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""
+        return await self._behind.ask(_mounted, self._here.node)
+
+    async def known(self, container: str, about: Mapping[str, Any]) -> None:
+        """What Docker shows of one that was only guessed at before. Raises Problem if its owner may not have that."""
+        await self._behind.ask(_known, container, about)
+
+
+def _all(node: int) -> dict[str, dict[str, str]]:
+    return dict(Volume.objects.filter(node=node).values_list("name", "options"))
+
+
+def _mounted(node: int) -> list[Container]:
+    return list(Container.objects.listed().filter(node=node).exclude(mount="").whole().order_by("created_at"))
+
+
+def _known(id_: str, about: Mapping[str, Any]) -> None:
+    container = Container.objects.select_related("owner").get(pk=id_)
+    fields: dict[str, Any] = {"command": about["command"], "memory": about["memory"], "cpus": about["cpus"]}
+    guessed = not container.image
+    if guessed:
+        fields |= {"image": about["image"][:255], "name": mounting.free_name(about["name"], container.pk)}
+    Container.objects.filter(pk=id_).update(**fields)
+    if guessed:
+        mounting.require_image_of(container, about["image"])
