@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0017_what_a_container_uses"),
+        ("web", "0018_volumes"),
     ]
 
     operations = [

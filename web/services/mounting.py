@@ -82,9 +82,9 @@ def _asked(options: Mapping[str, str], image: str) -> tuple[User, dict[str, Any]
 def _require_possible(person: User, spec: dict[str, Any]) -> None:
     """Refuses what can never be. What this person holds just now is looked at when the volume is mounted."""
     limits = allowances.limits_of(person)
-    ever = replace(limits, containers=None, gpu_memory=None)
+    ever = replace(limits, containers=None, gpu_memory=None, compute_weights=None)
     choose_gpus(person, ever, spec["gpus"], spec["gpu_memory"], spec["priority"])
-    allowances.share(limits, spec["compute_weight"], spec["compute_limit"])
+    allowances.share(person, ever, spec["compute_weight"], spec["compute_limit"])
     needs = quotas.asked(spec["gpu_memory"]) * count_of(spec)
     if limits.gpu_memory is not None and needs > limits.gpu_memory:
         allowances.require_quota(person, limits, needs)
