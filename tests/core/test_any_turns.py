@@ -206,3 +206,12 @@ def test_events_that_make_no_sense_raise_nothing_and_break_nothing(stream):
         turns, effects = decide(turns, event)
         assert violations(turns) == [], event
         assert len({effect.container for effect in effects}) == len(effects)
+
+
+def test_who_joins_again_on_no_card_is_dealt_with_where_it_is():
+    turns, _ = decide(
+        Turns(), CardSeen(0.0, "g", Mode.TURNS), Joined(0.0, "c", ("g",), limit=1), Computes(0.0, "c"), Ticked(0.1)
+    )
+    turns, _ = decide(turns, Joined(0.1, "c", (), limit=None))
+    assert violations(turns) == []
+    assert turns.takers["c"].called

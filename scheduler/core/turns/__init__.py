@@ -72,7 +72,7 @@ def _concerned(turns: Turns, event: Event) -> list[str]:
             return list(turns.cards)
         case CardSeen():
             return [event.gpu]
-        case Joined():
+        case Joined() if event.container not in turns.takers:
             return list(event.gpus)
         case _:
             known = turns.takers.get(event.container)
