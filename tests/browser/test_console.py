@@ -100,6 +100,34 @@ def _stands(scheduler):
     return before if scheduler.sent == before else 0
 
 
+def test_a_broken_connection_is_told_and_comes_back_with_what_was_typed_meanwhile(site, open_as, shell, shot):
+    with keyboards(site.home, "/bin/sh") as scheduler:
+        page = opened(open_as, shell)
+        page.keyboard.type("echo rea''dy\n")
+        expect(page.locator(SCREEN)).to_contain_text("ready")
+        scheduler.go_away()
+        expect(page.locator("#console")).to_have_attribute("data-line", "away")
+        expect(page.locator("#console-status")).to_have_text(
+            "The connection broke. shell goes on, and this comes back by itself."
+        )
+        _look_at(page, shot, "console-away")
+        page.keyboard.type("echo $((6 * 7))\n")
+    with keyboards(site.home, "/bin/sh") as _:
+        expect(page.locator("#console")).to_have_attribute("data-line", "open")
+        expect(page.locator(SCREEN)).to_contain_text("42")
+        expect(page.locator(SCREEN)).to_contain_text("ready")
+
+
+def test_a_container_that_ended_meanwhile_is_not_connected_to_again(site, open_as, shell):
+    with keyboards(site.home, "/bin/sh") as scheduler:
+        page = opened(open_as, shell)
+        page.keyboard.type("exit\n")
+        expect(page.locator("#console-status")).to_have_text("It has ended.")
+        scheduler.go_away()
+        expect(page.get_by_role("button", name="Connect again")).to_be_visible()
+        assert len(scheduler.said) == 1
+
+
 def test_who_may_not_is_told_why(site, open_as, shell):
     with keyboards(site.home, "/bin/sh") as scheduler:
         page = open_as("eve", f"/containers/{shell.pk}/console/", role="user")

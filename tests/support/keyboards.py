@@ -46,6 +46,11 @@ class Keyboards:
         self._thread.join(10)
         self._loop.close()
 
+    def go_away(self) -> None:
+        """As a scheduler that is stopped: nobody is told of an end."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(10)
+
     async def _serve(self) -> None:
         self._over = asyncio.Event()
         (self._home / "consoles").mkdir(exist_ok=True)
