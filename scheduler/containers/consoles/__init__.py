@@ -146,13 +146,18 @@ class Consoles:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if task := asyncio.current_task():
             self._keep(task)
-        line = Line(reader, writer)
+        # Cancelled, we stop: asyncio's streams would tell of that as of a fault, with a traceback.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._answer(Line(reader, writer))
+
+    async def _answer(self, line: Line) -> None:
         try:
             async with asyncio.timeout(SAYS_WITHIN):
                 frame = await line.read()
             match frame:
                 case (FrameKind.OPEN, asked):
                     container = asked.decode()
+                    # After a restart all terminals come back at once: one of which Docker is silent holds up no other.
                     async with self._finding.setdefault(container, asyncio.Lock()):
                         console = await self._find(container)
                     await line.send(FrameKind.OPEN)
