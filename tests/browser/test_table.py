@@ -160,6 +160,7 @@ def test_a_row_is_worked_by_keys(site, open_as):
     for name in ("older", "newer"):
         rows.container(name, ann, card)
     page = open_as("ann")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")  # it hears keys by now
     with answering(obey):
         row(page, "newer").locator(".name a").focus()
         page.keyboard.press("x")
