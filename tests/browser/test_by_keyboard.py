@@ -42,6 +42,8 @@ def test_with_thirty_waiters_the_table_begins_on_the_first_screen(site, open_as,
     expect(page.locator("#attention li li").first).to_be_visible()
     expect(page.locator(".card .legend li").nth(16)).to_be_attached()
     expect(page.locator(".card .chart canvas")).to_have_count(2)
+    expect(page.locator("#attention li li")).to_have_count(3)
+    assert page.evaluate("(list => list.scrollHeight - list.clientHeight)(document.getElementById('attention'))") <= 0
     row = page.locator("tr[data-id]").first.bounding_box()
     assert row["y"] + row["height"] <= 900, row
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -41,6 +41,7 @@ function newItem({ container }, acts) {
 function showItem(element, { message, since }) {
   const [what, time] = element.children;
   put(what, message);
+  if (what.title !== message) what.title = message;
   time.hidden = since === null;
   if (since === null) return;
   time.dataset.since = since;
@@ -92,6 +93,7 @@ export function showAttention() {
     () => make("li", {}, make("h3"), make("ul")),
     (element, [person, items]) => {
       put(element.firstElementChild, person || t("of_the_host"));
+      element.firstElementChild.title = person;
       keyed(
         element.lastElementChild,
         items,

@@ -16,7 +16,7 @@ export async function lastHour(place, uuid, total) {
   const columns = [past.times, past.used, past.utilisation];
   const plot = chart(
     place,
-    110,
+    100,
     () => ({
       legend: { show: false },
       cursor: { show: false },
