@@ -53,7 +53,7 @@ class Wire:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, there = await asyncio.open_connection("127.0.0.1", self._port)
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):  # at the end, or the server tells of it
             await asyncio.gather(self._pass_on(reader, there), self._pass_on(back, writer, count=True))
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: bool = False) -> None:
