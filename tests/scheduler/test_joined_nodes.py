@@ -19,7 +19,7 @@ from psycopg.errors import InsufficientPrivilege
 from appliance import VERSION, envfile, joining
 from tests.support.appliance import ROOT, WORKLOAD, http, until
 from tests.support.postgres import BIN, Postgres, running_postgres
-from tests.support.production import Production
+from tests.support.production import Production, end_all
 
 pytestmark = [
     pytest.mark.production,
@@ -35,6 +35,7 @@ class Site:
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         self.folder, self.url = folder, postgres.database("appliance")
+        postgres.ask_for_passwords("appliance_nodes")
         self.main = Production(folder / "main", postgres, DATABASE_URL=self.url)
         self.main.manage("shell", "-c", "from web.people.bootstrap import ensure_admin; ensure_admin()")
         self.main.start_web()
@@ -93,6 +94,7 @@ class Site:
             scheduler.send_signal(signal.SIGTERM)
             assert scheduler.wait(30) in (0, -signal.SIGTERM)
         self.main.close()
+        end_all(self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,10 @@ def gpu2(site: Site) -> dict[str, str]:
     return settings
 
 
+def as_node(settings: dict[str, str]) -> psycopg.Connection[Any]:
+    return psycopg.connect(settings["DATABASE_URL"])
+
+
 def launched(site: Site, name: str, **more: Any) -> str:
     body = {"name": name, "image": "local", "command": [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"], **more}
     container = str(site.main.api("POST", "containers/", {"gpu_memory": "300MiB", **body})["id"])
@@ -125,9 +131,12 @@ def test_joining_writes_what_a_node_needs_and_keeps_what_was_there(site: Site) -
     text = site.settings("tidy").read_text()
     assert text.startswith("# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=tidy\n")
     assert site.settings("tidy").stat().st_mode & 0o777 == 0o600
-    again = site.joined("tidy")  # another password, and the first is good no more
+    as_node(before).close()
+    again = site.joined("tidy")
     assert again.keys() == before.keys()
-    assert again["DATABASE_URL"] != before["DATABASE_URL"]
+    as_node(again).close()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        as_node(before)
 
 
 def test_scheduler_does_all_its_work_under_the_role(site: Site, gpu2: dict[str, str]) -> None:
@@ -240,10 +249,6 @@ UNTOUCHED = {
     "another's samples": "DELETE FROM web_usagesample WHERE gpu_id = 999",
     "another's commands": "UPDATE web_command SET message = 'x' WHERE container_id = %(theirs)s",
 }
-
-
-def as_node(settings: dict[str, str]) -> psycopg.Connection[Any]:
-    return psycopg.connect(settings["DATABASE_URL"])
 
 
 @pytest.mark.parametrize("what", REFUSED)

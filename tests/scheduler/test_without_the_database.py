@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.appliance import WORKLOAD, until
 from tests.support.postgres import BIN, running_postgres
-from tests.support.production import Production
+from tests.support.production import Production, end_all
 
 pytestmark = [
     pytest.mark.production,
@@ -51,16 +51,6 @@ class Lab(Production):
         log = self.home / "logs" / f"{container}.log"
         return log.exists() and "holding" in log.read_text()
 
-    def end_all(self) -> None:
-        """Of every container, whatever state the test has left."""
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = Path(path, "cmdline").read_bytes() + Path(path, "environ").read_bytes()
-            except OSError:
-                continue
-            if str(self.home).encode() in words and int(path.name) != os.getpid():
-                os.kill(int(path.name), signal.SIGKILL)
-
     def end_program(self, container: str) -> None:
         """From outside, whoever runs it."""
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -84,7 +74,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
             yield lab
         finally:
             lab.close()
-            lab.end_all()
+            end_all(lab.home)
 
 
 def two(lab: Lab) -> tuple[str, str]:

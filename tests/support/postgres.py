@@ -44,6 +44,12 @@ class Postgres:
             connection.execute(f"CREATE DATABASE {name} OWNER {name}")
         return f"postgres://{name}@127.0.0.1:{self._port}/{name}"
 
+    def ask_for_passwords(self, group: str) -> None:
+        """Members of this role have to give theirs; all others are let in."""
+        rules = Path(self._data, "pg_hba.conf")
+        rules.write_text(f"host all +{group} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self._run("pg_ctl", "reload")
+
     def start(self) -> None:
         options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         self._run("pg_ctl", "-o", options, "-l", f"{self._folder}/log", "-w", "start")

@@ -24,7 +24,7 @@ from django.db import connection, models, transaction
 from web.models import AllocationEvent, Allowance, Chain, Claim, Command, Container, Gpu, Node, Seal, UsageSample
 
 SECRETS = ("password", "email", "last_login")  # of people
-NOT_ITS = ("id", "name", "role")  # of a node: what only people change
+NOT_ITS = ("id", "name", "role", "labels", "drained_at", "removed_at")  # of a node: what only people change
 OBSERVED = (
     "node", "engine", "engine_id", "started_at", "paused_at", "swap", "swapped_at", "swapped", "gave_way",
     "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "kill_requested_at", "finished_at", "exit_code",
