@@ -121,7 +121,7 @@ def as_node(settings: dict[str, str]) -> psycopg.Connection[Any]:
 
 def launched(site: Site, name: str, **more: Any) -> str:
     body = {"name": name, "image": "local", "command": [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"], **more}
-    container = str(site.main.api("POST", "containers/", {"gpu_memory": "300MiB", **body})["id"])
+    container = site.main.launch({"gpu_memory": "300MiB", **body})
     until(lambda: site.main.state(container) == "running")
     return container
 
@@ -145,7 +145,7 @@ def test_scheduler_does_all_its_work_under_the_role(site: Site, gpu2: dict[str, 
     assert main.api("POST", f"containers/{container}/resume/", {})["state"] == "running"
     main.api("PATCH", f"containers/{container}/", {"gpu_memory": "400MiB", "priority": 3, "compute_weight": 50})
     # Its quota is the image's or the usual one: its owner's allowance is looked at on the node.
-    other = str(main.api("POST", "containers/", {"image": "local", "command": ["true"], "name": "short"})["id"])
+    other = main.launch({"image": "local", "command": ["true"], "name": "short"})
     until(lambda: main.state(other) == "exited")
     main.api("DELETE", f"containers/{other}/")
     assert main.api("POST", f"containers/{container}/kill/", {})["state"] == "killed"

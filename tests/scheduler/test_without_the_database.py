@@ -32,11 +32,13 @@ class Lab(Production):
     def events(self, name: str) -> list[str]:
         """The kinds of what happened to a container, in the order in which the database got it, its one start aside."""
         asked = (
-            "SELECT e.kind FROM web_allocationevent e JOIN web_container c ON c.id = e.container_id "
-            "WHERE c.name = %s AND e.kind NOT IN ('accepted', 'freed') ORDER BY e.id"
+            "SELECT e.kind, e.at, e.bytes, e.gpu_id FROM web_allocationevent e JOIN web_container c "
+            "ON c.id = e.container_id WHERE c.name = %s ORDER BY e.id"
         )
         with psycopg.connect(self.postgres.url) as database:
-            kinds = [kind for (kind,) in database.execute(asked, (name,))]
+            found = database.execute(asked, (name,)).fetchall()
+        assert len(set(found)) == len(found), found  # each once, whatever it is
+        kinds = [row[0] for row in found if row[0] not in ("accepted", "freed")]
         kinds.remove("started")  # told by the engine, and so before or after the first call
         # A new scheduler tells once more of a wait that goes on.
         return [kind for before, kind in pairwise(["", *kinds]) if (before, kind) != ("suspended", "suspended")]
@@ -176,7 +178,7 @@ def test_events_whose_commit_was_not_answered_are_not_written_twice(lab: Lab) ->
 def test_container_whose_time_is_over_is_ended_while_the_database_says_nothing(lab: Lab) -> None:
     """It takes connections and answers none: nothing fails, everything would wait."""
     body = {"name": "short", "image": "local", "command": ["sleep", "3600"], "ttl_seconds": 6}
-    short = str(lab.api("POST", "containers/", body)["id"])
+    short = lab.launch(body)
     until(lambda: lab.state(short) == "running")
     lab.postgres.freeze()
     try:
@@ -186,3 +188,43 @@ def test_container_whose_time_is_over_is_ended_while_the_database_says_nothing(l
         lab.postgres.thaw()
     until(lambda: lab.state(short) == "killed")
     assert lab.events("short") == ["warned", "killed", "ended"]
+
+
+def test_what_was_kept_for_another_database_is_not_sent_to_this_one(lab: Lab) -> None:
+    first, second = two(lab)
+    lab.postgres.kill()
+    lab.end_program(first)
+    until(lambda: "resumed" in lab.kept())
+    lab.kill("scheduler")
+    lab.end_program(second)
+    lab.postgres.start()
+    other = lab.postgres.database("other")
+    lab.manage("migrate", "-v0", DATABASE_URL=other)
+    lab.start_scheduler(DATABASE_URL=other)
+    until(lambda: "of another database" in lab.said())
+    with psycopg.connect(other) as database:
+        until(lambda: database.execute("SELECT count(*) FROM web_node WHERE outbox <> ''").fetchone() == (1,))
+        assert database.execute("SELECT count(*) FROM web_allocationevent").fetchone() == (0,)
+    (aside,) = (path for path in lab.home.glob("outbox.*-*.sqlite3"))
+    with sqlite3.connect(aside) as file:
+        assert ("resumed",) in file.execute("SELECT kind FROM event").fetchall()
+
+
+def test_clock_that_differs_from_the_databases_is_told_of(lab: Lab) -> None:
+    lab.stop("scheduler")
+    with psycopg.connect(lab.postgres.url) as database:  # the server's clock, as everybody sees it who asks for it
+        database.execute("CREATE SCHEMA other")
+        database.execute(
+            "CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
+            "$$SELECT pg_catalog.clock_timestamp() + interval '2 hours'$$"
+        )
+        database.execute("ALTER ROLE gpushare SET search_path = other, pg_catalog, public")
+    lab.start_scheduler()
+
+    def told() -> str:
+        items = lab.api("GET", "attention/")["results"]
+        return str(next((item["message"] for item in items if item["kind"] == "clock_wrong"), ""))
+
+    until(told)
+    assert "s behind the database's" in told()
+    assert abs(float(told().split(" is ")[1].split()[0]) - 7200) < 30

@@ -70,14 +70,16 @@ class Production:
     def has_ended(self, name: str) -> bool:
         return self._services[name].poll() is not None
 
-    def manage(self, *words: str) -> str:
+    def manage(self, *words: str, **environ: str) -> str:
         """What a command of `manage.py` prints."""
-        done = subprocess.run([sys.executable, "manage.py", *words], cwd=ROOT, env=self._environ, check=True, text=True,
-                              stdout=subprocess.PIPE)  # fmt: skip
+        command = [sys.executable, "manage.py", *words]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._environ | environ, check=True, text=True, stdout=subprocess.PIPE
+        )
         return done.stdout
 
     def said(self) -> str:
-        return Path(self._log.name).read_text()[-3000:]
+        return Path(self._log.name).read_text()[-30_000:]
 
     def ready(self) -> bool:
         try:
@@ -101,7 +103,13 @@ class Production:
             "command": [WORKLOAD, "--bytes", size, "--hold", "3600"],
             "gpu_memory": "700MiB",
         }
-        return str(self.api("POST", "containers/", body)["id"])
+        return self.launch(body)
+
+    def launch(self, body: dict[str, Any]) -> str:
+        """Its id, also where the scheduler is still at it."""
+        made = self.api("POST", "containers/", body)
+        found = made if "id" in made else self.api("GET", f"containers/?name={body['name']}")["results"][0]
+        return str(found["id"])
 
     def state(self, container: str) -> str:
         return str(self.api("GET", f"containers/{container}/")["state"])
