@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16  # mountings that ask Docker and the database; the next wait
 STARTS_WITHIN = 300.0  # seconds from its mount to a container's start, with the hooks that run before it
+ASKED_AGAIN_WITHIN = 45.0  # seconds from a scheduler's start; Docker asks again for 30
 ENDS_WITHIN = 2.0  # seconds that an earlier run of the same container may take to be seen as ended
 LOOK_EVERY = 2.0
 LETS_GO = 0.1  # seconds after its Unmount in which Docker lets others look at a container
@@ -53,12 +54,18 @@ NEVER_STARTED = "Docker has mounted its volume, and did not start it."
 
 @dataclass(slots=True)
 class Known:
-    """A container that a mounting has brought. `since`: seconds since the epoch; `on`: Docker has not unmounted it."""
+    """A container that a mounting has brought. `since`: seconds since the epoch; `on`: Docker has not unmounted it.
+
+    `engine_id`: of the only container that it can be; empty where there are several. `inherited`: by a scheduler that
+    does not know whether Docker had the answer of the one before.
+    """
 
     id: str
     volume: str
     since: float
+    engine_id: str = ""
     on: bool = True
+    inherited: bool = False
 
 
 class Mounts:
@@ -85,6 +92,7 @@ class Mounts:
         self._under_way: dict[str, asyncio.Task[Path]] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._began = time.time()
         if mountings is not None:
             mountings.told = self._found_out
 
@@ -95,7 +103,7 @@ class Mounts:
         for row in await self._store.volumes.mounted():
             id_, since = str(row.pk), row.created_at.timestamp()
             if row.finished_at is None:
-                self._known[row.mount] = Known(id_, row.volume, since)
+                self._known[row.mount] = Known(id_, row.volume, since, row.engine_id, inherited=True)
             self._expect(Run(id_, row.volume, since, self._log(id_), row.engine_id, memory=row.memory))
         if self._copies.exists():
             await asyncio.to_thread(shutil.rmtree, self._copies, ignore_errors=True)
@@ -121,7 +129,7 @@ class Mounts:
     async def _mount(self, volume: str, options: Mapping[str, str], mount: str) -> Path:
         known = self._known.get(mount)
         if known is not None and self._lives(known.id):
-            known.on = True
+            known.on, known.inherited = True, False
             if self._mountings is not None:
                 self._mountings.again(known.id)
             return self._folders.of(known.id)
@@ -163,7 +171,7 @@ class Mounts:
         folder = self._folders.give(id_, self._server.listen(id_))
         engine_id = users[0].engine_id if len(users) == 1 else ""
         self._expect(Run(id_, row.volume, now, self._log(id_), engine_id))
-        self._known[row.mount] = Known(id_, row.volume, now)
+        self._known[row.mount] = Known(id_, row.volume, now, engine_id)
         return folder
 
     async def unmount(self, mount: str) -> None:
@@ -214,7 +222,8 @@ class Mounts:
                 await self._folders.take_away(id_)
             broke_off = self._mountings.restarted_at if self._mountings else 0.0
             for known in list(self._known.values()):
-                if known.since < broke_off or time.time() - known.since > STARTS_WITHIN:
+                waited = time.time() - (self._began if known.inherited else known.since)
+                if known.since < broke_off or waited > (ASKED_AGAIN_WITHIN if known.inherited else STARTS_WITHIN):
                     await self._look_at(known, patience=0.0)
 
     async def _look_at(self, known: Known, patience: float = LETS_GO) -> None:
@@ -230,7 +239,11 @@ class Mounts:
                 log.debug("container %s is looked at later: %s", tenant, error)
                 return
         await asyncio.sleep(patience)  # what was seen is told by another part
-        if tenant.started_at is None and not tenant.finished:
+        self._never_started(known)
+
+    def _never_started(self, known: Known) -> None:
+        tenant = self._containers.find(known.id)
+        if tenant is not None and tenant.started_at is None and not tenant.finished:
             self._containers.told(Sighting(known.id, "", Condition.GONE, reason=NEVER_STARTED))
             if self._mountings is not None:
                 self._mountings.forget(known.id)
@@ -240,12 +253,15 @@ class Mounts:
     async def _earlier_have_ended(self, users: Sequence[MountUser]) -> None:
         """One that is started again has ended: it is seen so in a moment, and what it held is free for it."""
         ids = {user.engine_id for user in users}
+        copied = [known for known in self._known.values() if not known.on and known.engine_id in ids]
+        for known in copied:  # it was mounted only to copy what its image has there
+            self._never_started(known)
         ending = [tenant for tenant in self._containers.all() if tenant.engine_id in ids and not tenant.finished]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENDS_WITHIN):
                 for tenant in ending:
                     await tenant.end.wait()
-        if ending:
+        if copied or ending:
             await self._store.durable()
 
     def _expect(self, run: Run) -> None:

@@ -1,8 +1,8 @@
 """Docker's plugin protocol: JSON by HTTP/1.1 over a UNIX socket that only root may reach.
 
 Every call is a POST whose path is the call's name; every answer has status 200, with "Err" for what went wrong. Docker
-repeats a call of which the connection broke, for half a minute, so a scheduler that is restarted meanwhile is bridged:
-its socket stays where it is. Nobody but root is here, and yet everything has a bound.
+repeats a call of which the connection broke, for half a minute, so a scheduler that is restarted meanwhile is bridged.
+Nobody but root is here, and yet everything has a bound.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ KEPT = 120.0  # seconds that a connection may be silent
 MOST = 1024  # connections: as many containers may start at once; the next wait in the backlog
 MEDIA = "application/vnd.docker.plugins.v1.2+json"
 
+WITHOUT_WORDS = ("VolumeDriver.List", "VolumeDriver.Capabilities")
+# Docker asks again when a connection broke, but what it says it has sent already.
+CUT_OFF = "gpushare: Docker says nothing with this call: the scheduler was restarted over this call. Try it again."
+
 
 class TooLong(Exception):
     """What was sent is no call of Docker's."""
@@ -55,13 +59,20 @@ class PluginServer:
             finally:
                 for task in self._connections:
                     task.cancel()
+                self._take_away()
+
+    def _take_away(self) -> None:
+        """Docker asks every socket that it finds who it is, and waits long for one that nobody listens at."""
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
         self._places.release()
 
     def _listen(self) -> socket.socket:
-        """Under its name there is a socket at every moment, also while the next scheduler takes over."""
+        """Over the socket of a scheduler that was killed, if there is one."""
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         new = self._path.with_name(f".{self._path.name}.new")
         new.unlink(missing_ok=True)
@@ -71,6 +82,7 @@ class PluginServer:
             new.chmod(0o600)
             listener.listen(MOST)
             os.rename(new, self._path)
+            self._inode = self._path.stat().st_ino
         except OSError:
             listener.close()
             raise
@@ -119,6 +131,8 @@ class PluginServer:
             said = json.loads(body or b"{}")
         except ValueError:
             said = None
+        if not body and name.startswith("VolumeDriver.") and name not in WITHOUT_WORDS:
+            return {"Err": CUT_OFF}
         if request.method != b"POST" or not isinstance(said, dict | None) or (body and said is None):
             return {"Err": "This is no call of Docker's plugin protocol: a POST with a JSON object."}
         return await self._call(name, said or {})

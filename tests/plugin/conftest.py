@@ -134,9 +134,14 @@ async def lab(
     settings.GPUSHARE_PLUGIN_SOCKET = f"/run/docker/plugins/gpushare-{os.getpid()}.sock"
     for name in ("ada", "bob", "eve"):
         await query(User.objects.create_user, name)
-    async with a_host(settings, tmp_path_factory.mktemp("lab"), docker=dockerd.address, kind=Lab) as host:
-        host.dockerd, host.socket = dockerd, Path(settings.GPUSHARE_PLUGIN_SOCKET)
-        await eventually(host.socket.exists)
-        yield host
-        await asyncio.to_thread(clear, dockerd)  # Docker asks the plugin meanwhile
-        host.socket.unlink()
+    socket = Path(settings.GPUSHARE_PLUGIN_SOCKET)
+    try:
+        async with a_host(settings, tmp_path_factory.mktemp("lab"), docker=dockerd.address, kind=Lab) as host:
+            host.dockerd, host.socket = dockerd, socket
+            await eventually(socket.exists)
+            yield host
+            if host.scheduler is None:
+                await host.start()
+            await asyncio.to_thread(clear, dockerd)  # Docker asks the plugin meanwhile
+    finally:
+        await asyncio.to_thread(socket.unlink, missing_ok=True)

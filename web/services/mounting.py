@@ -81,6 +81,8 @@ def _asked(options: Mapping[str, str], image: str) -> tuple[User, dict[str, Any]
 
 def _require_possible(person: User, spec: dict[str, Any]) -> None:
     """Refuses what can never be. What this person holds just now is looked at when the volume is mounted."""
+    if not Gpu.objects.filter(present=True).exists():
+        raise Problem("no_gpu", "This host has no GPU that works: there is nothing to have a quota of.", 409)
     limits = allowances.limits_of(person)
     ever = replace(limits, containers=None, gpu_memory=None, compute_weights=None)
     choose_gpus(person, ever, spec["gpus"], spec["gpu_memory"], spec["priority"])

@@ -36,7 +36,7 @@ def parse(options: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
                 "unknown_field", f'"{said[:64]}" is no option of these volumes. There are: {known}.', 400, said
             )
         if name in given:
-            raise Problem("invalid", f'"{said}" and "{name}" are the same option, and both are given.', 400, said)
+            raise Problem("invalid", f'"{name}" is given twice, once by its short name.', 400, said)
         if not isinstance(text, str):
             raise Problem("invalid", f'"{said}" has to be text.', 400, said)
         given[name] = text

@@ -1,0 +1,58 @@
+"""Docker's volume plugin: whether it is served, and whether it answers as Docker would ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db import DatabaseError
+
+from appliance.doctor.finding import Finding, fine, note, wrong
+
+WITHIN = 5.0  # seconds for an answer
+
+
+def plugin() -> Iterator[Finding]:
+    people, path = settings.GPUSHARE_PLUGIN_PEOPLE, settings.GPUSHARE_PLUGIN_SOCKET
+    if not people:
+        yield fine("plugin", "not used: GPUSHARE_PLUGIN_PEOPLE names nobody")
+        return
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=path), timeout=WITHIN) as client:
+            told = client.post("http://plugin/Plugin.Activate").json()
+    except (httpx.HTTPError, ValueError) as error:
+        yield wrong(
+            "plugin",
+            f"Nobody answers at {path} as a volume plugin: {error}.",
+            "Containers with such a volume do not start, and `docker volume ls` takes a quarter of a minute.",
+            "Start the scheduler, with the Docker engine, as root; its log says what keeps it from serving the plugin.",
+        )
+        return
+    if told != {"Implements": ["VolumeDriver"]}:
+        yield wrong(
+            "plugin",
+            f"Somebody else answers at {path}.",
+            "Containers with such a volume do not start.",
+            "Name another place by GPUSHARE_PLUGIN_SOCKET.",
+        )
+        return
+    yield fine("plugin", f"answers at {path}")
+    yield from _people(people)
+
+
+def _people(people: list[str]) -> Iterator[Finding]:
+    names = {name for name in people if name != "*"}
+    try:
+        there = get_user_model().objects.filter(username__in=names, is_active=True).values_list("username", flat=True)
+        missing = sorted(names.difference(there))
+    except DatabaseError:
+        return  # told elsewhere
+    if missing:
+        yield note(
+            "plugin",
+            f"There is no active account {', '.join(missing)}.",
+            "Containers that are to be theirs do not start.",
+            "Make the account on the page People, or take the name out of GPUSHARE_PLUGIN_PEOPLE.",
+        )

@@ -1,0 +1,140 @@
+"""Docker repeats calls, makes them for copies, and makes them in no order that anybody promises."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import IMAGE, Lab
+from tests.support.eventually import eventually
+from tests.support.host import query
+from web.models import Container, Volume
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+FINE = {"Err": ""}
+
+
+async def created(lab: Lab, name: str, volume: str = "one") -> None:
+    """A container that Docker has made, and not started: to mount its volume by hand."""
+    await lab.docker("create", "--name", name, "--network=none", *lab.volume(volume, gpu_memory="1GiB"), IMAGE, "true")
+
+
+async def test_every_call_can_be_repeated(lab: Lab) -> None:
+    assert await lab.ask("VolumeDriver.Capabilities") == {"Capabilities": {"Scope": "local"}, "Err": ""}
+    for _ in range(2):
+        assert await lab.ask("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"}) == FINE
+    told = await lab.ask("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "2GiB"})
+    assert "is there already, with other options" in told["Err"]
+    known = {"Name": "one", "Mountpoint": "", "Status": {"gpu_memory": "1GiB"}}
+    assert await lab.ask("VolumeDriver.Get", Name="one") == {"Volume": known, "Err": ""}
+    assert known in (await lab.ask("VolumeDriver.List"))["Volumes"]
+    await created(lab, "maker")
+    first = await lab.ask("VolumeDriver.Mount", Name="one", ID="m1")
+    again = await asyncio.gather(*(lab.ask("VolumeDriver.Mount", Name="one", ID="m1") for _ in range(5)))
+    assert again == [first] * 5
+    assert (await lab.ask("VolumeDriver.Path", Name="one"))["Mountpoint"] == first["Mountpoint"]
+    assert await query(Container.objects.live().count) == 1
+    told = await lab.ask("VolumeDriver.Remove", Name="one")
+    assert told["Err"] == 'gpushare: The volume "one" is mounted by the container "maker".'
+    for _ in range(2):
+        assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    await lab.nothing_is_held()
+    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    for _ in range(2):
+        assert await lab.ask("VolumeDriver.Remove", Name="one") == FINE
+    assert await query(Volume.objects.count) == 0
+
+
+async def test_unmount_without_mount_and_calls_about_what_is_not_there(lab: Lab) -> None:
+    assert await lab.ask("VolumeDriver.Unmount", Name="none", ID="m") == FINE
+    assert await lab.ask("VolumeDriver.Remove", Name="none") == FINE
+    for call in ("Get", "Path", "Mount"):
+        told = await lab.ask(f"VolumeDriver.{call}", Name="none", ID="m")
+        assert told["Err"] == 'gpushare: There is no volume "none" here.'
+
+
+async def test_what_is_mounted_and_never_started_is_given_back_and_says_so(lab: Lab) -> None:
+    told = await lab.run("no-such-program", gpu_memory="1GiB", code=127)
+    assert "no-such-program" in told
+    await lab.nothing_is_held()
+    (container,) = await query(lambda: list(Container.objects.all()))
+    assert container.started_at is None
+    assert container.reason == "Docker has mounted its volume, and did not start it."
+
+
+async def test_a_copy_out_of_a_container_that_runs_ends_nothing(lab: Lab) -> None:
+    made = await lab.begin("copied", "sleep", "600", gpu_memory="1GiB")
+    await lab.docker("cp", "copied:/bin/busybox", f"{lab.home}/copy")
+    await asyncio.sleep(0.5)  # longer than an Unmount is given to be seen as an end
+    assert (await lab.get(made)).state == "running"
+    assert await query(Container.objects.count) == 1
+    assert await lab.docker("exec", "copied", "ls", "/run/gpushare") == "gpushare.sock\nlibgpushare.so\n"
+
+
+async def test_a_container_started_again_is_a_new_one_under_its_own_name(lab: Lab) -> None:
+    first = await lab.begin("again", "sleep", "600", gpu_memory="3GiB")
+    await lab.docker("restart", "-t", "0", "again")
+    second = await lab.running("again")
+    assert second.pk != first.pk
+    assert (await lab.get(first)).state == "failed"
+    await lab.docker("kill", "again")
+    await lab.nothing_is_held()
+
+
+async def test_what_the_image_has_there_already_is_copied_nowhere(lab: Lab) -> None:
+    script = "busybox mkdir -p /run/gpushare; echo old > /run/gpushare/old"
+    await lab.docker("run", "--name", "grown", "--network=none", IMAGE, "sh", "-c", script)
+    await lab.docker("commit", "grown", "gpushare/grown:latest")
+    words = ["--rm", "--name", "mine", "--network=none", *lab.volume(gpu_memory="1GiB")]
+    told = await lab.docker("run", *words, "gpushare/grown:latest", "ls", "/run/gpushare")
+    assert told == "gpushare.sock\nlibgpushare.so\n"
+    # Docker has mounted it for the copy as well, and not started it then.
+    copy, made = await query(lambda: list(Container.objects.order_by("created_at")))
+    assert (copy.name, copy.started_at, made.name) == ("mine", None, "mine")
+
+
+async def test_a_mount_for_no_container_has_a_folder_of_its_own_until_it_ends(lab: Lab) -> None:
+    await lab.ask("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"})
+    place = (await lab.ask("VolumeDriver.Mount", Name="one", ID="m"))["Mountpoint"]
+    os.mkdir(f"{place}/old")  # as Docker does that copies there what an image has
+    assert await query(Container.objects.count) == 0
+    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m") == FINE
+    assert not os.path.exists(place)  # noqa: ASYNC240 - a moment
+
+
+async def test_only_root_reaches_the_socket_and_the_folders(lab: Lab) -> None:
+    assert stat.filemode(lab.socket.stat().st_mode) == "srw-------"
+    assert stat.filemode((lab.home / "mounted").stat().st_mode) == "drwx------"
+    await lab.begin("seen", "sleep", "600", gpu_memory="1GiB")
+    (folder,) = (lab.home / "mounted").iterdir()
+    assert folder.name == str((await lab.running("seen")).pk)
+    words = ["--rm", "--user=1234", "--network=none", *lab.card, *lab.volume(gpu_memory="1GiB"), IMAGE]
+    told = await lab.docker("run", *words, "workload", "--bytes", "100MiB")
+    assert "done" in told
+
+
+async def test_who_is_root_inside_leads_the_scheduler_nowhere(lab: Lab, tmp_path: Path) -> None:
+    """It puts links where its socket and the shim were; the scheduler is restarted, and follows none."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    precious.chmod(0o600)
+    script = (
+        f"cd /run/gpushare; rm *; ln -s {precious} gpushare.sock; ln -s {precious} gpushare.sock.new; "
+        f"ln -s {tmp_path}/made libgpushare.so; ln -s {tmp_path}/made passes-no-descriptors; sleep 600"
+    )
+    made = await lab.begin("evil", "sh", "-c", script, gpu_memory="1GiB")
+    (folder,) = (lab.home / "mounted").iterdir()
+    await eventually((folder / "passes-no-descriptors").is_symlink)
+    await lab.stop()
+    await lab.start()
+    assert (precious.read_text(), stat.filemode(precious.stat().st_mode)) == ("kept", "-rw-------")
+    assert not (tmp_path / "made").exists()
+    assert (folder / "gpushare.sock").is_socket()
+    assert (await lab.get(made)).state == "running"
+    await lab.docker("rm", "-f", "evil")
+    await lab.nothing_is_held()
+    assert precious.read_text() == "kept"

@@ -1,0 +1,68 @@
+"""One volume in several containers: each is a tenant of its own, with the whole of what the volume says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.plugin.conftest import IMAGE, Lab
+from tests.support.host import GIB, query
+from web.models import Container
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
+
+
+async def test_each_is_itself_also_where_all_start_at_once(lab: Lab) -> None:
+    await lab.docker("volume", "create", "-d", lab.driver, "-o", "gpu_memory=1GiB", "shared")
+    names = [f"c{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        words = ["create", "--name", name, "--network=none", *lab.card, *lab.volume("shared")]
+        await lab.docker(*words, IMAGE, "sh", "-c", f"workload --bytes 100MiB --hold 2; exit {number}")
+    await asyncio.gather(*(lab.docker("start", name) for name in names))
+    for number, name in enumerate(names):
+        made = await lab.running(name)
+        assert (made.volume, made.image, made.command[-1].split()[-1]) == ("shared", IMAGE, str(number))
+        assert (await lab.claim(made)).quota == GIB
+    for number, name in enumerate(names):
+        await lab.docker("wait", name)
+        (made,) = await query(lambda name=name: list(Container.objects.filter(name=name)))
+        made = await lab.until(made, "failed" if number else "exited")
+        assert made.exit_code == number
+        engine_id = (await lab.docker("inspect", "-f", "{{.Id}}", name)).strip()
+        assert made.engine_id == engine_id
+    await lab.nothing_is_held()
+
+
+async def test_no_process_is_taken_for_another_containers(lab: Lab) -> None:
+    """Both hold memory, under one volume; each is charged what it has itself."""
+    await lab.docker("volume", "create", "-d", lab.driver, "-o", "gpu_memory=2GiB", "shared")
+    sizes = {"small": 256, "large": 1024}
+    for name, size in sizes.items():
+        words = ["create", "--name", name, "--network=none", *lab.card, *lab.volume("shared")]
+        await lab.docker(*words, IMAGE, "workload", "--bytes", f"{size}MiB", "--hold", "600")
+    await asyncio.gather(*(lab.docker("start", name) for name in sizes))
+    for name, size in sizes.items():
+        made = await lab.running(name)
+        await lab.says(made, "holding")
+        tenant = lab.up.broker.tenants[str(made.pk)]
+        assert size << 20 <= tenant.used(next(iter(tenant.quota))) < (size + 200) << 20, name
+
+
+async def test_a_container_with_a_restart_policy_is_itself_at_every_run(lab: Lab) -> None:
+    words = [
+        "-d",
+        "--name",
+        "loop",
+        "--restart=on-failure:3",
+        "--network=none",
+        *lab.card,
+        *lab.volume(gpu_memory="3GiB"),
+    ]
+    await lab.docker("run", *words, IMAGE, "sh", "-c", "workload --bytes 100MiB; exit 5")
+    await lab.docker("wait", "loop")
+    await lab.nothing_is_held()
+    runs = await query(lambda: list(Container.objects.order_by("created_at")))
+    assert len(runs) == 4
+    assert [run.exit_code for run in runs][-1] == 5
+    assert {run.name for run in runs} == {"loop"}
