@@ -1,8 +1,8 @@
 """What this host knows of its own records, in case the next scheduler has to start without the database.
 
-Nothing here is asked while the database answers. Entries, by key: "node", "gpu UUID", "container ID": those that live,
-with their claims, what the last event said that they use, and their owner's name; without what owners make large or
-secret.
+Nothing here is asked while the database answers. Entries, by key: "node", "gpu UUID", "volume NAME" and "container ID":
+those that live, with their claims, what the last event said that they use, and their owner's name; without what owners
+make large or secret.
 """
 
 from __future__ import annotations
@@ -50,6 +50,17 @@ class Known:
         for key, row in found.items():
             claims = {claim.gpu.uuid: _some(claim, OF_A_CLAIM) for claim in row.claims.all()}
             self._set(key, _entry(row, claims, dict(told.get(str(row.pk), {}))))
+
+    def volumes(self) -> dict[str, dict[str, str]]:
+        """Name → options."""
+        return {name: dict(entry["options"]) for name, entry in self._of("volume")}
+
+    def volume(self, name: str, options: Mapping[str, str] | None) -> None:
+        """None: it is not there any more."""
+        if options is None:
+            self._forget(f"volume {name}")
+        else:
+            self._set(f"volume {name}", {"options": dict(options)})
 
     def promised(self, row: Container, quota: Mapping[str, int]) -> None:
         """It is to have these claims (bytes by GPU), and may be started from now on."""

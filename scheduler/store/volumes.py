@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
+from scheduler.store.known import Known
 from web.models import Claim, Container, Volume
 from web.services import mounting
 from web.services.mounting import Mounting
@@ -19,26 +20,48 @@ class Volumes:
         self._behind = behind
         self._here = here
 
+    @property
+    def recalled(self) -> Known | None:
+        """After a start without the database: what this host knows by itself."""
+        return self._behind.keeping.known if self._behind.keeping and self._behind.on_return else None
+
     async def all(self) -> dict[str, dict[str, str]]:
         """Name → options, as Docker gave them."""
-        return await self._behind.ask(_all, self._here.node)
+        if self.recalled:
+            return self.recalled.volumes()
+        found = await self._behind.ask(_all, self._here.node)
+        if keeping := self._behind.keeping:
+            for name in keeping.known.volumes().keys() - found.keys():
+                keeping.known.volume(name, None)
+            for name, options in found.items():
+                keeping.known.volume(name, options)
+        return found
 
     async def make(self, name: str, options: Mapping[str, str]) -> None:
         """Raises Problem."""
         await self._behind.ask(mounting.make, self._here.node, name, options)
+        if keeping := self._behind.keeping:
+            keeping.known.volume(name, options)
 
     async def remove(self, name: str) -> None:
         await self._behind.ask(mounting.remove, self._here.node, name)
+        if keeping := self._behind.keeping:
+            keeping.known.volume(name, None)
 
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
         container = await self._behind.ask(mounting.mount, self._here.node, volume, options, asked)
         for claim in container.claims.all():
             self._behind.was_written((Claim, (str(container.pk), claim.gpu_id)), quota=claim.quota)
+        if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is
+            keeping.known.promised(container, {claim.gpu.uuid: claim.quota for claim in container.claims.all()})
+            await keeping.save_known()
         return container
 
     async def mounted(self) -> list[Container]:
         """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""
+        if self.recalled:
+            return [row for row in self.recalled.containers() if row.mount]
         return await self._behind.ask(_mounted, self._here.node)
 
     async def known(self, container: str, about: Mapping[str, Any]) -> None:

@@ -196,6 +196,13 @@ REFUSED = {
     "a group": "INSERT INTO auth_user_groups (user_id, group_id) SELECT 1, 1",
     "a launch for somebody": "INSERT INTO web_container (id, owner_id) VALUES (gen_random_uuid(), 1)",
     "an owner": "UPDATE web_container SET owner_id = 2",
+    "what its own run, by name": "UPDATE web_container SET image = 'x' WHERE id = %(mine)s",
+    "a container on another node": "INSERT INTO web_container (id, node_id, volume, mount) SELECT gen_random_uuid(), "
+                                   "n.id, 'v', 'm' FROM web_node n WHERE n.name = 'gpu3'",
+    "a volume of another's": "INSERT INTO web_volume (name, node_id, options, created_at) SELECT 'x', n.id, '{}', "
+                             "now() FROM web_node n WHERE n.name = 'gpu3'",
+    "a deed of an admin": "INSERT INTO web_auditentry (at, action, actor, address, subject, detail, seal_id) SELECT "
+                          "now(), 'x', 'admin', '', '', '{}', number + 1 FROM web_chain",
     "what its own run": "UPDATE web_container SET command = '[]'",
     "the end of history": "DELETE FROM web_allocationevent",
     "another history": "UPDATE web_allocationevent SET bytes = 0",
@@ -270,6 +277,29 @@ def test_role_reads_no_other_nodes_containers(gpu2: dict[str, str], of_another: 
     assert of_another["mine"] in found
     assert of_another["theirs"] not in found
     assert len(held) >= 2  # but what its owner holds on all nodes counts
+
+
+MOUNTS = """
+from uuid import uuid4
+from web.models import Gpu, Node
+from web.services import mounting
+node = Node.objects.get(name="gpu2")
+gpu = Gpu.objects.get(node=node)
+mounting.make(node.pk, "data", {"gpu_memory": "100MiB"})
+asked = mounting.Mounting(uuid4(), "mount-1", "by-docker", "image", ["true"], 100 << 20, [gpu.uuid])
+print(mounting.mount(node.pk, "data", {"gpu_memory": "100MiB"}, asked).name)
+mounting.remove(node.pk, "data")
+"""
+
+
+def test_containers_that_docker_starts_are_written_under_the_role(site: Site, gpu2: dict[str, str]) -> None:
+    environ = {"GPUSHARE_PLUGIN_PEOPLE": "admin", "GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
+    assert site.main.manage("shell", "-c", MOUNTS, **gpu2, **environ).split()[-1] == "by-docker"
+    assert site.sql("SELECT node_id = (SELECT id FROM web_node WHERE name = 'gpu2'), volume FROM web_container "
+                    "WHERE name = 'by-docker'") == [(True, "data")]  # fmt: skip
+    said = site.sql("SELECT action FROM web_auditentry WHERE actor = 'docker' ORDER BY id")
+    assert said == [("volume",), ("mount",), ("volume-removed",)]
+    assert "whole" in site.main.manage("verify_audit")
 
 
 def test_token_is_good_once_and_for_its_name(site: Site) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from web.models import AllocationEvent, AuditEntry, Seal
 
 BEGINNING = "0" * 64  # what the first seal names as the one before
+DOCKER = "docker"  # who asks a host's volume plugin: all that is known, and the only deeds that a node may seal
 RESEALED = "audit-resealed"  # the entry that covers, by `before`, all that older releases had sealed with less in it
 
 

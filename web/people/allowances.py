@@ -152,7 +152,7 @@ def require_launch(user: User, limits: Allowed, priority: int, quota: int, gpus:
     if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
         raise _over("gpus", f"You may not use GPU {refused[0]}.")
     require_priority(limits, priority)
-    live = Container.objects.live().filter(owner=user).count() if limits.containers is not None else 0
+    live = len(list(_held(user))) if limits.containers is not None else 0
     if limits.containers is not None and live >= limits.containers:
         raise _over("", f"You have {live} containers, and may have {limits.containers} at once.")
     require_quota(user, limits, quota)

@@ -185,7 +185,8 @@ def owner_of_launch(user: User, name: str) -> User:
 
 def account_that_launches(name: str) -> User:
     """The account of this name, for whom somebody else asks for a container. Raises Problem."""
-    owner = get_user_model().objects.filter(username=name, is_active=True).first()
+    people = get_user_model().objects.defer("password", "email", "last_login")  # a node's scheduler may not read them
+    owner = people.filter(username=name, is_active=True).first()
     if owner is None:
         raise Problem(
             "unknown_user",

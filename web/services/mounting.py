@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import transaction
 
 from web import audit
+from web.audit import seals
 from web.errors import Problem, conflict, forbidden
 from web.history.reports import gib_hours_of_week
 from web.models import Claim, Container, Gpu, Volume
@@ -29,7 +30,7 @@ from web.spec.asked import COLUMNS
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-ACTOR = "docker"  # all that is known of who asked
+ACTOR = seals.DOCKER  # all that is known of who asked
 ANYBODY = "*"
 LONGEST = 63  # characters of a name
 MOST_VOLUMES = 10_000  # of one host: who makes them without end is told so

@@ -21,7 +21,21 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import connection, models, transaction
 
-from web.models import AllocationEvent, Allowance, Chain, Claim, Command, Container, Gpu, Node, Seal, UsageSample
+from web.audit.seals import DOCKER
+from web.models import (
+    AllocationEvent,
+    Allowance,
+    AuditEntry,
+    Chain,
+    Claim,
+    Command,
+    Container,
+    Gpu,
+    Node,
+    Seal,
+    UsageSample,
+    Volume,
+)
 
 SECRETS = ("password", "email", "last_login")  # of people
 NOT_ITS = ("id", "name", "role", "labels", "drained_at", "removed_at")  # of a node: what only people change
@@ -32,6 +46,7 @@ OBSERVED = (
     "expected_at", "expected_by",
     "gpu_memory", "priority", "compute_weight", "compute_limit",  # a change, once it is carried out
 )  # fmt: skip
+BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)
 OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message", "result")
 
 HERE = "gpushare_node()"
@@ -78,7 +93,12 @@ def _rules() -> list[Rule]:
         Rule(Allowance),
         Rule(Node, updates=f"id = {HERE}", updated=here),
         Rule(Gpu, inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}"),
-        Rule(Container, reads=MINE, updates=MINE, updated=OBSERVED),
+        Rule(
+            Container, reads=MINE, updates=MINE, updated=(*OBSERVED, *BY_VOLUME), inserted=("id", *_others(Container)),
+            inserts=f"node_id = {HERE} AND volume <> '' AND mount <> ''",
+        ),
+        # What Docker asks of the volume plugin is no deed of a person, and the only one that a node may write.
+        Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor = '{DOCKER}' AND seal_id = {END}"),
         Rule(
             Claim, reads=MY_CONTAINER, inserts=f"{MY_CONTAINER} AND {MY_GPU}", updates=f"{MY_CONTAINER} AND {MY_GPU}",
         ),
@@ -94,6 +114,10 @@ def _rules() -> list[Rule]:
         Rule(
             UsageSample, reads=MY_GPU, deletes=MY_GPU,
             inserts=f"{MY_GPU} AND (container_id IS NULL OR {MY_CONTAINER})",
+        ),
+        Rule(
+            Volume, reads=f"node_id = {HERE}", inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}",
+            deletes=f"node_id = {HERE}",
         ),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
@@ -183,6 +207,19 @@ CREATE OR REPLACE FUNCTION gpushare_held(person bigint)
 CREATE OR REPLACE FUNCTION gpushare_hold(person bigint) RETURNS void
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
     $$SELECT FROM auth_user WHERE id = person FOR NO KEY UPDATE$$;
+
+-- What was asked for here stays as it was; of a container that Docker starts it is found out later.
+CREATE OR REPLACE FUNCTION gpushare_asked_stays() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    IF gpushare_node() IS NOT NULL AND OLD.mount = '' AND (OLD.name, OLD.image, OLD.command, OLD.memory, OLD.cpus)
+        IS DISTINCT FROM (NEW.name, NEW.image, NEW.command, NEW.memory, NEW.cpus) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'a node does not change what was asked for';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER gpushare_asked_stays BEFORE UPDATE ON web_container
+    FOR EACH ROW EXECUTE FUNCTION gpushare_asked_stays();
 
 -- A node's own seal is the only thing that it may add to the chain.
 CREATE OR REPLACE FUNCTION gpushare_chain_grows() RETURNS trigger
