@@ -260,7 +260,7 @@ PORT = environment.whole("PORT", 8000, most=environment.HIGHEST_PORT)
 GPUSHARE_HOME = HOME
 GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
-GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process")
+GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process", "swarm")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
 GPUSHARE_DEMO_PAUSE = environment.number("GPUSHARE_DEMO_PAUSE", 3)  # seconds from one step of the demo to the next

@@ -37,6 +37,7 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.ending import Ender
+from scheduler.containers.handing import Handing
 from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
 from scheduler.containers.leftovers import Leftovers
@@ -230,6 +231,7 @@ class Scheduler:
         self.consoles = Consoles(self.engine, self.broker, self.home)
         self.memory = HostMemory()
         self.intents = Intents(self.store)
+        self.handing = Handing(self.engine.placer, self.engine, self.store) if self.engine.placer else None
         self.removal = Removal(self.engine, self.intents, self.store)
         self.containers = Containers(
             self.engine, self.broker, self.roster, self.server, self.store, self.removal, self.memory
@@ -259,7 +261,14 @@ class Scheduler:
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )
         self.commands = Commands(
-            self.containers, self.launcher, self.steering, self.ender, self.removal, self.broker, self.store
+            self.containers,
+            self.launcher,
+            self.handing,
+            self.steering,
+            self.ender,
+            self.removal,
+            self.broker,
+            self.store,
         )
         self.housekeeping = Housekeeping(self.store)
         self.anchoring = Anchoring(self.store)
@@ -317,6 +326,8 @@ class Scheduler:
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
             self.health.run, self.outlook.run, self.plugin.run,
         ]  # fmt: skip
+        if self.handing is not None:
+            parts.append(self.handing.run)
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:
             yield

@@ -1,15 +1,15 @@
 """`manage.py doctor`: what this host needs, looked at one by one. Nothing is changed.
 
 A check is a function that yields what it found. `finding.py` has the words, `host.py` what the kernel and the folders
-have to say, `cards.py` GPUs and Docker, `plugin.py` Docker's volume plugin, `services.py` what answers over a socket:
-port, proxy, database, directories.
+have to say, `cards.py` GPUs and Docker, `plugin.py` Docker's volume plugin, `swarm.py` its Swarm, `services.py` what
+answers over a socket: port, proxy, database, directories.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from appliance.doctor import cards, host, services
+from appliance.doctor import cards, host, services, swarm
 from appliance.doctor.finding import Finding, State
 from appliance.doctor.plugin import plugin
 
@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     cards.docker,
     cards.gpu_access,
     plugin,
+    swarm.swarm,
     services.database,
     services.redis,
     services.scheduler,

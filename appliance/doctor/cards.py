@@ -68,7 +68,7 @@ def driver() -> Iterator[Finding]:
 
 
 @cache
-def _ask_docker(address: str) -> tuple[dict[str, Any], list[Any]]:
+def ask_docker(address: str) -> tuple[dict[str, Any], list[Any]]:
     if address.startswith("unix://"):  # in the kernel's few words, and the SDK would leave its socket open
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(address.removeprefix("unix://"))
@@ -85,9 +85,9 @@ def docker() -> Iterator[Finding]:
         yield fine("docker", "not needed: GPUSHARE_ENGINE asks for local processes")
         return
     try:
-        info, components = _ask_docker(address)
+        info, components = ask_docker(address)
     except (sdk.errors.DockerException, OSError) as error:
-        tell = wrong if settings.GPUSHARE_ENGINE == "docker" else note
+        tell = note if settings.GPUSHARE_ENGINE == "auto" else wrong
         yield tell(
             "docker",
             f"Docker does not answer at {address}: {error}.",
@@ -132,7 +132,7 @@ def gpu_access() -> Iterator[Finding]:
         if settings.GPUSHARE_ENGINE == "process" or parse(settings.GPUSHARE_GPUS).simulation:
             yield fine("gpu_access", "not needed")
             return
-        info, _ = _ask_docker(settings.GPUSHARE_DOCKER_HOST)
+        info, _ = ask_docker(settings.GPUSHARE_DOCKER_HOST)
         way = ways.detect(settings.GPUSHARE_GPU_ACCESS, info, None)
     except (sdk.errors.DockerException, OSError, NoGpus):
         return  # told already

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
+from scheduler.containers.handing import Handing
 from scheduler.containers.intents import was_begun, was_called_off
 from scheduler.containers.launch import Launcher, called_off
 from scheduler.containers.life import Containers
@@ -41,6 +42,7 @@ class Commands:
         self,
         containers: Containers,
         launcher: Launcher,
+        handing: Handing | None,
         steering: Steering,
         ender: Ender,
         removal: Removal,
@@ -49,6 +51,7 @@ class Commands:
     ) -> None:
         self._containers = containers
         self._launcher = launcher
+        self._handing = handing
         self._steering = steering
         self._ender = ender
         self._removal = removal
@@ -181,6 +184,9 @@ class Commands:
             case CommandKind.KILL if command.pk in self._calling_off:
                 self._calling_off.discard(command.pk)
                 return called_off().message
+            case CommandKind.KILL if self._handing and self._handing.has(row):
+                await self._handing.call_off(row, f"Killed {_for_whom(command)}")
+                return called_off().message
             case CommandKind.KILL if self._find(row) is None and was_called_off(row):
                 return called_off().message
             case CommandKind.KILL if self._find(row) is None and was_begun(command, row):
@@ -203,6 +209,8 @@ class Commands:
         assert task is not None
         self._launching[id_] = task
         try:
+            if self._handing is not None:
+                return await self._handing.launch(row, progress)
             await self._launcher.launch(row, progress)
         except asyncio.CancelledError:
             if id_ in self._launching:

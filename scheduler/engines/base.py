@@ -12,6 +12,8 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from scheduler.engines.placer import Placer
+
 SIGKILLED = 137  # the exit code of what a SIGKILL ended: 128 + 9, as shells and engines tell it
 
 
@@ -198,6 +200,7 @@ class Engine(Protocol):
     """All calls are idempotent where that makes sense: what is already so is success."""
 
     name: str
+    placer: Placer | None  # who chooses the host of what is launched; None: it is this one
 
     @property
     def mountings(self) -> Mountings | None:

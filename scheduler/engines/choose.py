@@ -15,18 +15,20 @@ from scheduler.engines.process.engine import ProcessEngine
 async def choose(simulation: Simulation | None) -> Engine:
     """The engine that GPUSHARE_ENGINE names, started; `auto` takes Docker if it answers, else local processes.
 
+    `swarm` is Docker, too: that of a manager, which gives what is launched to its Swarm.
+
     Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later.
     """
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
     outfit = Outfit(shim, simulation)
-    if settings.GPUSHARE_ENGINE in ("auto", "docker"):
+    if settings.GPUSHARE_ENGINE in ("auto", "docker", "swarm"):
         docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
         try:
             await docker.start()
         except EngineAway:
             await docker.close()
             # Containers may be waiting there: after a boot, Docker can be later than we are.
-            if settings.GPUSHARE_ENGINE == "docker" or docker.was_used:
+            if settings.GPUSHARE_ENGINE != "auto" or docker.was_used:
                 raise
         else:
             return docker
@@ -50,4 +52,5 @@ def docker_settings() -> DockerSettings:
         volume_roots=tuple(Path(root) for root in settings.GPUSHARE_VOLUME_ROOTS),
         registries=Path(path) if (path := settings.GPUSHARE_REGISTRY_CONFIG) else None,
         mounts=bool(settings.GPUSHARE_PLUGIN_PEOPLE),
+        swarm=settings.GPUSHARE_ENGINE == "swarm",
     )

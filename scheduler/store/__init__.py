@@ -25,6 +25,7 @@ from scheduler.store import outbox
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Database, Here
 from scheduler.store.keeping import Keeping
+from scheduler.store.handed import Handed
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
@@ -54,6 +55,7 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
+        self.handed = Handed(self)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.

@@ -185,7 +185,7 @@ def test_a_docker_that_is_old_rootless_or_has_no_room(settings, monkeypatch):
     info = {"ServerVersion": "29.0.0", "CgroupDriver": "systemd", "CgroupVersion": "2"}
 
     def has(more, components=()):
-        monkeypatch.setattr(cards, "_ask_docker", lambda address: (info | more, list(components)))
+        monkeypatch.setattr(cards, "ask_docker", lambda address: (info | more, list(components)))
 
     has({})
     assert is_fine(cards.docker)
@@ -202,7 +202,7 @@ def test_no_device_nodes_of_a_gpu(settings, monkeypatch):
     settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE, settings.GPUSHARE_GPU_ACCESS = "nvidia", "docker", "raw"
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this host has them")
-    monkeypatch.setattr(cards, "_ask_docker", lambda address: ({"Runtimes": {}}, []))
+    monkeypatch.setattr(cards, "ask_docker", lambda address: ({"Runtimes": {}}, []))
     assert "no device nodes" in one(cards.gpu_access).found
 
 
@@ -217,7 +217,7 @@ def test_a_host_without_a_driver(settings, wanted, state):
 def test_the_simulated_card_that_stands_in_for_a_gpu_needs_no_access_to_one(settings, monkeypatch):
     settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE = "auto", "docker"
     monkeypatch.setattr(gpus, "real_cards", lambda: 0)
-    monkeypatch.setattr(cards, "_ask_docker", lambda address: ({"Runtimes": {}}, []))
+    monkeypatch.setattr(cards, "ask_docker", lambda address: ({"Runtimes": {}}, []))
     assert is_fine(cards.gpu_access)
 
 
@@ -247,7 +247,7 @@ def test_a_card_that_stands_in_needs_no_way_into_containers(settings, monkeypatc
 
 def test_docker_without_nvidias_runtime(settings, monkeypatch):
     settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE, settings.GPUSHARE_GPU_ACCESS = "nvidia", "docker", "runtime"
-    monkeypatch.setattr(cards, "_ask_docker", lambda address: ({"Runtimes": {"runc": {}}}, []))
+    monkeypatch.setattr(cards, "ask_docker", lambda address: ({"Runtimes": {"runc": {}}}, []))
     assert "nvidia-ctk runtime configure" in one(cards.gpu_access).do
 
 

@@ -39,6 +39,13 @@ class Dockerd:
         self.folder, self._bridge, self._remapped = folder, bridge, remapped
         self.address = f"unix://{folder}/docker.sock"
 
+    def _before(self) -> list[str]:
+        """The command that it is started by, in whatever surroundings it is to have."""
+        return self._with_users()
+
+    def _flags(self) -> list[str]:
+        return ["--userns-remap=daemon"] if self._remapped else []
+
     def start(self) -> None:
         # After a sudden death it may give up on the containerd that lives on; a supervisor would start it again too.
         assert any(self._start() for _ in range(3)), f"dockerd ends: {(self.folder / 'log').read_text()[-2000:]}"
@@ -46,11 +53,11 @@ class Dockerd:
     def _start(self) -> bool:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._with_users(), "dockerd",
+                [*self._before(), "dockerd",
                  "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec",
                  "-H", self.address, "--pidfile", f"{self.folder}/pid",
                  "--iptables=false", f"--bridge={self._bridge}", "--ip-forward=false", "--shutdown-timeout=2",
-                 *(["--userns-remap=daemon"] if self._remapped else [])],
+                 *self._flags()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + 60

@@ -27,6 +27,8 @@ from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit
+from scheduler.engines.placer import Placer
+from scheduler.engines.swarm.manager import SwarmManager, require_manager
 from web.sizes import format_size
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class DockerSettings:
     `memory` is also the most that one may ask for, and `host_memory` (bytes) the most that all may take together.
     `registries` is a Docker config.json with credentials. Volumes come from below `volume_roots`, or are named ones.
     `mounts`: others start containers, too, with volumes of ours (`Mountings`).
+    `swarm`: what is launched here goes wherever the Swarm puts it that this engine is a manager of.
     """
 
     address: str
@@ -55,6 +58,7 @@ class DockerSettings:
     volume_roots: tuple[Path, ...] = ()
     registries: Path | None = None
     mounts: bool = False
+    swarm: bool = False
 
 
 class DockerEngine:
@@ -74,6 +78,7 @@ class DockerEngine:
         self._why_not_held: str | None = None
         self.outdated: Sequence[str] = ()
         self._why_not_started = "The Docker engine has not been started."
+        self.placer: Placer | None = None
         self.folder: Path | None = None
 
     @property
@@ -88,6 +93,8 @@ class DockerEngine:
     async def start(self) -> None:
         try:
             info = await self._client.connect()
+            if self._settings.swarm:
+                self.placer = self._swarm(info)
             self.outdated = outdated((await self._client.call(self._client.api.version)).get("Components", []))
             for sentence in self.outdated:
                 log.warning("%s", sentence)
@@ -99,6 +106,13 @@ class DockerEngine:
             self._why_not_started = str(error)
             raise
         self._why_not_started = ""
+
+    def _swarm(self, info: Mapping[str, Any]) -> Placer:
+        require_manager(info)
+        kept = {"memory": self._settings.memory, "cpus": self._settings.cpus}
+        return SwarmManager(
+            self._client, self._outfit.simulation, self._settings.log_bytes, self._settings.registries, **kept
+        )
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
         # An engine that is reached over the network has its folders elsewhere.

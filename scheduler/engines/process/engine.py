@@ -66,6 +66,7 @@ class ProcessEngine:
 
     name = "process"
     mountings = None  # nobody else starts containers with it
+    placer = None  # it knows no other host
     away = ""
     outdated: Sequence[str] = ()
 

@@ -1,0 +1,80 @@
+"""A Swarm, where this host's Docker is in one: whether it knows what the cards here have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import docker as sdk
+from django.conf import settings
+from django.db import DatabaseError
+
+from appliance.doctor import cards
+from appliance.doctor.finding import Finding, fine, note, wrong
+from scheduler.engines.base import EngineAway
+from scheduler.engines.swarm import kinds
+from scheduler.engines.swarm.manager import require_manager
+from web.models import Gpu
+from web.sizes import format_size
+
+FILE = "/etc/docker/daemon.json"
+
+
+def swarm() -> Iterator[Finding]:
+    try:
+        info, _ = cards.ask_docker(settings.GPUSHARE_DOCKER_HOST) if settings.GPUSHARE_ENGINE != "process" else ({}, [])
+    except (sdk.errors.DockerException, OSError):
+        return  # told already
+    if settings.GPUSHARE_ENGINE == "swarm":
+        try:
+            require_manager(info)
+        except EngineAway as error:
+            yield wrong("swarm", str(error), "Nothing can be launched.", "See docs/swarm.md.")
+            return
+    if info.get("Swarm", {}).get("LocalNodeState") != "active":
+        return
+    known: dict[int, int] = {}
+    with suppress(DatabaseError):  # told by its own check
+        here = Gpu.objects.filter(node__name=settings.GPUSHARE_NODE, present=True)
+        known = dict(here.values_list("index", "most"))
+    yield from _declared(info.get("GenericResources"), known)
+
+
+def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int]) -> Iterator[Finding]:
+    """`known`: bytes that containers may hold together, by the number of the card."""
+    declared = kinds.read(resources)
+    write = f"{FILE} needs {kinds.lines(known)}; then `systemctl restart docker`, which ends its containers."
+    if not known:
+        yield note(
+            "swarm",
+            "Docker is in a Swarm, and which cards this host has is not known yet.",
+            "What they have cannot be compared with what is declared.",
+            "Start the scheduler once, and ask again.",
+        )
+    elif named := kinds.misread(resources):
+        yield wrong(
+            "swarm",
+            f"Docker took {named[0]} for the name of a thing: its value is no plain number.",
+            "Nothing that reserves it is ever started.",
+            write,
+        )
+    elif missing := sorted(known.keys() - declared.keys()):
+        what = "card" if len(missing) == 1 else "cards"
+        yield wrong(
+            "swarm",
+            f"The Swarm does not know of {what} {', '.join(map(str, missing))} of this host.",
+            "It places no container on them.",
+            write,
+        )
+    elif over := [card for card, size in known.items() if declared[card] > size]:
+        card = over[0]
+        yield note(
+            "swarm",
+            f"Card {card} is declared with {format_size(declared[card])} and gives {format_size(known[card])}.",
+            "Swarm places more on it than fits at once: somebody waits there for the end of others.",
+            write,
+        )
+    else:
+        told = ", ".join(f"{kinds.kind_of(card)}={size // kinds.MIB}" for card, size in sorted(declared.items()))
+        yield fine("swarm", f"The Swarm knows the cards of this host: {told}.")

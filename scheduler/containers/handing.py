@@ -1,0 +1,171 @@
+"""Handing launches to a placer (scheduler/engines/placer.py), and following each until a host has it.
+
+    handed    the record says so (`engine` is the placer's name) and has no node; Swarm waits, or not, and says why
+    taken     Docker mounts its volume on some host, whose scheduler makes the record its own (scheduler/plugin/)
+    ended     seen by that host as the end of every other container; then the order is taken back here
+
+So what a manager cannot do, pause, kill, show the output of what runs elsewhere, it is never asked: the record has a
+node by then. What never came to a host ends here, with the placer's own words. Each step can be made again: the order
+is named by our id, and every look compares what the records mean with what the placer has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from scheduler.containers.intents import was_called_off
+from scheduler.containers.launch import called_off
+from scheduler.engines.base import Engine, EngineError, Progress
+from scheduler.engines.placer import Host, Order, Placer, Stage, Standing
+from scheduler.store import Store
+from web.errors import Problem
+from web.models import Container
+from web.sizes import format_size
+from web.spec import quotas
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.5  # seconds
+REFUSED = ("volumes", "ports", "interactive", "tty")  # what no host but this one could be asked for
+
+
+class Handing:
+    def __init__(self, placer: Placer, engine: Engine, store: Store) -> None:
+        self._placer, self._engine, self._store = placer, engine, store
+        self._handed = store.handed
+
+    async def launch(self, row: Container, progress: Progress | None) -> str:
+        """What was done, in a sentence. Raises Problem, EngineError or DatabaseError."""
+        if was_called_off(row):
+            raise called_off()
+        if field := next((name for name in REFUSED if getattr(row, name)), ""):
+            message = f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet."
+            raise Problem("not_supported", message, 400, field)
+        size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
+        host, cards = choose(await self._placer.hosts(), size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        # Before it is asked for: a host may have it a moment after.
+        if not await self._handed.change(str(row.pk), engine=self._placer.name):
+            return "A node has it."  # a scheduler did this and died before it could say so
+        await self._placer.submit(_order(row, size, host, cards))
+        return "Swarm has it: it starts on a node as soon as one has room."
+
+    def has(self, row: Container) -> bool:
+        """Whether it was handed over, and no host has it yet."""
+        return row.engine == self._placer.name and row.node_id is None and row.finished_at is None
+
+    async def call_off(self, row: Container, reason: str) -> None:
+        """Of one that no host has. Raises Problem, EngineError or DatabaseError."""
+        id_ = str(row.pk)
+        if not await self._handed.change(id_, kill_requested_at=timezone.now(), reason=reason[:500]):
+            raise Problem("came_to_a_node", "It came to a node just now: kill it there, with the same command.", 409)
+        self._store.event("killed", id_, detail=reason)
+        await self._placer.take_back(id_)
+        await self._end(id_, reason)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except (EngineError, DatabaseError) as error:
+                log.warning("what was handed to %s cannot be looked at for now: %s", self._placer.name, error)
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _look(self) -> None:
+        # First ours and then the placer's: what was handed over is there before its launch is done.
+        waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
+        standing = await self._placer.standing()
+        for id_, row in waiting.items():
+            await self._follow(row, standing.get(id_))
+        for id_ in await self._handed.ended(list(standing)):
+            await self._placer.take_back(id_)
+
+    async def _follow(self, row: Container, stands: Standing | None) -> None:
+        id_ = str(row.pk)
+        if stands is None:
+            await self._end(id_, "It was taken away from the Swarm outside of this appliance.")
+        elif row.kill_requested_at is not None or stands.stage is Stage.OVER:
+            await self._placer.take_back(id_)
+            await self._end(id_, row.reason or f"It has not begun: {stands.said or 'Swarm gives no reason'}.")
+        elif stands.said and stands.said != row.queue_reason:
+            await self._handed.change(id_, queue_reason=stands.said[:500])
+
+    async def _end(self, id_: str, reason: str) -> None:
+        """It never came to a host; one that has by now tells its own end."""
+        now = timezone.now()
+        if await self._handed.change(id_, finished_at=now, removed_at=now, reason=reason[:500], queue_reason=""):
+            self._store.event("ended", id_, detail=reason)
+
+
+def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
+    """The only host, or "" for any, and the numbers of the cards to reserve. Raises Problem for what can never be.
+
+    Among hosts the placer chooses; but it counts each card by its number, and cannot be asked for one or the other. So
+    the number is chosen here: those of the host that has most to give now. `wanted`: cards that were asked for by UUID,
+    by the name of their host.
+    """
+    if not any(host.declared for host in hosts):
+        raise Problem(
+            "no_generic_resources",
+            "No node of this Swarm declares GPU memory as a generic resource, so nothing can be reserved. On each node, "
+            "`gpushare doctor` writes the lines for /etc/docker/daemon.json; then restart its Docker.",
+            409,
+        )
+    if wanted:
+        return _named(hosts, size, wanted)
+    able = [host for host in hosts if sum(declared >= size for declared in host.declared.values()) >= count]
+    if not able:
+        raise _too_large(hosts, size, count)
+    best = max(able, key=lambda host: _free(host, _freest(host, size, count)))
+    return "", _freest(best, size, count)
+
+
+def _named(hosts: Sequence[Host], size: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
+    if len(wanted) > 1:
+        raise Problem("gpus_apart", "These GPUs are in several nodes: a container runs on one.", 400, "gpus")
+    ((name, cards),) = wanted.items()
+    host = next((each for each in hosts if each.name == name), None)
+    if host is None:
+        raise Problem("node_away", f'The node "{name}" with that GPU is not there, or is drained.', 409, "gpus")
+    if any(host.declared.get(card, 0) < size for card in cards):
+        raise _too_large([Host(name, {card: host.declared.get(card, 0) for card in cards}, {})], size, len(cards))
+    return name, sorted(cards)
+
+
+def _freest(host: Host, size: int, count: int) -> list[int]:
+    able = [card for card, declared in host.declared.items() if declared >= size]
+    return sorted(sorted(able, key=lambda card: -_free(host, [card]))[:count])
+
+
+def _free(host: Host, cards: Sequence[int]) -> int:
+    """Of the fullest of these cards."""
+    return min(host.declared[card] - host.reserved.get(card, 0) for card in cards)
+
+
+def _too_large(hosts: Sequence[Host], size: int, count: int) -> Problem:
+    most = max((declared for host in hosts for declared in host.declared.values()), default=0)
+    what = "any node declares" if count == 1 else f"any node declares on {count} cards"
+    message = f"{format_size(size)} is more than {what}: the most on one card is {format_size(most)}."
+    return Problem("over_capacity", message, 400, "gpu_memory")
+
+
+def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
+    return Order(
+        id=str(row.pk),
+        name=row.name,
+        owner=row.owner.get_username(),
+        image=row.image,
+        command=row.command,
+        quota=size,
+        cards=cards,
+        environment={**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)},
+        working_dir=row.working_dir,
+        memory=row.memory,
+        shm_size=row.shm_size,
+        cpus=row.cpus,
+        host=host,
+    )

@@ -1,0 +1,73 @@
+"""What gives a launch to whoever chooses the host: Docker's Swarm (and Kubernetes, one day).
+
+It is asked where there may be room, given an order, and looked at. What runs is then a container of the host that it
+came to, whose scheduler takes it over when Docker mounts its volume there (scheduler/plugin/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One launch. `cards` are numbers of GPUs, as each host counts its own; `quota` bytes on each of them.
+
+    `host` names the only one that it may come to; empty: any. `memory` and `shm_size` in bytes, `cpus` a number.
+    """
+
+    id: str
+    name: str
+    owner: str
+    image: str
+    command: Sequence[str]
+    quota: int
+    cards: Sequence[int]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str = ""
+    memory: int | None = None
+    shm_size: int | None = None
+    cpus: float | None = None
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now."""
+
+    name: str
+    declared: Mapping[int, int]
+    reserved: Mapping[int, int]
+
+
+class Stage(StrEnum):
+    WAITS = "waits"  # for a host with room
+    GIVEN = "given"  # to a host
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an order stands. `said`: the placer's own words about that, or empty."""
+
+    stage: Stage
+    said: str = ""
+
+
+class Placer(Protocol):
+    name: str
+
+    async def hosts(self) -> list[Host]:
+        """Raises EngineError."""
+
+    async def submit(self, order: Order) -> None:
+        """The same order again changes nothing. Raises EngineError, leaving nothing behind."""
+
+    async def standing(self) -> dict[str, Standing]:
+        """All orders that it has, by our id. Raises EngineError."""
+
+    async def take_back(self, id_: str) -> None:
+        """It is not to be started any more, and forgotten; what runs of it ends. Raises EngineError."""

@@ -1,0 +1,129 @@
+"""Docker's Swarm as a placer: an order is a service, and where there is room for it Swarm alone decides.
+
+Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm_does.py, decide how it is spoken to:
+
+* Removing a job ends nothing: what runs goes on, with its reservation, and nobody can ask for its end any more. So an
+  order is taken back by making it a job of no task first; then the service is removed.
+* Of a kind that no node declares, Swarm says the same as of one that is taken. So the nodes are looked at first.
+* Reservations are counted by the leader alone, so two managers never give the same room away twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+from scheduler.engines.base import EngineAway, EngineError
+from scheduler.engines.docker.client import Client
+from scheduler.engines.outfit import Simulation
+from scheduler.engines.placer import Host, Order, Stage, Standing
+from scheduler.engines.swarm import kinds, service
+
+WAITING = ("new", "allocated", "pending")
+ON_A_NODE = ("assigned", "accepted", "preparing", "ready", "starting", "running")  # what they reserved is taken
+NO_TASK = {"ReplicatedJob": {"MaxConcurrent": 0, "TotalCompletions": 0}}
+
+
+def require_manager(info: Mapping[str, Any]) -> None:
+    """`info` is Docker's own (GET /info). Raises EngineAway."""
+    if not info.get("Swarm", {}).get("ControlAvailable"):
+        raise EngineAway(
+            "GPUSHARE_ENGINE is swarm, and this Docker engine is no manager of a Swarm. Make it one: "
+            "`docker swarm init`, or `docker swarm join` with a manager's token. "
+            "On nodes that only run containers, GPUSHARE_ENGINE is docker."
+        )
+
+
+class SwarmManager:
+    """`kept`: host memory (bytes) and cpus for those that ask for none."""
+
+    name = "swarm"
+
+    def __init__(
+        self, client: Client, simulation: Simulation | None, log_bytes: int, registries: Path | None, **kept: Any
+    ) -> None:
+        self._client, self._simulation, self._log_bytes = client, simulation, log_bytes
+        self._registries, self._kept = registries, kept
+
+    async def hosts(self) -> list[Host]:
+        return await self._client.call(self._hosts)
+
+    async def submit(self, order: Order) -> None:
+        await self._client.call(self._submit, order, image=order.image)
+
+    async def standing(self) -> dict[str, Standing]:
+        return await self._client.call(self._standing)
+
+    async def take_back(self, id_: str) -> None:
+        await self._client.call(self._take_back, service.service_name(id_))
+
+    def _hosts(self) -> list[Host]:
+        nodes = self._client.look.nodes()
+        reserved = _reserved(self._client.look.tasks())
+        return [
+            Host(
+                node["Description"]["Hostname"],
+                kinds.read(node["Description"].get("Resources", {}).get("GenericResources")),
+                reserved[node["ID"]],
+            )
+            for node in nodes
+            if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
+        ]
+
+    def _submit(self, order: Order) -> None:
+        asked = service.body(order, self._simulation, self._log_bytes, self._kept)
+        if self._registries is not None:
+            self._client.api.reload_config(str(self._registries))
+        try:
+            self._client.api.create_service(
+                asked["TaskTemplate"], name=asked["Name"], labels=asked["Labels"], mode=asked["Mode"]
+            )
+        except docker.errors.APIError as error:
+            if error.status_code != 409:  # else it is there: nobody else gives a service this name
+                raise
+
+    def _standing(self) -> dict[str, Standing]:
+        services = self._client.look.services(filters={"label": service.LABEL})
+        newest: dict[str, Mapping[str, Any]] = {}
+        for task in sorted(self._client.look.tasks() if services else (), key=lambda task: str(task["CreatedAt"])):
+            newest[task["ServiceID"]] = task
+        return {each["Spec"]["Labels"][service.LABEL]: _stands(newest.get(each["ID"])) for each in services}
+
+    def _take_back(self, name: str) -> None:
+        api = self._client.api
+        try:
+            found = api.inspect_service(name)
+            api.update_service(found["ID"], found["Version"]["Index"], name=name, mode=NO_TASK, fetch_current_spec=True)
+            api.remove_service(found["ID"])
+        except docker.errors.NotFound:
+            return  # somebody else has
+        except docker.errors.APIError as error:
+            if "out of sequence" in str(error.explanation):
+                raise EngineError("Somebody else changes this service just now.", code="busy") from error
+            raise
+
+
+def _stands(task: Mapping[str, Any] | None) -> Standing:
+    if task is None:
+        return Standing(Stage.WAITS)
+    status = task["Status"]
+    if status["State"] in WAITING:
+        return Standing(Stage.WAITS, status.get("Err", ""))
+    if status["State"] in ON_A_NODE:
+        return Standing(Stage.GIVEN)
+    return Standing(Stage.OVER, status.get("Err", ""))
+
+
+def _reserved(tasks: list[Mapping[str, Any]]) -> defaultdict[str, Counter[int]]:
+    """Bytes by node and number of the card."""
+    found: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for task in tasks:
+        if task["Status"]["State"] in ON_A_NODE:
+            asked = task["Spec"].get("Resources", {}).get("Reservations", {}).get("GenericResources")
+            found[task["NodeID"]].update(kinds.read(asked))
+    return found

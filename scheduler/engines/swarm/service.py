@@ -1,0 +1,103 @@
+"""From an order to the service that Swarm is asked to create. Typed fields in; nothing is ever passed through.
+
+It is a job of one task that is begun once. What it gets is what Swarm can give, which is less than Docker can: no
+devices, so NVIDIA's runtime has to be the engine's default; no new privileges only from Docker 25 on (older ones do not
+know the field, and say nothing); none of the folders of the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from scheduler.engines.outfit import Simulation, environment
+from scheduler.engines.placer import Order
+from scheduler.engines.swarm.kinds import reservation
+from web.spec.handed import Handed
+from web.spec.reserved import CARD, LIBRARIES, SOCKETS
+
+DRIVER = "gpushare"  # of the volume: scheduler/plugin/
+LABEL = "com.gpushare.launch"  # on the service and on its container: our id
+LABEL_OWNER = "com.gpushare.owner"
+SHIM = f"{SOCKETS}/libgpushare.so"  # the volume has it
+PIDS = 4096
+NANO = 1_000_000_000
+
+
+def service_name(id_: str) -> str:
+    """A second one of that name is refused: so the same order is never two services."""
+    return f"gpushare-{id_}"
+
+
+def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict[str, Any]) -> dict[str, Any]:
+    """Of POST /services/create. `kept`: limits for those that ask for none, `memory` (bytes) and `cpus`, or None."""
+    labels = {LABEL: order.id, LABEL_OWNER: order.owner}
+    task: dict[str, Any] = {
+        "ContainerSpec": {
+            "Image": order.image,
+            "Args": list(order.command) or None,
+            "Env": _environment(order, simulation),
+            "Dir": order.working_dir,
+            "Labels": labels,
+            "Mounts": _mounts(order, simulation),
+            "CapabilityDrop": ["ALL"],
+            "Privileges": {"NoNewPrivileges": True},
+            "Healthcheck": {"Test": ["NONE"]},
+        },
+        "Resources": {
+            "Limits": _limits(order, kept),
+            "Reservations": {"GenericResources": reservation(dict.fromkeys(order.cards, order.quota))},
+        },
+        "RestartPolicy": {"Condition": "none"},
+        "Placement": {"Constraints": [f"node.hostname=={order.host}"] if order.host else []},
+        "LogDriver": {"Name": "json-file", "Options": {"max-size": str(2 * log_bytes), "max-file": "2"}},
+    }
+    return {
+        "Name": service_name(order.id),
+        "Labels": labels,
+        "TaskTemplate": task,
+        "Mode": {"ReplicatedJob": {"MaxConcurrent": 1, "TotalCompletions": 1}},
+    }
+
+
+def _environment(order: Order, simulation: Simulation | None) -> list[str]:
+    """GPUs by number: only the node knows their UUIDs, and a node's numbers are Docker's, too, while it is up."""
+    ours = environment(
+        order.environment,
+        gpus=[str(card) for card in order.cards],
+        shim=SHIM,
+        libraries=[f"{LIBRARIES}/sim"] if simulation else [],
+        state=f"{CARD}/{simulation.state.name}" if simulation else None,
+    )
+    if simulation is None:  # NVIDIA's runtime shows the program those alone, and it counts them from 0
+        ours["CUDA_VISIBLE_DEVICES"] = ",".join(str(place) for place, _ in enumerate(order.cards))
+    return [f"{name}={value}" for name, value in ours.items()]
+
+
+def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]:
+    """The volume has no name: Swarm makes one for each container, and takes it away with it."""
+    options = Handed(UUID(order.id), order.quota, tuple(order.cards)).options()
+    driver = {"Name": DRIVER, "Options": options}
+    mounts: list[dict[str, Any]] = [
+        {"Type": "volume", "Target": SOCKETS, "ReadOnly": True, "VolumeOptions": {"DriverConfig": driver}}
+    ]
+    if order.shm_size:
+        mounts.append({"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": {"SizeBytes": order.shm_size}})
+    if simulation is not None:  # where each node keeps its own: the same paths on all
+        mounts.append(_bind(str(simulation.libraries), f"{LIBRARIES}/sim", read_only=True))
+        mounts.append(_bind(str(simulation.state.parent), CARD, read_only=False))
+    return mounts
+
+
+def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
+
+
+def _limits(order: Order, kept: dict[str, Any]) -> dict[str, int]:
+    memory, cpus = order.memory or kept["memory"], order.cpus or kept["cpus"]
+    limits = {"Pids": PIDS}
+    if memory:
+        limits["MemoryBytes"] = memory
+    if cpus:
+        limits["NanoCPUs"] = int(cpus * NANO)
+    return limits

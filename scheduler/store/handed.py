@@ -1,0 +1,60 @@
+"""Launches that were handed to a placer and that no host has yet: their records belong to whoever takes them first.
+
+So every change here is an update that says so, and whoever comes too late changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+
+from scheduler.store.behind import WriteBehind
+from web.models import Command, Container, Gpu
+
+
+class Handed:
+    def __init__(self, behind: WriteBehind) -> None:
+        self._behind = behind
+
+    async def all(self, placer: str) -> list[Container]:
+        """Those that the placer has, or should have: their launch is done."""
+        return await self._behind.ask(_all, placer)
+
+    async def change(self, id_: str, **fields: Any) -> bool:
+        """Whether no host has it, so that it was changed. Raises DatabaseError."""
+        return await self._behind.ask(_change, id_, fields)
+
+    async def ended(self, ids: Sequence[str]) -> list[str]:
+        """Those of these containers that have ended, wherever that was."""
+        return await self._behind.ask(_ended, ids)
+
+    async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
+        """The numbers of these GPUs, by the name of their host."""
+        return await self._behind.ask(_numbers, uuids) if uuids else {}
+
+
+def _without_host() -> QuerySet[Container]:
+    return Container.objects.live().filter(node=None)
+
+
+def _all(placer: str) -> list[Container]:
+    under_way = Command.objects.filter(kind=Command.Kind.LAUNCH, done_at=None).values("container")
+    return list(_without_host().filter(engine=placer).exclude(pk__in=under_way).order_by("created_at"))
+
+
+def _change(id_: str, fields: dict[str, Any]) -> bool:
+    return bool(_without_host().filter(pk=id_).update(**fields))
+
+
+def _ended(ids: Sequence[str]) -> list[str]:
+    ended = Container.objects.filter(pk__in=ids, finished_at__isnull=False)
+    return [str(id_) for id_ in ended.order_by().values_list("pk", flat=True)]
+
+
+def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for host, number in Gpu.objects.filter(uuid__in=uuids).values_list("node__name", "index"):
+        found.setdefault(host, []).append(number)
+    return found

@@ -1,0 +1,185 @@
+"""Three Docker engines that are a Swarm, on one machine: each in a network of its own, joined by a bridge.
+
+    with lab([{"gpu0_mib": 5120}, {"gpu0_mib": 2048}, {}]) as swarm:    # what each node declares
+        swarm.members[0].api.create_service(…)
+
+Each engine has its own socket, folders, containerd, host name, plugins (`member.folder / "plugins"` is what it sees as
+/run/docker/plugins) and address; the first has begun the Swarm, and all are managers, so that any one of them may
+fall. The fixture is `why_no_lab`: a sentence where this machine lets nobody make it. Everything is ended by its pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from tests.support.dockerd import IMAGE, Dockerd, build_image, have_dockerd
+from tests.support.eventually import until
+
+SUBNET = "172.31.253"  # of the bridge; the members are .1, .2 and .3
+
+SETTLES = 60.0  # seconds for a Swarm on a busy machine to agree on who is there
+AWAY = (docker.errors.DockerException, requests.exceptions.RequestException)
+_serial = itertools.count()
+
+
+class Member(Dockerd):
+    """One engine of the Swarm; `declared` are its generic resources: kind → how many."""
+
+    def __init__(self, folder: Path, number: int, network: str, declared: Mapping[str, int]) -> None:
+        super().__init__(folder)
+        self.name, self.ip = f"node{number}", f"{SUBNET}.{number}"
+        self._network, self.declared = network, dict(declared)
+        (folder / "plugins").mkdir()
+        self.configure("{}")
+
+    def configure(self, text: str) -> None:
+        """What stands in its daemon.json from its next start on."""
+        (self.folder / "daemon.json").write_text(text)
+
+    def _before(self) -> list[str]:
+        # Not `ip netns exec`: that shows a /sys without control groups.
+        place = "/run/docker/plugins"
+        script = (
+            f"mkdir -p {place} && mount --bind {self.folder}/plugins {place} && hostname {self.name} "
+            f'&& exec nsenter --net=/run/netns/{self._network} "$@"'
+        )
+        return ["unshare", "--mount", "--propagation=slave", "--uts", "sh", "-c", script, "dockerd"]
+
+    def _flags(self) -> list[str]:
+        declared = [f"--node-generic-resource={kind}={many}" for kind, many in self.declared.items()]
+        return [f"--config-file={self.folder}/daemon.json", *declared]
+
+    @cached_property
+    def api(self) -> docker.APIClient:
+        return docker.APIClient(self.address, version="auto", timeout=60)
+
+    @property
+    def id(self) -> str:
+        """What the Swarm calls it."""
+        return str(self.api.info()["Swarm"]["NodeID"])
+
+    def close(self) -> None:
+        if "api" in self.__dict__:
+            self.api.close()
+
+
+class Lab:
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = members
+
+    def form(self) -> None:
+        """Makes the Swarm: the first begins it, the others join as managers."""
+        first, *others = self.members
+        first.api.init_swarm(advertise_addr=first.ip, listen_addr=f"{first.ip}:2377")
+        for other in others:
+            self.join(other, by=first)
+        until(lambda: self.ready(first) == len(self.members), SETTLES, 0.1)
+
+    def join(self, member: Member, *, by: Member, role: str = "Manager") -> None:
+        token = by.api.inspect_swarm()["JoinTokens"][role]
+        member.api.join_swarm([f"{by.ip}:2377"], token, advertise_addr=member.ip, listen_addr=f"{member.ip}:2377")
+
+    def nodes(self, by: Member) -> list[dict[str, Any]]:
+        return list(by.api.nodes())
+
+    def ready(self, by: Member) -> int:
+        """How many nodes this one says are there; 0 while it has no leader to ask."""
+        try:
+            return sum(node["Status"]["State"] == "ready" for node in self.nodes(by))
+        except AWAY:
+            return 0
+
+    def leader(self) -> Member:
+        """Raises StopIteration while there is none."""
+        for member in self.members:
+            with contextlib.suppress(*AWAY):
+                for node in self.nodes(member):
+                    if node.get("ManagerStatus", {}).get("Leader"):
+                        return next(each for each in self.members if each.name == node["Description"]["Hostname"])
+        raise StopIteration
+
+
+def why_no_lab() -> str:
+    """Why no such Swarm can be made here; empty if it can."""
+    if why_not := have_dockerd():
+        return why_not
+    if shutil.which("ip") is None:
+        return "no ip (iproute2) is installed"
+    name = f"gpsprobe{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"network namespaces cannot be made here: {made.stderr.strip()}"
+    _ip(f"netns delete {name}")
+    return ""
+
+
+@contextlib.contextmanager
+def lab(declared: Sequence[Mapping[str, int]], *, image: bool = True) -> Iterator[Lab]:
+    """A Swarm of as many engines; all have the image IMAGE. Taken away at the end."""
+    with _networks(len(declared)) as networks, contextlib.ExitStack() as stack:
+        members = []
+        for number, (network, has) in enumerate(zip(networks, declared, strict=True), 1):
+            # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
+            folder = Path(tempfile.mkdtemp(prefix=f"swarm{number}-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            member = Member(folder, number, network, has)
+            stack.callback(_end, member)
+            member.start()
+            if image:
+                build_image(member.api, IMAGE)
+            members.append(member)
+        made = Lab(members)
+        made.form()
+        yield made
+
+
+def _end(member: Member) -> None:
+    member.close()
+    member.restore()
+    for container in member_containers(member):
+        member.api.remove_container(container, force=True, v=True)
+    member.close()
+    member.stop()
+
+
+def member_containers(member: Member) -> list[str]:
+    member.__dict__.pop("api", None)
+    return [each["Id"] for each in member.api.containers(all=True)]
+
+
+@contextlib.contextmanager
+def _networks(count: int) -> Iterator[list[str]]:
+    """As many network namespaces, each with an address of SUBNET, on one bridge."""
+    mine = f"gl{os.getpid():x}-{next(_serial)}"  # an interface's name has 15 characters at most
+    bridge, names = mine, [f"{mine}-{number}" for number in range(1, count + 1)]
+    with contextlib.ExitStack() as stack:
+        _ip(f"link add {bridge} type bridge")
+        stack.callback(_ip, f"link delete {bridge}")
+        _ip(f"link set {bridge} up")
+        for number, name in enumerate(names, 1):
+            _ip(f"netns add {name}")
+            stack.callback(_ip, f"netns delete {name}")
+            outside = f"{mine}v{number}"
+            _ip(f"link add {outside} type veth peer name eth0 netns {name}")
+            _ip(f"link set {outside} master {bridge} up")
+            _ip(f"-n {name} address add {SUBNET}.{number}/24 dev eth0")
+            _ip(f"-n {name} link set eth0 up")
+            _ip(f"-n {name} link set lo up")
+        yield names
+
+
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True)

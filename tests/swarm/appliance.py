@@ -1,0 +1,38 @@
+"""An appliance whose launches go to a Swarm of one node, with the card simulated: everything else is real."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.appliance import ROOT, Appliance
+from tests.support.dockerd import build_image
+from tests.support.swarm_lab import Lab, lab
+
+IMAGE = "gpushare/swarm:latest"
+CARD = 1024  # MiB
+
+
+@contextmanager
+def in_a_swarm(declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
+    with lab([declared], image=False) as swarm:
+        member = swarm.members[0]
+        libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
+        build_image(member.api, IMAGE, [ROOT / ".build" / "workload"], mounted=libraries)
+        home = Path(tempfile.mkdtemp(prefix="gs-"))
+        made = Appliance(
+            home,
+            gpus="sim:1x1GiB",
+            GPUSHARE_ENGINE="swarm",
+            GPUSHARE_NODE=member.name,
+            GPUSHARE_DOCKER_HOST=member.address,
+            GPUSHARE_PLUGIN_SOCKET=str(member.folder / "plugins" / "gpushare.sock"),
+        )
+        try:
+            yield made, swarm
+        finally:
+            made.close()
+            shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""Which cards a launch reserves in a Swarm, and what is refused before anything is asked of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler.containers.handing import choose
+from scheduler.engines.placer import Host
+from scheduler.engines.swarm import kinds
+from web.errors import Problem
+
+GIB = 1 << 30
+MIB = 1 << 20
+SMALL = Host("small", {0: 2 * GIB}, {})
+TWO = Host("two", {0: 8 * GIB, 1: 8 * GIB}, {0: 6 * GIB, 1: GIB})
+
+
+def refused(*hosts: Host, size: int = GIB, count: int = 1, **wanted: list[int]) -> Problem:
+    with pytest.raises(Problem) as caught:
+        choose(hosts, size, count, wanted)
+    return caught.value
+
+
+def test_of_a_nodes_cards_those_with_most_room_are_reserved_and_the_node_is_left_to_swarm() -> None:
+    assert choose([SMALL, TWO], 2 * GIB, 1, {}) == ("", [1])
+    assert choose([SMALL, TWO], 2 * GIB, 2, {}) == ("", [0, 1])
+
+
+def test_what_fits_on_no_card_now_is_asked_for_all_the_same() -> None:
+    assert choose([TWO], 8 * GIB, 1, {}) == ("", [1])
+
+
+def test_cards_that_are_named_name_their_node() -> None:
+    assert choose([SMALL, TWO], GIB, 1, {"two": [0]}) == ("two", [0])
+    problem = refused(SMALL, two=[0])
+    assert (problem.code, problem.field) == ("node_away", "gpus")
+    assert refused(SMALL, TWO, two=[0], small=[0]).code == "gpus_apart"
+    assert refused(SMALL, size=3 * GIB, small=[0]).code == "over_capacity"
+
+
+def test_a_swarm_that_declares_nothing_is_refused_with_what_to_do() -> None:
+    problem = refused(Host("bare", {}, {}))
+    assert (problem.code, problem.status) == ("no_generic_resources", 409)
+    assert "gpushare doctor" in problem.message
+    assert refused().code == "no_generic_resources"
+
+
+def test_what_no_node_can_ever_give_is_refused_with_the_figures() -> None:
+    problem = refused(SMALL, TWO, size=9 * GIB)
+    assert problem.message == "9 GiB is more than any node declares: the most on one card is 8 GiB."
+    assert (problem.code, problem.field) == ("over_capacity", "gpu_memory")
+    assert refused(SMALL, TWO, size=4 * GIB, count=3).code == "over_capacity"
+
+
+@pytest.mark.parametrize("size", [1, MIB - 1, MIB, MIB + 1, 5 * GIB - 1])
+def test_reservations_are_rounded_up_and_cards_down(size: int) -> None:
+    """So those that fit by Swarm's count fit by bytes."""
+    (asked,) = kinds.reservation({0: size})
+    assert asked["DiscreteResourceSpec"]["Value"] * MIB >= size
+    declared = json.loads(kinds.lines({0: size}))["node-generic-resources"]
+    assert int(declared[0].partition("=")[2]) * MIB <= size
+
+
+def test_kinds_of_others_and_values_that_are_no_numbers_are_left_out() -> None:
+    told = [
+        {"DiscreteResourceSpec": {"Kind": "gpu0_mib", "Value": 5}},
+        {"DiscreteResourceSpec": {"Kind": "gpu-1", "Value": 7}},
+        {"NamedResourceSpec": {"Kind": "gpu2_mib", "Value": "4GiB"}},
+        {"NamedResourceSpec": {"Kind": "GPU", "Value": "GPU-1"}},
+    ]
+    assert kinds.read(told) == {0: 5 * MIB}
+    assert kinds.misread(told) == ["gpu2_mib"]
+    assert kinds.read(None) == {}

@@ -1,0 +1,46 @@
+"""The options of a volume by which a placer's container finds its record (scheduler/engines/swarm/service.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from web.errors import Problem
+
+CONTAINER = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """`quota`: bytes on each of the cards, which are numbers of this host's GPUs."""
+
+    container: UUID
+    quota: int
+    cards: tuple[int, ...]
+
+    def options(self) -> dict[str, str]:
+        return {
+            CONTAINER: str(self.container),
+            "gpu_memory": str(self.quota),
+            "cards": ",".join(map(str, self.cards)),
+        }
+
+
+def parse(options: Mapping[str, str]) -> Handed | None:
+    """None if these options are not a placer's. Raises Problem."""
+    if CONTAINER not in options:
+        return None
+    try:
+        cards = tuple(int(card) for card in options["cards"].split(","))
+        handed = Handed(UUID(options[CONTAINER]), int(options["gpu_memory"]), cards)
+    except (KeyError, ValueError):
+        handed = None
+    if handed is None or options != handed.options() or len(set(handed.cards)) != len(handed.cards):
+        raise Problem(
+            "invalid",
+            f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory" and "cards" and nothing '
+            "else. Somebody else's containers name their own gpu_memory (docs/plugin.md).",
+            400,
+        )
+    return handed
