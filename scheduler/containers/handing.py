@@ -14,16 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.intents import was_called_off
 from scheduler.containers.launch import called_off
-from scheduler.engines.base import Engine, EngineError, Progress
+from scheduler.engines.base import Engine, EngineAway, EngineError, Progress
 from scheduler.engines.placer import Host, Order, Placer, Stage, Standing
 from scheduler.store import Store
 from web.errors import Problem
+from web.logs import ById
 from web.models import Container
 from web.sizes import format_size
 from web.spec import quotas
@@ -79,10 +81,21 @@ class Handing:
         # First ours and then the placer's: what was handed over is there before its launch is done.
         waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
         standing = await self._placer.standing()
-        for id_, row in waiting.items():
-            await self._follow(row, standing.get(id_))
-        for id_ in await self._handed.ended(list(standing)):
-            await self._placer.take_back(id_)
+        steps = {id_: partial(self._follow, row, standing.get(id_)) for id_, row in waiting.items()}
+        for id_, had_begun in (await self._handed.ended(list(standing))).items():
+            steps[id_] = partial(self._clear, id_, "" if had_begun else standing[id_].said)
+        for id_, step in steps.items():
+            try:
+                await step()
+            except EngineAway:
+                raise
+            except EngineError as error:  # the others are not to wait for that
+                log.warning("container %s, which was handed to %s: %s", ById(id_), self._placer.name, error)
+
+    async def _clear(self, id_: str, said: str) -> None:
+        if said:
+            await self._handed.explain(id_, _not_begun(said))
+        await self._placer.take_back(id_)
 
     async def _follow(self, row: Container, stands: Standing | None) -> None:
         id_ = str(row.pk)
@@ -90,7 +103,7 @@ class Handing:
             await self._end(id_, "It was taken away from the Swarm outside of this appliance.")
         elif row.kill_requested_at is not None or stands.stage is Stage.OVER:
             await self._placer.take_back(id_)
-            await self._end(id_, row.reason or f"It has not begun: {stands.said or 'Swarm gives no reason'}.")
+            await self._end(id_, row.reason or _not_begun(stands.said))
         elif stands.said and stands.said != row.queue_reason:
             await self._handed.change(id_, queue_reason=stands.said[:500])
 
@@ -99,6 +112,10 @@ class Handing:
         now = timezone.now()
         if await self._handed.change(id_, finished_at=now, removed_at=now, reason=reason[:500], queue_reason=""):
             self._store.event("ended", id_, detail=reason)
+
+
+def _not_begun(said: str) -> str:
+    return f"It has not begun: {said or 'Swarm gives no reason'}"[:500]
 
 
 def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
@@ -111,7 +128,7 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
     if not any(host.declared for host in hosts):
         raise Problem(
             "no_generic_resources",
-            "No node of this Swarm declares GPU memory as a generic resource, so nothing can be reserved. On each node, "
+            "No node of this Swarm declares GPU memory as a generic resource: nothing can be reserved. On each node, "
             "`gpushare doctor` writes the lines for /etc/docker/daemon.json; then restart its Docker.",
             409,
         )

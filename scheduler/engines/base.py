@@ -171,6 +171,9 @@ class Mountings(Protocol):
     async def users(self, volume: str) -> Sequence[MountUser] | None:
         """Who of the containers with this volume may be about to start. None if the engine cannot say now."""
 
+    async def announce(self) -> None:
+        """Has the engine ask what volumes we have, so that it knows of us. Raises EngineError."""
+
     async def look(self, id_: str) -> None:
         """Tells what is seen of it now. Raises EngineAway."""
 
@@ -200,7 +203,14 @@ class Engine(Protocol):
     """All calls are idempotent where that makes sense: what is already so is success."""
 
     name: str
-    placer: Placer | None  # who chooses the host of what is launched; None: it is this one
+
+    @property
+    def placer(self) -> Placer | None:
+        """Who chooses the host of what is launched; None: it is this one. Known from `start`."""
+
+    @property
+    def in_swarm(self) -> bool:
+        """Whether a Swarm may place containers here. Known from `start`."""
 
     @property
     def mountings(self) -> Mountings | None:

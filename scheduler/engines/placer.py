@@ -70,4 +70,7 @@ class Placer(Protocol):
         """All orders that it has, by our id. Raises EngineError."""
 
     async def take_back(self, id_: str) -> None:
-        """It is not to be started any more, and forgotten; what runs of it ends. Raises EngineError."""
+        """It is not to be started any more, and what runs of it ends; then it is forgotten: that may take two calls.
+
+        Raises EngineError.
+        """

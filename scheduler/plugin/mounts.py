@@ -39,6 +39,7 @@ from web.errors import Problem
 from web.logs import ById
 from web.models import Container
 from web.services.mounting import Mounting, wanted
+from web.spec import handed
 from web.spec.volumes import TARGET
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,8 @@ class Mounts:
         self, volume: str, options: Mapping[str, str], mount: str, users: Sequence[MountUser]
     ) -> Container:
         """Durable from then on. Which of several users it is nobody knows yet."""
+        if (brought := handed.parse(options)) is not None:
+            return await self._store.volumes.take(volume, mount, brought)
         user = users[0] if len(users) == 1 else None
         size, count, named = wanted(options, user.labels if user else {})
         asked = Mounting(

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
-from scheduler.engines.base import Engine
+from scheduler.engines.base import Engine, EngineError
 from scheduler.plugin.driver import VolumeDriver
 from scheduler.plugin.folders import Folders
 from scheduler.plugin.mounts import Mounts
@@ -19,6 +19,8 @@ from scheduler.plugin.protocol import PluginServer
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
 from scheduler.store import Store
+
+ANNOUNCED_EVERY = 10.0  # seconds; a Swarm's node tells its managers of what it has every 20
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +36,12 @@ class Plugin:
         store: Store,
         home: Path,
     ) -> None:
+        self._engine = engine
         folders = Folders(home / "mounted", settings.GPUSHARE_BUILD / "libgpushare.so")
         self.mounts = Mounts(containers, engine.mountings, broker, server, ender, store, folders, home)
         self._driver = VolumeDriver(self.mounts, store)
         self._server = PluginServer(Path(settings.GPUSHARE_PLUGIN_SOCKET), self._driver.call)
-        self._served = bool(settings.GPUSHARE_PLUGIN_PEOPLE)
+        self._served = engine.in_swarm or bool(settings.GPUSHARE_PLUGIN_PEOPLE)
         if self._served and engine.mountings is None:
             log.warning("The volume plugin (GPUSHARE_PLUGIN_PEOPLE) is not served: it needs the Docker engine.")
             self._served = False
@@ -54,3 +57,13 @@ class Plugin:
             both.create_task(self.mounts.run())
             if self._served:
                 both.create_task(self._server.run())
+                both.create_task(self._announce())
+
+    async def _announce(self) -> None:
+        """Again and again: a Docker that was restarted knows of no plugin until one is asked for something."""
+        while self._engine.mountings is not None and self._engine.in_swarm:
+            try:
+                await self._engine.mountings.announce()
+            except EngineError as error:
+                log.debug("Docker does not ask for our volumes: %s", error)
+            await asyncio.sleep(ANNOUNCED_EVERY)

@@ -26,9 +26,13 @@ class Handed:
         """Whether no host has it, so that it was changed. Raises DatabaseError."""
         return await self._behind.ask(_change, id_, fields)
 
-    async def ended(self, ids: Sequence[str]) -> list[str]:
-        """Those of these containers that have ended, wherever that was."""
+    async def ended(self, ids: Sequence[str]) -> dict[str, bool]:
+        """Those of these containers that have ended, wherever that was, and whether they had begun."""
         return await self._behind.ask(_ended, ids)
+
+    async def explain(self, id_: str, reason: str) -> None:
+        """Why one has not begun, of which its host knows only that."""
+        await self._behind.ask(_explain, id_, reason)
 
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
         """The numbers of these GPUs, by the name of their host."""
@@ -36,7 +40,7 @@ class Handed:
 
 
 def _without_host() -> QuerySet[Container]:
-    return Container.objects.live().filter(node=None)
+    return Container.objects.live().filter(node=None, started_at=None)
 
 
 def _all(placer: str) -> list[Container]:
@@ -48,9 +52,13 @@ def _change(id_: str, fields: dict[str, Any]) -> bool:
     return bool(_without_host().filter(pk=id_).update(**fields))
 
 
-def _ended(ids: Sequence[str]) -> list[str]:
-    ended = Container.objects.filter(pk__in=ids, finished_at__isnull=False)
-    return [str(id_) for id_ in ended.order_by().values_list("pk", flat=True)]
+def _ended(ids: Sequence[str]) -> dict[str, bool]:
+    ended = Container.objects.filter(pk__in=ids, finished_at__isnull=False).order_by()
+    return {str(id_): started_at is not None for id_, started_at in ended.values_list("pk", "started_at")}
+
+
+def _explain(id_: str, reason: str) -> None:
+    Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
 
 
 def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:

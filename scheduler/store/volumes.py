@@ -8,9 +8,10 @@ from typing import Any
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
 from scheduler.store.known import Known
-from web.models import Claim, Container, Volume
-from web.services import mounting
+from web.models import Claim, Command, Container, Volume
+from web.services import mounting, taking
 from web.services.mounting import Mounting
+from web.spec.handed import Handed
 
 
 class Volumes:
@@ -51,12 +52,24 @@ class Volumes:
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
         container = await self._behind.ask(mounting.mount, self._here.node, volume, options, asked)
-        for claim in container.claims.all():
-            self._behind.was_written((Claim, (str(container.pk), claim.gpu_id)), quota=claim.quota)
-        if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is
-            keeping.known.promised(container, {claim.gpu.uuid: claim.quota for claim in container.claims.all()})
-            await keeping.save_known()
+        await self._promised(container)
         return container
+
+    async def take(self, volume: str, mount: str, handed: Handed) -> Container:
+        """The same for one that a placer has brought: its record is there. Raises Problem, and has changed nothing."""
+        async with self._behind.nothing_written():
+            container = await self._behind.ask(taking.take, self._here.node, volume, mount, handed)
+            await self._promised(container)
+        return container
+
+    async def _promised(self, container: Container) -> None:
+        """A scheduler that starts without the database has to know whose it is."""
+        promised = {claim.gpu.uuid: claim.quota for claim in container.claims.all()}
+        for gpu, quota in promised.items():
+            self._behind.was_written((Claim, (str(container.pk), gpu)), quota=quota)
+        if keeping := self._behind.keeping:
+            keeping.known.promised(container, promised)
+            await keeping.save_known()
 
     async def mounted(self) -> list[Container]:
         """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""
@@ -79,6 +92,8 @@ def _mounted(node: int) -> list[Container]:
 
 def _known(id_: str, about: Mapping[str, Any]) -> None:
     container = Container.objects.select_related("owner").get(pk=id_)
+    if container.commands.filter(kind=Command.Kind.LAUNCH).exists():
+        return  # what was asked for is known better
     fields: dict[str, Any] = {"command": about["command"], "memory": about["memory"], "cpus": about["cpus"]}
     guessed = not container.image
     if guessed:

@@ -10,19 +10,21 @@ import contextlib
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import docker
 import docker.errors
 import pytest
 
+from tests.engines.conftest import collected, leaks_sockets
 from tests.support.dockerd import IMAGE
 from tests.support.eventually import until
 from tests.support.swarm_lab import AWAY, SETTLES, Lab, Member
 from tests.swarm.conftest import FIVE, THREE, TWO
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, leaks_sockets]
+__all__ = ["collected"]
 KIND = "gpu0_mib"
 HOLDS = (
     "assigned",
@@ -33,7 +35,6 @@ HOLDS = (
     "running",
 )  # states in which a task has what it reserved
 BEFORE_THE_END = ("new", "allocated", "pending", *HOLDS)
-Job = Callable[..., str]
 
 
 def submit(by: Member, mib: int, *command: str, kind: str = KIND) -> str:
@@ -48,11 +49,12 @@ def submit(by: Member, mib: int, *command: str, kind: str = KIND) -> str:
 
 
 def take_back(by: Member, service: str) -> None:
-    """Has its task ended, or not begun: as a job of no task at all. Only then may it be removed."""
+    """Has its task ended, or not begun: as a job of no task at all. Only when it has none may it be removed."""
     found = by.api.inspect_service(service)
     spec = {**found["Spec"], "Mode": {"ReplicatedJob": {"MaxConcurrent": 0, "TotalCompletions": 0}}}
     url, version = by.api._url("/services/{0}/update", service), {"version": found["Version"]["Index"]}
     by.api._raise_for_status(by.api._post_json(url, data=spec, params=version))
+    until(lambda: state_of(by, service) not in BEFORE_THE_END, SETTLES, 0.1)
     by.api.remove_service(service)
 
 

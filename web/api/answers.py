@@ -222,11 +222,12 @@ class WaitingGpuAnswer(Quick, serializers.Serializer[Any]):
 
 
 class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
-    """One suspended container: its place, for how much, since when, and why it waits."""
+    """One that waits, suspended or for a node: its place, for how much, since when, and why."""
 
     owner = serializers.CharField(source="owner.username")
     position = serializers.IntegerField(source="queue_position", allow_null=True)
-    since = serializers.DateTimeField(source="suspended_since")
+    since = serializers.DateTimeField(source="queued_since")
+    waits_for = serializers.ChoiceField(choices=["memory", "node"])
     reason = serializers.CharField(source="queue_reason")
     bytes = serializers.IntegerField(source="queue_bytes", help_text="What its waiting calls ask for.")
     gpus = WaitingGpuAnswer(source="claims", many=True)
@@ -234,7 +235,7 @@ class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
     class Meta:
         model = Container
         fields = [
-            "id", "name", "owner", "position", "bytes", "since", "reason", "expected_at", "expected_by", "priority",
-            "gpus",
+            "id", "name", "owner", "waits_for", "position", "bytes", "since", "reason", "expected_at", "expected_by",
+            "priority", "gpus",
         ]  # fmt: skip
         read_only_fields = fields

@@ -28,15 +28,16 @@ from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, Orde
 
 
 class Queue(GenericAPIView[Container]):
-    """The suspended containers in the order in which they are tried when memory comes back.
+    """The suspended containers in the order in which they are tried when memory comes back; then those without a node.
 
-    Each with what its waiting calls ask for (bytes), since when, and the reason in words.
+    Each with what its waiting calls ask for (bytes), since when, and the reason in words. Those that `waits_for` a
+    "node" were handed to a Swarm, and the reason is the Swarm's own: in which order they come to nodes it decides.
     """
 
     serializer_class = WaitingAnswer
 
     def get_queryset(self) -> QuerySet[Container]:
-        return Container.objects.waiting().whole().defer(*large())
+        return Container.objects.queued().whole().defer(*large())
 
     @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> HttpResponse:

@@ -64,6 +64,10 @@ def secrets(person: str) -> list[str]:
     return [f"{person}__{name}" for name in ("password", "email", "last_login")]
 
 
+# Handed to who chooses the node, a Swarm, and none has it yet.
+FOR_A_NODE = Q(node=None, started_at=None, finished_at=None) & ~Q(engine="")
+
+
 class ContainerQuerySet(models.QuerySet["Container"]):
     def live(self) -> ContainerQuerySet:
         """Those that have not ended."""
@@ -80,6 +84,11 @@ class ContainerQuerySet(models.QuerySet["Container"]):
     def waiting(self) -> ContainerQuerySet:
         """Those with a call that waits for memory, in the order of the queue."""
         return self.live().exclude(suspended_since=None).order_by(ordered("queue_position"), "suspended_since", "pk")
+
+    def queued(self) -> ContainerQuerySet:
+        """Those with a call that waits for memory, in the order of the queue; then those that wait for a node."""
+        queued = self.live().filter(~Q(suspended_since=None) | FOR_A_NODE)
+        return queued.order_by(ordered("queue_position"), ordered("suspended_since"), "created_at", "pk")
 
     def idle(self) -> ContainerQuerySet:
         """Those that hold VRAM and have not computed for too long, as the scheduler saw it."""
@@ -216,6 +225,15 @@ class Container(models.Model):
     @property
     def state(self) -> State:
         return state_of(self)
+
+    @property
+    def waits_for(self) -> str:
+        """Of one in the queue: "memory" of a card, or a "node" with room for it."""
+        return "memory" if self.suspended_since else "node"
+
+    @property
+    def queued_since(self) -> datetime:
+        return self.suspended_since or self.created_at
 
     @property
     def waiting_since(self) -> datetime | None:

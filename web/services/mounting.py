@@ -23,8 +23,9 @@ from web.history.reports import gib_hours_of_week
 from web.models import Claim, Container, Gpu, Volume
 from web.people import allowances
 from web.people.roles import account_that_launches
+from web.services import taking
 from web.services.launching import choose_gpus, within
-from web.spec import quotas, volumes
+from web.spec import handed, quotas, volumes
 from web.spec.asked import COLUMNS
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ def _make(node: int, name: str, options: Mapping[str, str]) -> None:
         raise Problem("invalid", f"A volume's name has 1 to {volumes.LONGEST_NAME} characters.", 400)
     if known.count() >= MOST_VOLUMES:
         raise conflict(f"There are {MOST_VOLUMES} volumes already: remove those that nobody uses (docker volume rm).")
+    if (brought := handed.parse(options)) is not None:
+        taking.require(brought)
+        Volume.objects.create(node_id=node, name=name, options=dict(options))
+        return
     person, spec = _asked(options, "")
     _require_possible(person, spec)
     Volume.objects.create(node_id=node, name=name, options=dict(options))

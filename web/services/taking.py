@@ -58,7 +58,7 @@ def _cards(node: int, handed: Handed) -> list[Gpu]:
     if short := [gpu for gpu in gpus if gpu.most < handed.quota]:
         raise Problem(
             "over_capacity",
-            f"The Swarm has reserved {format_size(handed.quota)} on card {short[0].index}, and that can never give more "
+            f"The Swarm has reserved {format_size(handed.quota)} on card {short[0].index}, which can never give more "
             f"than {format_size(short[0].most)}: it is declared as larger than it is, see gpushare doctor.",
             409,
         )

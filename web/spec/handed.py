@@ -39,8 +39,8 @@ def parse(options: Mapping[str, str]) -> Handed | None:
     if handed is None or options != handed.options() or len(set(handed.cards)) != len(handed.cards):
         raise Problem(
             "invalid",
-            f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory" and "cards" and nothing '
-            "else. Somebody else's containers name their own gpu_memory (docs/plugin.md).",
+            f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory" and "cards" alone. '
+            "Somebody else's containers name their own gpu_memory (docs/plugin.md).",
             400,
         )
     return handed

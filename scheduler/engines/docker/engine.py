@@ -28,7 +28,8 @@ from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.placer import Placer
-from scheduler.engines.swarm.manager import SwarmManager, require_manager
+from scheduler.engines.swarm.manager import SwarmManager, in_swarm, require_manager
+from scheduler.engines.swarm.service import service_name
 from web.sizes import format_size
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class DockerEngine:
         self.outdated: Sequence[str] = ()
         self._why_not_started = "The Docker engine has not been started."
         self.placer: Placer | None = None
+        self.in_swarm = False
         self.folder: Path | None = None
 
     @property
@@ -95,6 +97,8 @@ class DockerEngine:
             info = await self._client.connect()
             if self._settings.swarm:
                 self.placer = self._swarm(info)
+            self.in_swarm = in_swarm(info)
+            self._watch.mounts = self._settings.mounts or self.in_swarm
             self.outdated = outdated((await self._client.call(self._client.api.version)).get("Components", []))
             for sentence in self.outdated:
                 log.warning("%s", sentence)
@@ -261,8 +265,10 @@ class DockerEngine:
         self._let_go(engine_id)
         await self._watch.stop_logs(engine_id)
         # What is made for others with their containers, such as volumes, is not ours to take away with one.
-        ours = self._watch.mounted.of(engine_id) is None
-        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=ours))
+        run = self._watch.mounted.of(engine_id)
+        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=run is None))
+        if run is not None and run.volume == service_name(run.id):  # a Swarm leaves it behind
+            await self._client.unless_gone(self._client.api.remove_volume, run.volume)
         await self._watch.look(engine_id)
 
     async def sightings(self) -> list[Sighting]:

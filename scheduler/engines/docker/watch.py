@@ -50,7 +50,7 @@ class Watch:
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._client, self._log_bytes = client, log_bytes
         self._label = f"{options.LABEL_HOME}={home}"
-        self._mounts = mounts
+        self.mounts = mounts
         self.mounted = Mounted(options.LABEL)
         self.found_out: Callable[[str, Mapping[str, Any]], None] = lambda id_, about: None
         self._lock = asyncio.Lock()
@@ -71,7 +71,7 @@ class Watch:
             wait = HEAD_START if change == "start" else 0.0
             loop.call_soon_threadsafe(loop.call_later, wait, self._told.put_nowait, engine_id)
 
-        others = self.mounted.happened if self._mounts else None
+        others = self.mounted.happened if self.mounts else None
         self._events = EventFollower(self._client.api, self._label, happened, others)
         await self.reconcile()
         self._tasks = [asyncio.create_task(self._look_when_told()), asyncio.create_task(self._look_regularly())]

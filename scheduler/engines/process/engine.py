@@ -65,6 +65,7 @@ class ProcessEngine:
     """`programs`: a folder with more of them than the scheduler's own PATH leads to. `log_bytes`: kept of an output."""
 
     name = "process"
+    in_swarm = False
     mountings = None  # nobody else starts containers with it
     placer = None  # it knows no other host
     away = ""

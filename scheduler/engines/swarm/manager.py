@@ -3,7 +3,7 @@
 Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm_does.py, decide how it is spoken to:
 
 * Removing a job ends nothing: what runs goes on, with its reservation, and nobody can ask for its end any more. So an
-  order is taken back by making it a job of no task first; then the service is removed.
+  order is taken back by making it a job of no task; and once it has none, by another look, the service is removed.
 * Of a kind that no node declares, Swarm says the same as of one that is taken. So the nodes are looked at first.
 * Reservations are counted by the leader alone, so two managers never give the same room away twice.
 """
@@ -27,6 +27,11 @@ from scheduler.engines.swarm import kinds, service
 WAITING = ("new", "allocated", "pending")
 ON_A_NODE = ("assigned", "accepted", "preparing", "ready", "starting", "running")  # what they reserved is taken
 NO_TASK = {"ReplicatedJob": {"MaxConcurrent": 0, "TotalCompletions": 0}}
+
+
+def in_swarm(info: Mapping[str, Any]) -> bool:
+    """Whether a Swarm may place containers here. `info` is Docker's own (GET /info)."""
+    return bool(info.get("Swarm", {}).get("LocalNodeState") == "active")
 
 
 def require_manager(info: Mapping[str, Any]) -> None:
@@ -62,9 +67,17 @@ class SwarmManager:
     async def take_back(self, id_: str) -> None:
         await self._client.call(self._take_back, service.service_name(id_))
 
+    @property
+    def _api(self) -> Any:  # what the SDK has of a Swarm has no types
+        return self._client.api
+
+    @property
+    def _look(self) -> Any:
+        return self._client.look
+
     def _hosts(self) -> list[Host]:
-        nodes = self._client.look.nodes()
-        reserved = _reserved(self._client.look.tasks())
+        nodes = self._look.nodes()
+        reserved = _reserved(self._look.tasks())
         return [
             Host(
                 node["Description"]["Hostname"],
@@ -78,9 +91,9 @@ class SwarmManager:
     def _submit(self, order: Order) -> None:
         asked = service.body(order, self._simulation, self._log_bytes, self._kept)
         if self._registries is not None:
-            self._client.api.reload_config(str(self._registries))
+            self._api.reload_config(str(self._registries))
         try:
-            self._client.api.create_service(
+            self._api.create_service(
                 asked["TaskTemplate"], name=asked["Name"], labels=asked["Labels"], mode=asked["Mode"]
             )
         except docker.errors.APIError as error:
@@ -88,18 +101,23 @@ class SwarmManager:
                 raise
 
     def _standing(self) -> dict[str, Standing]:
-        services = self._client.look.services(filters={"label": service.LABEL})
+        services = self._look.services(filters={"label": service.LABEL})
         newest: dict[str, Mapping[str, Any]] = {}
-        for task in sorted(self._client.look.tasks() if services else (), key=lambda task: str(task["CreatedAt"])):
+        for task in sorted(self._look.tasks() if services else (), key=lambda task: str(task["CreatedAt"])):
             newest[task["ServiceID"]] = task
         return {each["Spec"]["Labels"][service.LABEL]: _stands(newest.get(each["ID"])) for each in services}
 
     def _take_back(self, name: str) -> None:
-        api = self._client.api
+        api = self._api
         try:
             found = api.inspect_service(name)
-            api.update_service(found["ID"], found["Version"]["Index"], name=name, mode=NO_TASK, fetch_current_spec=True)
-            api.remove_service(found["ID"])
+            spec, version = found["Spec"], found["Version"]["Index"]
+            if spec["Mode"]["ReplicatedJob"].get("TotalCompletions"):
+                template = spec["TaskTemplate"]
+                api.update_service(found["ID"], version, template, name=name, labels=spec["Labels"], mode=NO_TASK)
+            tasks = [task for task in api.tasks() if task["ServiceID"] == found["ID"]]
+            if not any(task["Status"]["State"] in (*WAITING, *ON_A_NODE) for task in tasks):
+                api.remove_service(found["ID"])
         except docker.errors.NotFound:
             return  # somebody else has
         except docker.errors.APIError as error:

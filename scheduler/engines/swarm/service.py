@@ -75,11 +75,17 @@ def _environment(order: Order, simulation: Simulation | None) -> list[str]:
 
 
 def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]:
-    """The volume has no name: Swarm makes one for each container, and takes it away with it."""
+    """The volume has the order's name: Swarm mounts those that have none for writing only, and ours is read-only."""
     options = Handed(UUID(order.id), order.quota, tuple(order.cards)).options()
     driver = {"Name": DRIVER, "Options": options}
     mounts: list[dict[str, Any]] = [
-        {"Type": "volume", "Target": SOCKETS, "ReadOnly": True, "VolumeOptions": {"DriverConfig": driver}}
+        {
+            "Type": "volume",
+            "Source": service_name(order.id),
+            "Target": SOCKETS,
+            "ReadOnly": True,
+            "VolumeOptions": {"DriverConfig": driver},
+        }
     ]
     if order.shm_size:
         mounts.append({"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": {"SizeBytes": order.shm_size}})

@@ -1,7 +1,7 @@
 // The queue's own page: another order is tried out first, told in words, and only then asked for.
 import { make, t } from "../parts/format.js";
 import { live } from "../parts/live.js";
-import { showWaiting, waiting } from "../parts/waiting.js";
+import { showWaiting, waiting, withoutNode } from "../parts/waiting.js";
 
 const list = document.getElementById("queue");
 const sortable = "sortable" in list.dataset;
@@ -25,6 +25,9 @@ function show() {
       row.tabIndex = 0;
     }
   showPreview(queue.map(([id]) => id));
+  const placeless = withoutNode();
+  document.getElementById("placeless").hidden = placeless.length === 0;
+  showWaiting(document.getElementById("without-node"), placeless);
 }
 
 function moves() {

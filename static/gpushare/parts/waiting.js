@@ -15,6 +15,13 @@ export function waiting() {
     );
 }
 
+/** Those that were handed to a Swarm and wait for a node, the longest waiting first. */
+export function withoutNode() {
+  return Object.entries(live.state.containers)
+    .filter(([, { state, suspended_since, queue_reason }]) => state === "created" && !suspended_since && queue_reason)
+    .sort(([, a], [, b]) => a.created_at - b.created_at);
+}
+
 const indexOf = (uuid) => live.state.gpus[uuid]?.index ?? Number.POSITIVE_INFINITY;
 
 /** The GPUs that it waits for, by UUID in their order; all of its own while it is not known which. */
@@ -53,8 +60,9 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
       name.firstElementChild.dataset.mark = mark(container.colour);
       put(name.lastElementChild, container.name);
       name.lastElementChild.title = container.name;
-      since.dataset.since = container.suspended_since;
-      put(since, duration(now() - container.suspended_since));
+      const begun = container.suspended_since ?? container.created_at;
+      since.dataset.since = begun;
+      put(since, duration(now() - begun));
       put(whose, who(container));
       whose.title = container.owner;
       put(why, container.queue_reason);

@@ -51,6 +51,10 @@ class DockerMountings:
             self._not_before = time.monotonic() + ASKED_AGAIN_AFTER
             return None
 
+    async def announce(self) -> None:
+        """Docker knows of a plugin once it has asked it something; a Swarm passes by who does not know of ours."""
+        await self._client.call(self._client.look.volumes)
+
     async def look(self, id_: str) -> None:
         run = self._mounted.run(id_)
         if run is not None and run.engine_id:

@@ -1,0 +1,184 @@
+"""A launch that goes to a Swarm: a real engine, a real Swarm of one node, its scheduler with the volume plugin.
+
+Swarm places, and the node's scheduler holds the quota, tells the end, and is who pauses, kills and shows the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.appliance import Appliance, until
+from tests.support.swarm_lab import Lab, why_no_lab
+from tests.swarm.appliance import IMAGE, in_a_swarm
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+MIB = 1 << 20
+SHELL = ("sh", "-c")
+FOREVER = (*SHELL, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Appliance, Lab]]:
+    if why_not := why_no_lab():
+        pytest.skip(why_not)
+    with in_a_swarm({"gpu0_mib": 1000}) as made:
+        appliance, swarm = made
+        until(lambda: knows_the_plugin(swarm))
+        yield appliance, swarm
+
+
+@pytest.fixture
+def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
+    """With nothing left behind."""
+    appliance, swarm = both
+    yield appliance
+    for container in appliance.containers():
+        appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    until(lambda: not services(swarm))
+
+
+@pytest.fixture
+def swarm(both: tuple[Appliance, Lab]) -> Lab:
+    return both[1]
+
+
+def knows_the_plugin(swarm: Lab) -> bool:
+    (node,) = swarm.nodes(swarm.members[0])
+    return any(plugin["Name"] == "gpushare" for plugin in node["Description"]["Engine"]["Plugins"])
+
+
+def services(swarm: Lab) -> list[dict[str, Any]]:
+    return list(swarm.members[0].api.services())
+
+
+def launch(appliance: Appliance, *command: str, mib: int = 300, **fields: Any) -> str:
+    """The id of a container of this quota."""
+    made = appliance.launch(*command, **{"image": IMAGE, "gpu_memory": mib * MIB, **fields})
+    return str(made["id"])
+
+
+def shown(appliance: Appliance, id_: str) -> dict[str, Any]:
+    found: dict[str, Any] = appliance.api("GET", f"containers/{id_}/")
+    return found
+
+
+def until_it_is(appliance: Appliance, id_: str, state: str) -> dict[str, Any]:
+    return until(lambda: (found := shown(appliance, id_))["state"] == state and found)
+
+
+def refusal(appliance: Appliance, **fields: Any) -> dict[str, Any]:
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        launch(appliance, "true", **fields)
+    error: dict[str, Any] = caught.value.response.json()["error"]
+    return error
+
+
+def test_a_launch_runs_where_swarm_puts_it_with_its_quota_and_is_told_to_its_end(
+    appliance: Appliance, swarm: Lab
+) -> None:
+    id_ = launch(appliance, "workload", "--bytes", "200MiB", mib=300, name="job")
+    ended = until_it_is(appliance, id_, "exited")
+    (claim,) = ended["gpus"]
+    assert (ended["exit_code"], ended["engine"], claim["quota"]) == (0, "docker", 300 * MIB)
+    assert claim["peak"] >= 200 * MIB
+    until(lambda: not services(swarm))
+
+
+def test_a_program_gets_no_more_than_its_quota(appliance: Appliance) -> None:
+    id_ = launch(appliance, "workload", "--bytes", "400MiB", mib=300)
+    assert until_it_is(appliance, id_, "failed")["exit_code"] == 2
+
+
+def test_what_fits_nowhere_waits_with_swarms_own_reason_and_starts_when_room_comes(
+    appliance: Appliance, swarm: Lab
+) -> None:
+    first = launch(appliance, *FOREVER, mib=700)
+    until_it_is(appliance, first, "running")
+    second = launch(appliance, "true", mib=700, name="waits")
+    waiting = until(lambda: (found := shown(appliance, second))["queue_reason"] and found)
+    assert waiting["queue_reason"] == "no suitable node (insufficient resources on 1 node)"
+    assert waiting["state"] == "created"
+    (queued,) = appliance.api("GET", "queue/")["results"]
+    assert (queued["name"], queued["waits_for"], queued["reason"]) == ("waits", "node", waiting["queue_reason"])
+    appliance.api("POST", f"containers/{first}/kill/", {})
+    assert until_it_is(appliance, second, "exited")["queue_reason"] == ""
+    assert appliance.api("GET", "queue/")["results"] == []
+
+
+def test_one_that_waits_is_called_off_and_never_starts(appliance: Appliance, swarm: Lab) -> None:
+    first = launch(appliance, *FOREVER, mib=700)
+    until_it_is(appliance, first, "running")
+    second = launch(appliance, *FOREVER, mib=700)
+    appliance.api("POST", f"containers/{second}/kill/", {"note": "no longer needed"})
+    killed = shown(appliance, second)
+    assert (killed["state"], killed["reason"]) == ("killed", "Killed by admin: no longer needed")
+    until(lambda: [each["Spec"]["Name"] for each in services(swarm)] == [f"gpushare-{first}"])
+    assert "pending" not in [task["Status"]["State"] for task in swarm.members[0].api.tasks()]
+
+
+def test_pause_output_and_end_go_to_the_node_that_has_it(appliance: Appliance, swarm: Lab) -> None:
+    id_ = launch(appliance, *FOREVER)
+    until_it_is(appliance, id_, "running")
+    appliance.api("POST", f"containers/{id_}/pause/", {})
+    assert shown(appliance, id_)["state"] == "paused"
+    appliance.api("POST", f"containers/{id_}/resume/", {})
+    headers = {"Authorization": f"Token {appliance.token}"}
+    address = f"{appliance.url}/api/v1/containers/{id_}/logs/"
+    until(lambda: "ready" in httpx.get(address, headers=headers).text)
+    appliance.api("POST", f"containers/{id_}/kill/", {"grace": 10})
+    ended = until_it_is(appliance, id_, "killed")
+    assert ended["exit_code"] == 3
+    appliance.api("DELETE", f"containers/{id_}/")
+    api = swarm.members[0].api
+    until(lambda: not api.containers(all=True, filters={"label": f"com.gpushare.launch={id_}"}))
+    assert f"gpushare-{id_}" not in [volume["Name"] for volume in api.volumes()["Volumes"]]
+
+
+def test_a_program_that_is_not_there_is_told_with_swarms_words(appliance: Appliance) -> None:
+    id_ = launch(appliance, "/no/such")
+    until_it_is(appliance, id_, "failed")
+    until(lambda: "/no/such" in shown(appliance, id_)["reason"])
+
+
+def test_what_a_swarm_cannot_do_is_refused_by_its_field(appliance: Appliance, swarm: Lab) -> None:
+    for field, value in {"ports": ["20080:80"], "volumes": ["data:/data"], "interactive": True, "tty": True}.items():
+        assert (refusal(appliance, **{field: value})["code"], field) == ("not_supported", field)
+    too_large = refusal(appliance, mib=1010)
+    assert too_large["message"].startswith("1010 MiB is more than any node declares")
+    assert services(swarm) == []
+
+
+def test_a_scheduler_that_dies_over_it_finds_what_waits_and_what_runs(appliance: Appliance, swarm: Lab) -> None:
+    runs = launch(appliance, *FOREVER, mib=700)
+    until_it_is(appliance, runs, "running")
+    waits = launch(appliance, "true", mib=700)
+    until(lambda: shown(appliance, waits)["queue_reason"])
+    appliance.crash()
+    appliance.start()
+    assert until_it_is(appliance, runs, "running")["gpus"][0]["quota"] == 700 * MIB
+    appliance.api("POST", f"containers/{runs}/kill/", {})
+    assert until_it_is(appliance, waits, "exited")["exit_code"] == 0
+
+
+def test_a_service_that_somebody_else_removes_ends_its_launch(appliance: Appliance, swarm: Lab) -> None:
+    first = launch(appliance, *FOREVER, mib=700)
+    until_it_is(appliance, first, "running")
+    second = launch(appliance, "true", mib=700)
+    until(lambda: shown(appliance, second)["queue_reason"])
+    swarm.members[0].api.remove_service(f"gpushare-{second}")
+    ended = until(lambda: (found := shown(appliance, second))["finished_at"] and found)
+    assert "outside of this appliance" in ended["reason"]
+
+
+def test_a_swarm_that_declares_no_cards_is_refused_with_what_to_do() -> None:
+    if why_not := why_no_lab():
+        pytest.skip(why_not)
+    with in_a_swarm({}) as (appliance, swarm):
+        error = refusal(appliance)
+        assert error["code"] == "no_generic_resources"
+        assert "gpushare doctor" in error["message"]
+        assert services(swarm) == []

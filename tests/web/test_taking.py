@@ -1,0 +1,106 @@
+"""What a Swarm has brought to a host finds its record there: once, on the reserved cards, while it is wanted."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from tests.support.machine import GIB, make_gpu, make_node
+from web.errors import Problem
+from web.models import Claim, Container, Gpu, Node, Volume
+from web.services import mounting, taking
+from web.spec import handed
+from web.spec.handed import Handed
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def node() -> Node:
+    node = make_node(name="one")
+    make_gpu(node, 0), make_gpu(node, 1)
+    return node
+
+
+def waiting(**fields: Any) -> Container:
+    """One that was handed to a Swarm."""
+    owner, _ = User.objects.get_or_create(username="ada")
+    return Container.objects.create(
+        **{"owner": owner, "name": "job", "image": "x", "engine": "swarm", "gpu_memory": GIB, **fields}
+    )
+
+
+def take(node: Node, container: Container, *cards: int, mount: str = "m", quota: int = GIB) -> Container:
+    return taking.take(node.pk, "volume", mount, Handed(container.pk, quota, cards or (0,)))
+
+
+def refused(node: Node, container: Container, *cards: int, **more: Any) -> Problem:
+    with pytest.raises(Problem) as caught:
+        take(node, container, *cards, **more)
+    assert not Claim.objects.filter(container=container, gpu__node=node).exists()
+    return caught.value
+
+
+def test_the_node_that_mounts_it_has_it_from_then_on(node: Node) -> None:
+    container = waiting(queue_reason="no suitable node")
+    taken = take(node, container, 0, 1)
+    assert (taken.pk, taken.node, taken.mount, taken.queue_reason) == (container.pk, node, "m", "")
+    assert {(claim.gpu.index, claim.quota) for claim in taken.claims.all()} == {(0, GIB), (1, GIB)}
+    assert not Container.objects.queued().exists()
+
+
+def test_the_same_mount_again_is_the_same_and_another_one_is_refused(node: Node) -> None:
+    container, other = waiting(), make_node(name="two")
+    make_gpu(other, 7)
+    Gpu.objects.filter(node=other).update(index=0)
+    assert take(node, container) == take(node, container)
+    for place in (node, other):
+        with pytest.raises(Problem, match="started already"):
+            take(place, container, mount="again")
+    assert Claim.objects.count() == 1
+
+
+def test_what_was_called_off_or_has_ended_never_starts(node: Node) -> None:
+    now = timezone.now()
+    for fields in ({"kill_requested_at": now}, {"finished_at": now}):
+        assert refused(node, waiting(name=str(uuid.uuid4()), **fields)).code == "called_off"
+    with pytest.raises(Problem, match="called off"):
+        taking.require(Handed(uuid.uuid4(), GIB, (0,)))
+
+
+def test_cards_that_the_host_has_not_or_not_so_large_are_refused(node: Node) -> None:
+    container = waiting()
+    assert refused(node, container, 2).code == "no_such_gpu"
+    problem = refused(node, container, 0, quota=6 * GIB)
+    assert problem.code == "over_capacity"
+    assert "6 GiB on card 0, which can never give more than 5 GiB" in problem.message
+    assert Container.objects.queued().get() == container
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"container": "no-uuid", "gpu_memory": "1", "cards": "0"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1GiB", "cards": "0"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0,0"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": ""},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0", "owner": "ada"},
+    ],
+)
+def test_options_that_no_swarm_writes_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(Problem, match="for containers that a Swarm brings"):
+        handed.parse(options)
+
+
+def test_a_volume_is_made_for_a_launch_that_is_wanted_and_for_no_other(node: Node) -> None:
+    options = Handed(waiting().pk, GIB, (0,)).options()
+    mounting.make(node.pk, "one", options)
+    mounting.make(node.pk, "one", options)
+    with pytest.raises(Problem, match="called off"):
+        mounting.make(node.pk, "two", Handed(uuid.uuid4(), GIB, (0,)).options())
+    assert Volume.objects.get().name == "one"
