@@ -59,7 +59,8 @@ QUEUE_HEADS = (">#", "NAME", "OWNER", ">NEEDS", "SINCE", "WHY")
 def queue_row(entry: Json, now: datetime) -> tuple[str, ...]:
     since = entry["since"]
     when = f"{clock(since, now)} ({age(since, now)})"
-    return (str(entry["position"] or "-"), entry["name"], entry["owner"], size(entry["bytes"]), when, entry["reason"])
+    needs = "a node" if entry.get("waits_for") == "node" else size(entry["bytes"])
+    return (str(entry["position"] or "-"), entry["name"], entry["owner"], needs, when, entry["reason"])
 
 
 GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">FREE", ">REAL", ">FOREIGN", ">LOAD", "COMPUTE")

@@ -14,7 +14,7 @@ from appliance.doctor import cards
 from appliance.doctor.finding import Finding, fine, note, wrong
 from scheduler.engines.base import EngineAway
 from scheduler.engines.swarm import kinds
-from scheduler.engines.swarm.manager import require_manager
+from scheduler.engines.swarm.manager import in_swarm, require_manager
 from web.models import Gpu
 from web.sizes import format_size
 
@@ -22,8 +22,11 @@ FILE = "/etc/docker/daemon.json"
 
 
 def swarm() -> Iterator[Finding]:
+    if settings.GPUSHARE_ENGINE == "process":
+        yield fine("swarm", "not needed")
+        return
     try:
-        info, _ = cards.ask_docker(settings.GPUSHARE_DOCKER_HOST) if settings.GPUSHARE_ENGINE != "process" else ({}, [])
+        info, _ = cards.ask_docker(settings.GPUSHARE_DOCKER_HOST)
     except (sdk.errors.DockerException, OSError):
         return  # told already
     if settings.GPUSHARE_ENGINE == "swarm":
@@ -32,7 +35,8 @@ def swarm() -> Iterator[Finding]:
         except EngineAway as error:
             yield wrong("swarm", str(error), "Nothing can be launched.", "See docs/swarm.md.")
             return
-    if info.get("Swarm", {}).get("LocalNodeState") != "active":
+    if not in_swarm(info):
+        yield fine("swarm", "not needed: Docker is in none")
         return
     known: dict[int, int] = {}
     with suppress(DatabaseError):  # told by its own check

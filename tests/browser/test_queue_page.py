@@ -83,3 +83,19 @@ def test_the_policy_is_set_and_set_back(waiting, open_as):
         until(lambda: Command.objects.exclude(done_at=None).count() == 2)
     asked = [command.arguments for command in Command.objects.order_by("created_at")]
     assert asked == [{"policy": "best-fit"}, {"policy": "fair"}]
+
+
+def test_who_waits_for_a_node_stands_apart_with_the_swarms_own_reason(waiting, open_as):
+    why = "no suitable node (insufficient resources on 3 nodes)"
+    for place, name in enumerate(("resnet", "llama")):
+        Container.objects.create(
+            name=name, owner=person("ann"), image="pytorch/pytorch:2.4", engine="swarm", queue_reason=why,
+        )  # fmt: skip
+        Container.objects.filter(name=name).update(created_at=rows.ago(600 - 60 * place))
+    page = open_as("ann", "/queue/", role="user")
+    expect(page.locator("#without-node .name")).to_have_text(["resnet", "llama"])
+    expect(page.locator("#without-node .why")).to_have_text([why, why])
+    expect(page.locator("#without-node time").first).to_contain_text("10 min")
+    expect(names(page)).to_have_text(["early", "middle", "late"])
+    Container.objects.filter(engine="swarm").update(node=rows.node(), started_at=rows.ago(0), queue_reason="")
+    expect(page.locator("#placeless")).to_be_hidden()

@@ -10,11 +10,13 @@ import pytest
 from appliance.doctor import cards
 from appliance.doctor.finding import Finding, State
 from appliance.doctor.swarm import swarm as check
+from tests.support.dockerd import Dockerd, dockerd
 from tests.support.swarm_lab import Lab, lab, why_no_lab
 from tests.swarm.conftest import FIVE
 from web.models import Gpu, Node
 
 pytestmark = [pytest.mark.docker, pytest.mark.django_db]
+__all__ = ["dockerd"]
 MIB = 1 << 20
 
 
@@ -41,6 +43,14 @@ def test_a_swarm_that_knows_the_cards(swarm: Lab, settings):
     assert "Start the scheduler once" in one().do
     has_card(0, FIVE * MIB)
     assert (one().state, one().found) == (State.FINE, "The Swarm knows the cards of this host: gpu0_mib=5120.")
+
+
+def test_a_docker_that_is_in_no_swarm(dockerd: Dockerd, settings):
+    settings.GPUSHARE_DOCKER_HOST = dockerd.address
+    assert one().state is State.FINE
+    cards.ask_docker.cache_clear()
+    settings.GPUSHARE_ENGINE = "swarm"
+    assert (one().state, "docker swarm init" in one().found) == (State.WRONG, True)
 
 
 def test_a_card_that_the_swarm_does_not_know_and_one_that_it_thinks_larger(swarm: Lab, settings):

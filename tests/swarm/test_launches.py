@@ -164,6 +164,33 @@ def test_a_scheduler_that_dies_over_it_finds_what_waits_and_what_runs(appliance:
     assert until_it_is(appliance, waits, "exited")["exit_code"] == 0
 
 
+def test_a_manager_whose_docker_dies_goes_on_with_what_waits(appliance: Appliance, swarm: Lab) -> None:
+    runs = launch(appliance, *FOREVER, mib=700)
+    until_it_is(appliance, runs, "running")
+    waits = launch(appliance, "true", mib=700)
+    until(lambda: shown(appliance, waits)["queue_reason"])
+    swarm.members[0].kill()
+    swarm.members[0].start()
+    until(lambda: shown(appliance, runs)["finished_at"])  # it went down with its engine
+    assert until_it_is(appliance, waits, "exited")["exit_code"] == 0
+
+
+def test_many_launches_at_once_come_one_after_the_other_and_never_pass_the_card(appliance: Appliance) -> None:
+    sizes = (300, 450, 700, 200) * 3
+    ids = [launch(appliance, "sleep", "0.5", mib=mib) for mib in sizes]
+    together = []
+
+    def over() -> bool:
+        found = [shown(appliance, id_) for id_ in ids]
+        living = [each for each in found if each["started_at"] and not each["finished_at"]]
+        together.append(sum(claim["quota"] for each in living for claim in each["gpus"]))
+        return all(each["finished_at"] for each in found)
+
+    until(over, 120)
+    assert 700 * MIB <= max(together) <= 1000 * MIB
+    assert {shown(appliance, id_)["exit_code"] for id_ in ids} == {0}
+
+
 def test_a_service_that_somebody_else_removes_ends_its_launch(appliance: Appliance, swarm: Lab) -> None:
     first = launch(appliance, *FOREVER, mib=700)
     until_it_is(appliance, first, "running")

@@ -165,6 +165,7 @@ def test_a_node_that_left_joins_again_as_another_one(swarm: Lab) -> None:
     until(lambda: state_of(manager, job) == "running", every=0.1)
 
 
+@pytest.mark.timeout(300)
 def test_no_reservation_passes_a_card_while_managers_change(swarm: Lab) -> None:
     """Two managers give out services at once, and the leader falls twice; what tasks hold is watched all the while."""
     sizes, asked, passed, stop = (700, 1000, 1300, 1700), [], [], threading.Event()
@@ -174,7 +175,7 @@ def test_no_reservation_passes_a_card_while_managers_change(swarm: Lab) -> None:
         for number in range(20):
             while not stop.is_set():
                 try:
-                    asked.append(submit(by, sizes[number % len(sizes)], "sleep", "2"))
+                    asked.append(submit(by, sizes[number % len(sizes)], "sleep", "1"))
                     break
                 except AWAY:  # it has no leader at the moment
                     stop.wait(0.2)
@@ -195,7 +196,7 @@ def test_no_reservation_passes_a_card_while_managers_change(swarm: Lab) -> None:
         leaders = [_another_leads(swarm) for _ in range(2)]
         for thread in threads[:2]:
             thread.join(90)
-        until(lambda: _complete(swarm) == set(asked), 90, 0.2)
+        until(lambda: not _under_way(swarm), 120, 0.2)
     finally:
         stop.set()
         for thread in threads:
@@ -234,14 +235,12 @@ def _leader(swarm: Lab) -> Member | None:
         return None
 
 
-def _complete(swarm: Lab) -> set[str]:
-    """The services whose task is through, or fell with its engine: neither holds anything any more."""
+def _under_way(swarm: Lab) -> int:
+    """How many tasks hold something, or will; one, too, while nobody can say."""
     for member in swarm.members:
         with contextlib.suppress(*AWAY):
-            return {
-                task["ServiceID"] for task in member.api.tasks() if task["Status"]["State"] in ("complete", "failed")
-            }
-    return set()
+            return sum(task["Status"]["State"] in BEFORE_THE_END for task in member.api.tasks())
+    return 1
 
 
 def _version(by: Member, node: str) -> int:
