@@ -1,4 +1,4 @@
-"""An appliance whose launches go to a Swarm of one node, with the card simulated: everything else is real."""
+"""An appliance whose launches go to a Swarm, with the card simulated: everything else is real."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ CARD = 1024  # MiB
 
 
 @contextmanager
-def in_a_swarm(declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
-    with lab([declared], image=False) as swarm:
+def in_a_swarm(*declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
+    """What each node declares; the first has the appliance, and the others nothing of ours."""
+    with lab(declared, image=False) as swarm:
         member = swarm.members[0]
         libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
         build_image(member.api, IMAGE, [ROOT / ".build" / "workload"], mounted=libraries)

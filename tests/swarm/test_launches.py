@@ -47,8 +47,8 @@ def swarm(both: tuple[Appliance, Lab]) -> Lab:
 
 
 def knows_the_plugin(swarm: Lab) -> bool:
-    (node,) = swarm.nodes(swarm.members[0])
-    return any(plugin["Name"] == "gpushare" for plugin in node["Description"]["Engine"]["Plugins"])
+    plugins = [each for node in swarm.nodes(swarm.members[0]) for each in node["Description"]["Engine"]["Plugins"]]
+    return any(plugin["Name"] == "gpushare" for plugin in plugins)
 
 
 def services(swarm: Lab) -> list[dict[str, Any]]:
@@ -199,6 +199,21 @@ def test_a_service_that_somebody_else_removes_ends_its_launch(appliance: Applian
     swarm.members[0].api.remove_service(f"gpushare-{second}")
     ended = until(lambda: (found := shown(appliance, second))["finished_at"] and found)
     assert "outside of this appliance" in ended["reason"]
+
+
+def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_the_reason_says_so() -> None:
+    if why_not := why_no_lab():
+        pytest.skip(why_not)
+    with in_a_swarm({"gpu0_mib": 1000}, {"gpu0_mib": 4000}) as (appliance, swarm):
+        until(lambda: knows_the_plugin(swarm))
+        until_it_is(appliance, first := launch(appliance, *FOREVER, mib=700), "running")
+        second = launch(appliance, "true", mib=700)
+        reason = until(lambda: shown(appliance, second)["queue_reason"])
+        assert "missing plugin on 1 node" in reason
+        assert "insufficient resources on 1 node" in reason
+        appliance.api("POST", f"containers/{first}/kill/", {})
+        until_it_is(appliance, second, "exited")
+        assert not swarm.members[1].api.containers(all=True)
 
 
 def test_a_swarm_that_declares_no_cards_is_refused_with_what_to_do() -> None:

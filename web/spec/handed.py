@@ -40,7 +40,7 @@ def parse(options: Mapping[str, str]) -> Handed | None:
         raise Problem(
             "invalid",
             f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory" and "cards" alone. '
-            "Somebody else's containers name their own gpu_memory (docs/plugin.md).",
+            "Somebody else's containers name their own gpu_memory (docs/volumes.md).",
             400,
         )
     return handed
