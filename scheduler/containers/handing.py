@@ -1,12 +1,12 @@
 """Handing launches to a placer (scheduler/engines/placer.py), and following each until a host has it.
 
-    handed    the record says so (`engine` is the placer's name) and has no node; Swarm waits, or not, and says why
+    handed    the record says so: `engine` is the placer's name; Swarm waits, or not, and says why
     taken     Docker mounts its volume on some host, whose scheduler makes the record its own (scheduler/plugin/)
     ended     seen by that host as the end of every other container; then the order is taken back here
 
-So what a manager cannot do, pause, kill, show the output of what runs elsewhere, it is never asked: the record has a
-node by then. What never came to a host ends here, with the placer's own words. Each step can be made again: the order
-is named by our id, and every look compares what the records mean with what the placer has.
+So what a manager cannot do, pause, kill, show the output of what runs elsewhere, it is never asked: the record is that
+node's by then. What never came to a host ends here, with the placer's own words. Each step can be made again: the
+order is named by our id, and every look compares what the records mean with what the placer has.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Handing:
 
     def has(self, row: Container) -> bool:
         """Whether it was handed over, and no host has it yet."""
-        return row.engine == self._placer.name and row.node_id is None and row.finished_at is None
+        return row.engine == self._placer.name and not row.mount and row.finished_at is None
 
     async def call_off(self, row: Container, reason: str) -> None:
         """Of one that no host has. Raises Problem, EngineError or DatabaseError."""

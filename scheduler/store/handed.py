@@ -40,7 +40,7 @@ class Handed:
 
 
 def _without_host() -> QuerySet[Container]:
-    return Container.objects.live().filter(node=None, started_at=None)
+    return Container.objects.live().filter(mount="", started_at=None)
 
 
 def _all(placer: str) -> list[Container]:

@@ -178,17 +178,14 @@ def test_a_manager_whose_docker_dies_goes_on_with_what_waits(appliance: Applianc
 def test_many_launches_at_once_come_one_after_the_other_and_never_pass_the_card(appliance: Appliance) -> None:
     sizes = (300, 450, 700, 200) * 3
     ids = [launch(appliance, "sleep", "0.5", mib=mib) for mib in sizes]
-    together = []
-
-    def over() -> bool:
-        found = [shown(appliance, id_) for id_ in ids]
-        living = [each for each in found if each["started_at"] and not each["finished_at"]]
-        together.append(sum(claim["quota"] for each in living for claim in each["gpus"]))
-        return all(each["finished_at"] for each in found)
-
-    until(over, 120)
+    until(lambda: not appliance.containers(), 120)
+    lives = [shown(appliance, id_) for id_ in ids]
+    assert {life["exit_code"] for life in lives} == {0}
+    together = [
+        sum(other["gpus"][0]["quota"] for other in lives if other["started_at"] <= at < other["finished_at"])
+        for at in [life["started_at"] for life in lives]
+    ]
     assert 700 * MIB <= max(together) <= 1000 * MIB
-    assert {shown(appliance, id_)["exit_code"] for id_ in ids} == {0}
 
 
 def test_a_service_that_somebody_else_removes_ends_its_launch(appliance: Appliance, swarm: Lab) -> None:

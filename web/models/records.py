@@ -64,8 +64,8 @@ def secrets(person: str) -> list[str]:
     return [f"{person}__{name}" for name in ("password", "email", "last_login")]
 
 
-# Handed to who chooses the node, a Swarm, and none has it yet.
-FOR_A_NODE = Q(node=None, started_at=None, finished_at=None) & ~Q(engine="")
+# Handed to who chooses the node, a Swarm, and none has it yet; the name of who chooses stands as its engine.
+FOR_A_NODE = Q(engine="swarm", mount="", started_at=None, finished_at=None)
 
 
 class ContainerQuerySet(models.QuerySet["Container"]):

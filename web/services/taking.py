@@ -11,6 +11,7 @@ from django.db import transaction
 from web import audit
 from web.errors import Problem, conflict
 from web.models import Claim, Container, Gpu
+from web.models.records import FOR_A_NODE
 from web.people import allowances
 from web.sizes import format_size
 from web.spec.handed import Handed
@@ -32,7 +33,7 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
         gpus = _cards(node, handed)
         if container.gpu_memory is None:  # its label was looked at when it was handed over
             allowances.require_promise(container, handed.quota * len(gpus))
-        free = Container.objects.live().filter(pk=container.pk, node=None, kill_requested_at=None)
+        free = Container.objects.filter(FOR_A_NODE, pk=container.pk, kill_requested_at=None)
         if not free.update(node=node, volume=volume, mount=mount, engine="", queue_reason=""):
             raise conflict(f'"{container.name}" has been started already.', code="started_already")
         Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=handed.quota) for gpu in gpus)
