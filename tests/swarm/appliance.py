@@ -13,7 +13,6 @@ from tests.support.dockerd import build_image
 from tests.support.swarm_lab import Lab, lab
 
 IMAGE = "gpushare/swarm:latest"
-CARD = 1024  # MiB
 
 
 @contextmanager
@@ -23,9 +22,9 @@ def in_a_swarm(*declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
         member = swarm.members[0]
         libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
         build_image(member.api, IMAGE, [ROOT / ".build" / "workload"], mounted=libraries)
-        home = Path(tempfile.mkdtemp(prefix="gs-"))
+        folder = Path(tempfile.mkdtemp(prefix="gs-"))  # as short as sockets need it
         made = Appliance(
-            home,
+            folder / "home",
             gpus="sim:1x1GiB",
             GPUSHARE_ENGINE="swarm",
             GPUSHARE_NODE=member.name,
@@ -36,4 +35,4 @@ def in_a_swarm(*declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
             yield made, swarm
         finally:
             made.close()
-            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
