@@ -24,8 +24,8 @@ from scheduler.gpus import Card
 from scheduler.store import outbox
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Database, Here
-from scheduler.store.keeping import Keeping
 from scheduler.store.handed import Handed
+from scheduler.store.keeping import Keeping
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
