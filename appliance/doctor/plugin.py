@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+from typing import Any
 
-import httpx
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import DatabaseError
@@ -20,9 +23,8 @@ def plugin() -> Iterator[Finding]:
         yield fine("plugin", "not used: GPUSHARE_PLUGIN_PEOPLE names nobody")
         return
     try:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=path), timeout=WITHIN) as client:
-            told = client.post("http://plugin/Plugin.Activate").json()
-    except (httpx.HTTPError, ValueError) as error:
+        told = _ask(path)
+    except (OSError, HTTPException, ValueError) as error:
         yield wrong(
             "plugin",
             f"Nobody answers at {path} as a volume plugin: {error}.",
@@ -40,6 +42,16 @@ def plugin() -> Iterator[Finding]:
         return
     yield fine("plugin", f"answers at {path}")
     yield from _people(people)
+
+
+def _ask(path: str) -> Any:
+    """Raises OSError, HTTPException or ValueError."""
+    connection = HTTPConnection("plugin", timeout=WITHIN)
+    with socket.socket(socket.AF_UNIX) as connection.sock:
+        connection.sock.settimeout(WITHIN)
+        connection.sock.connect(path)
+        connection.request("POST", "/Plugin.Activate")
+        return json.loads(connection.getresponse().read())
 
 
 def _people(people: list[str]) -> Iterator[Finding]:

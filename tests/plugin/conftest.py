@@ -10,7 +10,7 @@ import json
 import os
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ import docker
 import pytest
 from django.contrib.auth.models import User
 
-from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
+from tests.support.dockerd import Dockerd, build_image, docker_api, have_dockerd, private
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, Host, a_host, query
 from web.models import Container
 
-__all__ = ["docker_api", "dockerd"]
+__all__ = ["docker_api"]
 
 IMAGE = "gpushare/mounting:latest"
 TARGET = "/run/gpushare"
@@ -125,13 +125,22 @@ def clear(dockerd: Dockerd) -> None:
     client.close()
 
 
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[Dockerd]:
+    if why_not := have_dockerd():
+        pytest.skip(why_not)
+    with private(plugins=True) as engine:
+        yield engine
+        clear(engine)
+
+
 @pytest.fixture
 async def lab(
     dockerd: Dockerd, transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Lab]:
     build(dockerd)
     settings.GPUSHARE_PLUGIN_PEOPLE = ["ada", "bob"]
-    settings.GPUSHARE_PLUGIN_SOCKET = f"/run/docker/plugins/gpushare-{os.getpid()}.sock"
+    settings.GPUSHARE_PLUGIN_SOCKET = f"{dockerd.plugins}/gpushare.sock"
     for name in ("ada", "bob", "eve"):
         await query(User.objects.create_user, name)
     socket = Path(settings.GPUSHARE_PLUGIN_SOCKET)

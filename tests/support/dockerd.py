@@ -23,6 +23,7 @@ import pytest
 
 IMAGE = "gpushare/test:latest"
 SHIFTED = 300_000
+PLUGINS = "/run/docker/plugins"
 LINKS = (
     "sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr", "stty",
     "printf",
@@ -32,11 +33,14 @@ LINKS = (
 class Dockerd:
     """`address` is its DOCKER_HOST. After `stop` or `kill`, `start` brings it back with what it holds.
 
+    `plugins`: it looks for plugins in a folder of its own: every engine asks every socket in the usual one, and waits a
+    quarter of a minute for each that nobody listens at any more.
     `remapped`: who is root in a container is the user SHIFTED on the host (`userns-remap`), and so on upwards.
     """
 
-    def __init__(self, folder: Path, bridge: str = "none", *, remapped: bool = False) -> None:
+    def __init__(self, folder: Path, bridge: str = "none", *, remapped: bool = False, plugins: bool = False) -> None:
         self.folder, self._bridge, self._remapped = folder, bridge, remapped
+        self.plugins = folder / "plugins" if plugins else None
         self.address = f"unix://{folder}/docker.sock"
 
     def _before(self) -> list[str]:
@@ -70,6 +74,10 @@ class Dockerd:
 
     def _with_users(self) -> list[str]:
         """What it reads in /etc/subuid and /etc/subgid is its own: the host's files stay as they are."""
+        if self.plugins is not None:
+            self.plugins.mkdir(exist_ok=True)
+            script = f'mkdir -p {PLUGINS} && mount --bind {self.plugins} {PLUGINS} && exec "$@"'
+            return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "dockerd"]
         if not self._remapped:
             return []
         self.folder.chmod(0o711)  # its containers' users have to get to their files
@@ -121,7 +129,7 @@ class NoBridge(OSError):
 
 
 @contextmanager
-def private(network: bool = False, *, remapped: bool = False) -> Iterator[Dockerd]:
+def private(network: bool = False, *, remapped: bool = False, plugins: bool = False) -> Iterator[Dockerd]:
     """A running Docker engine, taken away at the end. `network`: its containers have Docker's usual one, a bridge.
 
     Raises NoBridge.
@@ -131,7 +139,7 @@ def private(network: bool = False, *, remapped: bool = False) -> Iterator[Docker
     if network and subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
         raise NoBridge("a bridge cannot be made here")
     # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
-    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge, remapped=remapped)
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge, remapped=remapped, plugins=plugins)
     try:
         engine.start()
         yield engine
