@@ -1,0 +1,116 @@
+"""The scheduler is killed at each step of Create, Mount and Remove, and of a start and an end.
+
+Docker repeats a call that had no answer, but forgets what it had said (its client has sent the body already): who was
+killed in the middle of a call has it refused in words, and the same command goes the next time. In between nothing is
+promised twice, and nothing is held in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import IMAGE, Lab
+from tests.support.eventually import eventually
+from tests.support.host import ROOT, SeparateScheduler, query
+from web.models import Claim, Container, Volume
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(100)]
+RUN = """
+import functools, importlib, inspect, os, django
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
+django.setup()
+from django.core.management import call_command
+import scheduler.worker
+module, name, when = os.environ["DIES_AT"].split(":")
+*path, last = name.split(".")
+owner = functools.reduce(getattr, path, importlib.import_module(module))
+real = getattr(owner, last)
+die = lambda: os.kill(os.getpid(), 9)
+
+def called(*arguments, **options):
+    if when == "before":
+        die()
+    result = real(*arguments, **options)
+    if inspect.isawaitable(result):
+        return awaited(result)
+    die()
+
+async def awaited(result):
+    await result
+    die()
+
+setattr(owner, last, called)
+call_command("runscheduler")
+"""
+STEPS = {
+    "Create": "web.services.mounting:make",
+    "Mount": "scheduler.plugin.mounts:Mounts.mount",
+    "its record": "web.services.mounting:mount",
+    "the core": "scheduler.containers.life:Containers.admit",
+    "its folder": "scheduler.plugin.folders:Folders.give",
+    "its start": "scheduler.containers.life:Containers._started",
+    "its end": "scheduler.containers.life:Containers._ended",
+    "Remove": "web.services.mounting:remove",
+}
+
+
+class Dying(SeparateScheduler):
+    """Kills itself before or after it does something for the first time."""
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN, cwd=ROOT, env=self._environment)
+
+    async def died(self) -> None:
+        assert self._process is not None
+        assert await asyncio.wait_for(self._process.wait(), 60) == -9
+
+
+@contextlib.asynccontextmanager
+async def until_it_dies(lab: Lab, at: str) -> Any:
+    """In place of the lab's own scheduler, one that dies; then the lab's again."""
+    await lab.stop()
+    environment = {
+        "GPUSHARE_ENGINE": "docker", "GPUSHARE_DOCKER_HOST": lab.dockerd.address, "GPUSHARE_PLUGIN_PEOPLE": "ada bob",
+        "GPUSHARE_PLUGIN_SOCKET": str(lab.socket), "DIES_AT": at,
+    }  # fmt: skip
+    dying = Dying(lab.home, **environment)
+    await dying.start()
+    try:
+        await eventually(lab.socket.exists)
+        yield
+        await dying.died()
+    finally:
+        await dying.kill()
+        await lab.start()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_it_goes_on_or_is_refused_in_words_and_goes_the_next_time(
+    lab: Lab, step: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.plugin.mounts.ASKED_AGAIN_WITHIN", 0.0)
+    words = ["run", "--rm", "--name", "mine", "--network=none", *lab.card, *lab.volume(gpu_memory="2GiB"), IMAGE]
+    words += ["workload", "--bytes", "1GiB", "--hold", "1"]
+    async with until_it_dies(lab, f"{STEPS[step]}:{when}"):
+        process = await lab.docker_begin(*words)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    if process.returncode:
+        assert process.returncode == 125, out.decode()
+        assert "the scheduler was restarted over this call" in out.decode()
+        await lab.nothing_is_held()
+        out = (await lab.docker(*words)).encode()
+    assert b"done" in out
+    await lab.nothing_is_held()
+    made = await query(lambda: list(Container.objects.exclude(started_at=None)))
+    assert [container.name for container in made] == ["mine"]
+    claim = await query(Claim.objects.get, container=made[0])
+    assert (claim.quota, claim.granted) == (2 << 30, 0)
+    for volume in (await lab.docker("volume", "ls", "-q")).split():  # Docker's Remove may have been cut off, too
+        await lab.docker("volume", "rm", volume)
+    assert await query(Volume.objects.count) == 0
