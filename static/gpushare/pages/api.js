@@ -9,6 +9,8 @@
   system.addEventListener("change", follow);
   for (const news of ["theme", "storage"]) addEventListener(news, follow);
 
+  // Its headings skip a level, from the title's to the groups' and the schemas'.
+  const HEADINGS = { "h3.opblock-tag": 2, ".models > h4": 2 };
   // Of what it draws only the operations are a landmark.
   const LANDMARKS = { ".information-container": "About the API", ".scheme-container": "Sign-in for trying calls out" };
   new MutationObserver(() => {
@@ -16,6 +18,9 @@
       const part = document.querySelector(`${found}:not([role])`);
       part?.setAttribute("role", "region");
       part?.setAttribute("aria-label", label);
+    }
+    for (const [found, level] of Object.entries(HEADINGS)) {
+      for (const heading of document.querySelectorAll(`${found}:not([aria-level])`)) heading.ariaLevel = level;
     }
   }).observe(document, { childList: true, subtree: true });
 }
