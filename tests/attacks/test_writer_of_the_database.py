@@ -27,7 +27,7 @@ COLUMNS = {
         "seal_id",
     ),
     "web_auditentry": ("id", "at", "action", "actor", "address", "subject", "detail", "seal_id"),
-    "web_seal": ("number", "at", "rows", "previous", "hash"),
+    "web_seal": ("number", "at", "rows", "previous", "hash", "node"),
 }  # fmt: skip
 
 

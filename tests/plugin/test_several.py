@@ -51,15 +51,11 @@ async def test_no_process_is_taken_for_another_containers(lab: Lab) -> None:
 
 async def test_a_container_with_a_restart_policy_is_itself_at_every_run(lab: Lab) -> None:
     words = [
-        "-d",
-        "--name",
-        "loop",
-        "--restart=on-failure:3",
-        "--network=none",
-        *lab.card,
-        *lab.volume(gpu_memory="3GiB"),
-    ]
+        "-d", "--name", "loop", "--restart=on-failure:3", "--network=none", *lab.card, *lab.volume(gpu_memory="3GiB"),
+    ]  # fmt: skip
     await lab.docker("run", *words, IMAGE, "sh", "-c", "workload --bytes 100MiB; exit 5")
+    while await query(Container.objects.count) < 4:
+        await lab.docker("wait", "loop")  # returns at the end of any run
     await lab.docker("wait", "loop")
     await lab.nothing_is_held()
     runs = await query(lambda: list(Container.objects.order_by("created_at")))
