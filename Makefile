@@ -13,7 +13,7 @@ WORKERS ?= 2 # processes that share the tests out among them
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check audit faults soak turns hub-test format bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test test-long check audit faults soak turns hub-test format bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -26,6 +26,10 @@ up: setup
 
 test: dev
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+# What takes half a minute each and more: the package built anew, hundreds at once, days in an hour.
+test-long: dev
+	$(PY) -m pytest -m long $(TESTS)
 
 check: dev $(BIOME)
 	$(PY) -m ruff format --check .
@@ -79,7 +83,7 @@ wheel: $(VENV)/.run
 	$(PY) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $(BUILD)/packages $(BUILD)/wheel
 
 deb-test: dev deb
-	$(PY) -m pytest -s -m debian --timeout=1200 tests/installed
+	$(PY) -m pytest -s -m "debian or long" --timeout=1200 tests/installed
 
 # A real JupyterHub starts notebooks on a real appliance; what it is made of is fetched once, into .build.
 hub-test: dev $(BUILD)/hub/.done $(BUILD)/hub-proxy/.done

@@ -49,6 +49,7 @@ def stop(terminal: Terminal) -> None:
     terminal.exit_code(40)
 
 
+@pytest.mark.long
 def test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter(tmp_path: Path) -> None:
     with started(tmp_path / "home", "demo") as it:
         shown = it.until("It begins when you are there", within=60)

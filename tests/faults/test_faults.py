@@ -22,6 +22,7 @@ def faults(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_facts_are_the_same_when_the_scheduler_dies_before_a_line_of_what_acts(tmp_path: Path) -> None:
     said = faults("lines", "--count", "2", "--plays", "away", "--only", "scheduler/containers/", "--out", str(tmp_path))
@@ -39,6 +40,7 @@ def test_what_a_dead_keeper_leaves_is_accounted_for(tmp_path: Path) -> None:
     assert "'died': " in said  # one of the two may be a way of errors
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_clock_can_run_faster_so_that_a_day_takes_an_hour(tmp_path: Path) -> None:
     said = faults("soak", "--hours", "0.04", "--out", str(tmp_path))

@@ -20,6 +20,7 @@ from appliance.cli.main import app
 from tests.support.appliance import ROOT
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(900),  # the first time it downloads the libraries of three Pythons
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb"),
 ]

@@ -13,7 +13,7 @@ from tests.support.eventually import PATIENCE
 from tests.support.host import GIB, MIB, Host, SeparateScheduler
 from web.models import Container
 
-pytestmark = pytest.mark.timeout(300)  # 21 programs, on a machine that may be busy
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # 21 programs, on a machine that may be busy
 
 WAIT = 20
 RESTARTS = 3
