@@ -96,7 +96,7 @@ class CardHelper:
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
         try:
-            self._idle.append(await self._begin())  # the first call need not wait for one
+            await self._add()  # the first call need not wait for one
         except CardError as error:
             return str(error)
         return ""
@@ -104,7 +104,7 @@ class CardHelper:
     async def prepare(self, workers: int) -> None:
         """So many calls at once need not wait for a worker to begin. Raises CardError."""
         while len(self._idle) + len(self._busy) < workers:
-            self._idle.append(await self._begin())
+            await self._add()
 
     async def state(self, pid: int, within: float) -> State:
         """Raises CardError, as all of these do. `within` is the deadline in seconds."""
@@ -193,6 +193,11 @@ class CardHelper:
             return Done(state, seconds)
         why, means = MEANS.get(code, (Why.FAILED, f"CUDA error {code}"))
         raise CardError(why, pid, f"Process {pid}: the {order} failed: {means}.", state)
+
+    async def _add(self) -> None:
+        """Raises CardError."""
+        worker = await self._begin()
+        self._idle.append(worker)  # which is another list now, if somebody has called meanwhile
 
     async def _begin(self) -> asyncio.subprocess.Process:
         """Raises CardError."""

@@ -238,3 +238,20 @@ async def test_a_worker_that_was_killed_has_ended_when_it_is_closed_though_who_w
     assert worker.returncode == -signal.SIGKILL
     with pytest.raises(asyncio.CancelledError):
         await begins
+
+
+async def test_workers_that_begin_while_others_call_are_not_forgotten(
+    quick: Card, cuda: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper, begun = CardHelper(quick.env()), []
+    start = helper._start
+
+    async def noted() -> asyncio.subprocess.Process:
+        begun.append(await start())
+        return begun[-1]
+
+    monkeypatch.setattr(helper, "_start", noted)
+    await asyncio.gather(helper.prepare(3), *(helper.state(cuda.pid, LONG) for _ in range(3)))
+    await helper.close()
+    assert len(begun) >= 3
+    assert all(worker.returncode is not None for worker in begun)
