@@ -111,6 +111,7 @@ def test_scheduler_that_is_killed_starts_again_without_the_database(lab: Lab) ->
     until(lambda: "starts without it" in lab.said())
     lab.end_program(first)
     until(lambda: lab.holds(second))  # decided by a scheduler that has never had the database
+    until(lambda: "resumed" in lab.kept())
     lab.kill("scheduler")
     lab.start_scheduler()  # and by one more
     until(lambda: lab.said().count("starts without it") == 2)
