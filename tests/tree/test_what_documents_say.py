@@ -90,7 +90,7 @@ def test_the_allowances_and_the_roles_are_those_of_the_page_about_people():
 
 def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
     told = dict(pair for cells in rows("docs/rest.md", "kind") for pair in re.findall(r"(\d) (\w+)", cells[0]))
-    public = FROM_PEOPLE | {FrameKind.OUTPUT, FrameKind.ERRORS}
+    public = FROM_PEOPLE | {FrameKind.OUTPUT, FrameKind.ERRORS, FrameKind.OPEN}
     assert {int(number): name.upper() for number, name in told.items()} == {int(kind): kind.name for kind in public}
     for figure in (PAYLOAD_LIMIT, WINDOW):
         assert format_size(figure) in page("docs/rest.md")
