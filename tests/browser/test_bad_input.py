@@ -114,6 +114,7 @@ def test_a_report_over_an_inverted_range_says_so(site, open_as):
 def test_the_server_going_away_in_the_middle_of_an_action_is_told(site, open_as):
     made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
     page = open_as("ann")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")  # what comes then draws the row anew
     page.route("**/pause/", lambda route: route.abort())
     page.locator(f'tr[data-id="{made.pk}"]').get_by_role("button", name="Pause").click()
     expect(page.locator(".toast.bad")).to_contain_text("Nothing was done")
