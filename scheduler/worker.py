@@ -167,6 +167,7 @@ class Scheduler:
         self._put_together()
         stack.callback(self.server.close)
         begun = time.monotonic()
+        stack.push_async_callback(self.plugin.close)
         await self.plugin.expect()
         await self.take_over.run()
         self.plugin.mounts.give_again()

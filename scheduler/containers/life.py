@@ -84,6 +84,8 @@ class Containers:
         """Compares what we know with what the engine knows; returns whom it knows. Raises EngineAway."""
         launched = [tenant for tenant in self.all() if tenant.engine_id]
         sightings = {sighting.id: sighting for sighting in await self._engine.sightings()}
+        for sighting in self._engine.untold():  # how one ended that is gone by now
+            self.told(sighting)
         for tenant in launched:
             self.told(sightings.get(tenant.id) or Sighting(tenant.id, tenant.engine_id, Condition.GONE))
         return list(sightings)

@@ -271,5 +271,8 @@ class Engine(Protocol):
     def changes(self) -> AsyncIterator[Sighting]:
         """What happens from now on, until `close`. May repeat itself; never silent for good while connected."""
 
+    def untold(self) -> list[Sighting]:
+        """What has happened that `changes` has not told yet, and will not any more: whoever asks takes it in."""
+
     def owns(self, engine_id: str, pid: int) -> bool:
         """Whether the process with this host pid runs inside that container."""

@@ -59,6 +59,16 @@ class Changes:
     def close(self) -> None:
         self._queue.put_nowait(None)
 
+    def untold(self) -> list[Sighting]:
+        """What the stream has not handed out yet, in its order; it will not then."""
+        found = []
+        while not self._queue.empty():
+            if (sighting := self._queue.get_nowait()) is None:
+                self.close()
+                break
+            found.append(sighting)
+        return found
+
     async def stream(self) -> AsyncIterator[Sighting]:
         while (sighting := await self._queue.get()) is not None:
             yield sighting

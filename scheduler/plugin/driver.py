@@ -21,6 +21,7 @@ from web.texts import fault_of
 log = logging.getLogger(__name__)
 
 ANSWERS_WITHIN = 50.0  # seconds; Docker gives up after 60, and says less
+TAKES_OVER_WITHIN = 5.0  # seconds; half of what the engine has for a look, which may be held up by a call of this
 NAMES = 1024  # characters of a name or an ID; Docker's have 64
 
 
@@ -28,6 +29,8 @@ class VolumeDriver:
     def __init__(self, mounts: Mounts, store: Store) -> None:
         self._mounts, self._store = mounts, store
         self._volumes: dict[str, dict[str, str]] = {}  # name → options
+        self._begun = asyncio.Event()
+        self._early: list[str] = []  # IDs of what was unmounted before that
         self._calls = {
             "Create": self._create, "Remove": self._remove, "Mount": self._mount, "Unmount": self._unmount,
             "Path": self._path, "Get": self._get, "List": self._list,
@@ -36,6 +39,12 @@ class VolumeDriver:
     async def open(self) -> None:
         """Once, before the first call. Raises DatabaseError."""
         self._volumes = await self._store.volumes.all()
+
+    async def begin(self) -> None:
+        """All is taken over: calls that wait for that go on."""
+        while self._early:
+            await self._mounts.unmount(self._early.pop(0))
+        self._begun.set()
 
     async def call(self, name: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
         match name:
@@ -48,6 +57,8 @@ class VolumeDriver:
             return {"Err": f"There is no call {name[:64]!r}."}
         try:
             async with asyncio.timeout(ANSWERS_WITHIN):
+                if call != self._unmount:
+                    await self._has_begun()
                 return {**(await call(said) or {}), "Err": ""}
         except Problem as problem:
             return {"Err": f"gpushare: {problem.message}"}
@@ -62,6 +73,13 @@ class VolumeDriver:
         except Exception:
             log.exception("Docker's call %s", name)
             return {"Err": "gpushare: The scheduler failed at this; its log tells more."}
+
+    async def _has_begun(self) -> None:
+        try:
+            async with asyncio.timeout(TAKES_OVER_WITHIN):
+                await self._begun.wait()
+        except TimeoutError:
+            raise Problem("starting", "The scheduler has not started yet. Try again shortly.", 503) from None
 
     async def _create(self, said: Mapping[str, Any]) -> None:
         name, options = _text(said, "Name"), said.get("Opts") or {}
@@ -84,7 +102,12 @@ class VolumeDriver:
         return {"Mountpoint": str(await self._mounts.mount(name, self._volumes[name], _text(said, "ID")))}
 
     async def _unmount(self, said: Mapping[str, Any]) -> None:
-        await self._mounts.unmount(_text(said, "ID"))
+        """At once, whatever is under way: until its answer, Docker shows nobody that container."""
+        mount = _text(said, "ID")
+        if self._begun.is_set():
+            await self._mounts.unmount(mount)
+        else:
+            self._early.append(mount)
 
     async def _path(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"Mountpoint": self._mounts.path(self._known(said))}

@@ -55,10 +55,10 @@ NEVER_STARTED = "Docker has mounted its volume, and did not start it."
 
 @dataclass(slots=True)
 class Known:
-    """A container that a mounting has brought. `since`: seconds since the epoch; `on`: Docker has not unmounted it.
+    """A container that a mounting has brought. `since`: when it was mounted last, in seconds since the epoch.
 
-    `engine_id`: of the only container that it can be; empty where there are several. `inherited`: by a scheduler that
-    does not know whether Docker had the answer of the one before.
+    `on`: Docker has not unmounted it. `engine_id`: of the only container that it can be; empty where there are several.
+    `inherited`: by a scheduler that does not know whether Docker had the answer of the one before.
     """
 
     id: str
@@ -130,7 +130,7 @@ class Mounts:
     async def _mount(self, volume: str, options: Mapping[str, str], mount: str) -> Path:
         known = self._known.get(mount)
         if known is not None and self._lives(known.id):
-            known.on, known.inherited = True, False
+            known.on, known.inherited, known.since = True, False, time.time()
             if self._mountings is not None:
                 self._mountings.again(known.id)
             return self._folders.of(known.id)
@@ -234,6 +234,7 @@ class Mounts:
         tenant = self._containers.find(known.id)
         if tenant is None or (known.on and tenant.started_at is not None):
             return
+        since = known.since
         await asyncio.sleep(patience)
         if self._mountings is not None:
             try:
@@ -242,7 +243,8 @@ class Mounts:
                 log.debug("container %s is looked at later: %s", tenant, error)
                 return
         await asyncio.sleep(patience)  # what was seen is told by another part
-        self._never_started(known)
+        if known.since == since:  # it was not mounted again meanwhile
+            self._never_started(known)
 
     def _never_started(self, known: Known) -> None:
         tenant = self._containers.find(known.id)

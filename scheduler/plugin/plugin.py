@@ -41,6 +41,7 @@ class Plugin:
         self.mounts = Mounts(containers, engine.mountings, broker, server, ender, store, folders, home)
         self._driver = VolumeDriver(self.mounts, store)
         self._server = PluginServer(Path(settings.GPUSHARE_PLUGIN_SOCKET), self._driver.call)
+        self._serving: asyncio.Task[None] | None = None
         self._served = engine.in_swarm or bool(settings.GPUSHARE_PLUGIN_PEOPLE)
         if self._served and engine.mountings is None:
             log.warning("The volume plugin (GPUSHARE_PLUGIN_PEOPLE) is not served: it needs the Docker engine.")
@@ -50,14 +51,27 @@ class Plugin:
         """Before the engine is asked what it has. Raises DatabaseError."""
         await self.mounts.expect()
         await self._driver.open()
+        if self._served:
+            # While Docker waits for an answer of ours, it shows nobody that container: it has it before it is asked.
+            self._serving = asyncio.create_task(self._server.run())
+
+    async def close(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
 
     async def run(self) -> None:
-        """Until cancelled. Raises OSError if the socket cannot be made."""
+        """Once all is taken over, until cancelled. Raises OSError if the socket cannot be made."""
+        await self._driver.begin()
         async with asyncio.TaskGroup() as both:
             both.create_task(self.mounts.run())
             if self._served:
-                both.create_task(self._server.run())
+                both.create_task(self._serve())
                 both.create_task(self._announce())
+
+    async def _serve(self) -> None:
+        serving, self._serving = self._serving, None
+        await (serving or self._server.run())
 
     async def _announce(self) -> None:
         """Again and again: a Docker that was restarted knows of no plugin until one is asked for something."""

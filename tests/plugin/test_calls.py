@@ -49,6 +49,18 @@ async def test_every_call_can_be_repeated(lab: Lab) -> None:
     assert await query(Volume.objects.count) == 0
 
 
+async def test_what_is_mounted_again_at_once_is_kept(lab: Lab) -> None:
+    """As after `docker cp` into one that is about to be started: that it was unmounted is no end of it."""
+    await created(lab, "mine")
+    first = await lab.ask("VolumeDriver.Mount", Name="one", ID="m1")
+    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    assert await lab.ask("VolumeDriver.Mount", Name="one", ID="m1") == first
+    await eventually(lambda: not lab.up.plugin.mounts._tasks)  # it has been looked at
+    assert [container.name for container in await lab.living()] == ["mine"]
+    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    await lab.nothing_is_held()
+
+
 async def test_unmount_without_mount_and_calls_about_what_is_not_there(lab: Lab) -> None:
     assert await lab.ask("VolumeDriver.Unmount", Name="none", ID="m") == FINE
     assert await lab.ask("VolumeDriver.Remove", Name="none") == FINE

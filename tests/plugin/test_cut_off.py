@@ -1,4 +1,4 @@
-"""The scheduler is killed at each step of Create, Mount and Remove, and of a start and an end.
+"""The scheduler is killed at each step of Create, Mount, Unmount and Remove, and of what follows them.
 
 Docker repeats a call that had no answer, but forgets what it had said (its client has sent the body already): who was
 killed in the middle of a call has it refused in words, and the same command goes the next time. In between nothing is
@@ -54,6 +54,7 @@ STEPS = {
     "the core": "scheduler.containers.life:Containers.admit",
     "its folder": "scheduler.plugin.folders:Folders.give",
     "its start": "scheduler.containers.life:Containers._started",
+    "Unmount": "scheduler.plugin.mounts:Mounts.unmount",
     "its end": "scheduler.containers.life:Containers._ended",
     "Remove": "web.services.mounting:remove",
 }
@@ -111,6 +112,22 @@ async def test_it_goes_on_or_is_refused_in_words_and_goes_the_next_time(
     assert [container.name for container in made] == ["mine"]
     claim = await query(Claim.objects.get, container=made[0])
     assert (claim.quota, claim.granted) == (2 << 30, 0)
+    if step == "Unmount":
+        assert made[0].exit_code == 0
     for volume in (await lab.docker("volume", "ls", "-q")).split():  # Docker's Remove may have been cut off, too
         await lab.docker("volume", "rm", volume)
     assert await query(Volume.objects.count) == 0
+
+
+async def test_what_docker_never_asks_for_again_is_given_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler was killed over a Mount, and who had asked for it has gone too."""
+    monkeypatch.setattr("scheduler.plugin.mounts.ASKED_AGAIN_WITHIN", 0.0)
+    async with until_it_dies(lab, "web.services.mounting:mount:after"):
+        process = await lab.docker_begin("create", "--name", "idle", *lab.volume("v", gpu_memory="2GiB"), IMAGE, "true")
+        assert await process.wait() == 0, await process.communicate()
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, ValueError):
+            await lab.ask("VolumeDriver.Mount", Name="v", ID="m")
+    await lab.nothing_is_held()
+    (container,) = await query(lambda: list(Container.objects.all()))
+    assert container.reason == "Docker has mounted its volume, and did not start it."
+    assert "idle" in await lab.docker("ps", "-a")  # it is Docker's: nobody here takes it away

@@ -278,6 +278,9 @@ class DockerEngine:
     def changes(self) -> AsyncIterator[Sighting]:
         return self._watch.changes.stream()
 
+    def untold(self) -> list[Sighting]:
+        return self._watch.changes.untold()
+
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the control group, which no process leaves by itself; else by the PID namespace."""
         try:

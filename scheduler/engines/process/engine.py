@@ -213,6 +213,9 @@ class ProcessEngine:
     def changes(self) -> AsyncIterator[Sighting]:
         return self._changes.stream()
 
+    def untold(self) -> list[Sighting]:
+        return self._changes.untold()
+
     def owns(self, engine_id: str, pid: int) -> bool:
         running = self._running(engine_id)
         return running is not None and running.is_kept() and tree.is_below(pid, running.keeper)
