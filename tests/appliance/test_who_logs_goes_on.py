@@ -56,7 +56,7 @@ logging.warning("%s", Talks())
 def test_what_logs_while_a_line_is_written_is_not_waited_for() -> None:
     """As what the garbage collector ends: asyncio's tasks and connections tell of themselves then, in any thread."""
     told = subprocess.run(
-        [sys.executable, "-c", TALKS], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", TALKS], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert told.stdout.splitlines()[-1] == "outer"
     assert "inner" in told.stdout

@@ -112,7 +112,7 @@ def test_ctrl_c_without_a_terminal_ends_what_was_started(appliance: Appliance, s
     process = start("exec", "stopped", "sh", "-c", "echo begun; exec sleep 4321", environ=appliance.environ)
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     until(lambda: not runs("sleep", "4321"))
 
 

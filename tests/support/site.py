@@ -109,4 +109,4 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
             yield Site(url, home, process, blocker)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
