@@ -25,7 +25,7 @@ def manage(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "GPUSHARE_GPUS": "sim:1x1GiB", "DATABASE_URL": f"sqlite:///{home}/gpushare.sqlite3",
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, "manage.py", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100,
+        [sys.executable, "manage.py", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
 

@@ -17,7 +17,6 @@ SETTLED = """async () => {
 }"""
 
 
-@pytest.mark.timeout(300)  # axe looks four times
 @pytest.mark.parametrize("name", every.names())
 def test_axe_finds_nothing_on_it(site, open_as, name):
     card, made = scenes.a_busy_card()

@@ -46,7 +46,6 @@ def address(name: str, made) -> str:
     return f"/{name}/"
 
 
-@pytest.mark.timeout(300)  # axe looks up to four times
 @pytest.mark.parametrize("views", [CORNERS, pytest.param(ALL, marks=pytest.mark.long)], ids=["corners", "all"])
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", PAGES)

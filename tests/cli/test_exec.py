@@ -19,7 +19,6 @@ from tests.support.terminal import Terminal
 
 __all__ = ["dockerd"]
 MIB = 2**20
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.docker)])

@@ -21,7 +21,6 @@ from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host
 from tests.support.swapped import CHECKPOINT, FAILS, LOCK, at_once, fault, free_memory
 from web.models import Container, Swap
 
-pytestmark = pytest.mark.timeout(180)
 IDLE = 0.02  # minutes
 
 # It holds memory and sleeps until somebody wants something of it; then it computes a little and looks at every byte.

@@ -18,7 +18,6 @@ from tests.support.production import Production, end_all
 
 pytestmark = [
     pytest.mark.production,
-    pytest.mark.timeout(180),
     pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
 ]
 

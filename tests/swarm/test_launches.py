@@ -15,7 +15,7 @@ from tests.support.appliance import Appliance, until
 from tests.support.swarm_lab import Lab, why_no_lab
 from tests.swarm.appliance import IMAGE, in_a_swarm
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 MIB = 1 << 20
 SHELL = ("sh", "-c")
 FOREVER = (*SHELL, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")

@@ -170,7 +170,6 @@ def test_a_node_that_left_joins_again_as_another_one(swarm: Lab) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_no_reservation_passes_a_card_while_managers_change(swarm: Lab) -> None:
     """Two managers give out services at once, and the leader falls twice; what tasks hold is watched all the while."""
     sizes, asked, passed, stop = (700, 1000, 1300, 1700), [], [], threading.Event()

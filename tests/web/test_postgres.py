@@ -19,7 +19,6 @@ LONG = ["test_admin", "test_admin_rules", "test_hostile_launches", "test_looking
 
 
 @pytest.mark.production
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL")
 @pytest.mark.parametrize("names", [SHOWN, pytest.param(LONG, marks=pytest.mark.long)], ids=["history", "views"])
 def test_the_web_side_works_on_postgresql(names):
