@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.card import MIB, ROOT
 
 
@@ -25,6 +27,7 @@ def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp
     assert told["left"] == 0
 
 
+@pytest.mark.long
 def test_programs_on_two_gpus(tmp_path):
     words = ["--gpus", "sim:2x16GiB", "--engine", "process", "--still", "0.5", "--out", str(tmp_path)]
     done = subprocess.run(
