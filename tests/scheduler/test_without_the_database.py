@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,6 +42,12 @@ class Lab(Production):
         kinds.remove("started")  # told by the engine, and so before or after the first call
         # A new scheduler tells once more of a wait that goes on.
         return [kind for before, kind in pairwise(["", *kinds]) if (before, kind) != ("suspended", "suspended")]
+
+    def seen_at(self) -> datetime:
+        """When a scheduler gave its last sign of life. Without one for some seconds, launches are refused."""
+        with psycopg.connect(self.postgres.url) as database:
+            found: datetime = database.execute("SELECT max(seen_at) FROM web_node").fetchall()[0][0]
+            return found
 
     def kept(self) -> list[str]:
         """The kinds of what the outbox has."""
@@ -186,7 +193,9 @@ def test_killed_at_any_step_it_brings_each_event_once(lab: Lab, step: str) -> No
 
 def test_events_whose_commit_was_not_answered_are_not_written_twice(lab: Lab) -> None:
     lab.stop("scheduler")
+    before = lab.seen_at()
     lab.start_scheduler(*DYING, f"{BEHIND}:_write:lost")
+    until(lambda: lab.seen_at() > before)
     first = lab.hold("first", "600MiB")
     until(lambda: "closed the connection unexpectedly" in lab.said())
     until(lambda: lab.holds(first))
