@@ -59,6 +59,11 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "gpus/GPU-0/", None, ALL),
     ("PATCH", "gpus/GPU-0/", {"compute": "shared"}, ADMIN),
     ("GET", "nodes/", None, ALL),
+    ("GET", "nodes/host/", None, ALL),
+    ("PATCH", "nodes/host/", {"labels": {"disk": "ssd"}}, ADMINS),
+    ("DELETE", "nodes/host/", None, made(409)),  # its scheduler lives
+    ("POST", "nodes/host/drain/", {}, ADMINS),
+    ("POST", "nodes/host/undrain/", {}, ADMINS),
     ("GET", "attention/", None, ALL),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
