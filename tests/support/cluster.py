@@ -89,7 +89,7 @@ class Cluster:
         return self._services[name]
 
     def said(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()[-3000:]
+        return (self.folder / f"{name}.log").read_text()[-30_000:]
 
     def _run(self, name: str, *words: str) -> None:
         subprocess.run([sys.executable, "manage.py", *words], cwd=ROOT, env=self.environ(name), check=True)
