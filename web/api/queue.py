@@ -92,7 +92,9 @@ class ForecastQuery(Query):
     priority = serializers.IntegerField(
         required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
     )
-    node = serializers.CharField(required=False, default="", help_text="Empty: where a launch would go now.")
+    node = serializers.CharField(
+        required=False, allow_blank=True, default="", help_text="Empty: where a launch would go now."
+    )
 
 
 class ForecastAnswer(serializers.Serializer[Any]):
