@@ -20,8 +20,7 @@ from web.errors import not_found
 from web.models import Claim, Node
 from web.services import nodes
 from web.services.joining import invitations
-from web.spec.joining import JoinSpec
-from web.spec.nodes import LabelsSpec
+from web.spec.nodes import JoinSpec, LabelsSpec
 from web.spec.requests import NoteSpec
 
 

@@ -77,22 +77,23 @@ def _changed(old: Record, new: Record) -> Record:
 
 
 def _whole(nodes: Sequence[Node]) -> Record:
-    """Of one node what it says; of several what they have in common, and what stops everybody."""
+    """Of one node what it says; of several what those that live have in common, and what stops everybody."""
     name = settings.GPUSHARE_NODE
     if not nodes:
         return {"name": name, "policy": "", "engine": "", "simulated": False, "error": "", "alive": False}
-    first = nodes[0]
     if len(nodes) == 1:
-        own = _node(first)
+        own = _node(nodes[0])
         return {key: own[key] for key in ("name", "policy", "engine", "simulated", "error", "alive")}
-    policies, engines = {node.policy for node in nodes}, {node.engine for node in nodes}
+    living = [node for node in nodes if node.is_alive()]
+    told = living or nodes
+    policies, engines = {node.policy for node in told}, {node.engine for node in told}
     return {
         "name": name,
-        "policy": first.policy if len(policies) == 1 else "",
-        "engine": first.engine if len(engines) == 1 else "",
-        "simulated": all(node.simulated for node in nodes),
+        "policy": policies.pop() if len(policies) == 1 else "",
+        "engine": engines.pop() if len(engines) == 1 else "",
+        "simulated": all(node.simulated for node in told),
         "error": "",
-        "alive": any(node.is_alive() for node in nodes),
+        "alive": bool(living),
     }
 
 

@@ -23,7 +23,7 @@ from web.people.links import is_loopback
 from web.people.tokens import digest
 from web.schema import last_change
 from web.services.joining import roles
-from web.spec.joining import JoinSpec, NodeNameSpec
+from web.spec.nodes import JoinSpec, NodeNameSpec
 
 LASTS = timedelta(hours=1)
 PREFIX = "gpn_"
