@@ -259,7 +259,7 @@ class WriteBehind:
         while batches:
             batch = batches[0]
             try:
-                await self.ask(_write, self._here.node, self._here.holder, *batch, self._numbering)
+                await self.ask(_write, *batch, self._here.node, self._here.holder, self._numbering)
             except NEVER_TAKEN:
                 parts = _parts(*batch)
                 if len(parts) == 1:
@@ -336,7 +336,7 @@ def _is_end(field: str) -> bool:
 
 
 def _write(
-    node: int, holder: str, rows: Rows, events: list[Numbered], samples: list[UsageSample], numbering: int = 0
+    rows: Rows, events: list[Numbered], samples: list[UsageSample], node: int, holder: str, numbering: int
 ) -> None:
     """While the name of this node is the holder's, which nobody can take before all of this is written.
 
