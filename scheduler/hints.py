@@ -1,4 +1,4 @@
-"""The channel "scheduler": its messages mean "look at the commands again" and nothing else."""
+"""The channel of a host's scheduler: its messages mean "look at the commands again" and nothing else."""
 
 from __future__ import annotations
 

@@ -82,13 +82,12 @@ from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
-from scheduler.store import Store
+from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
 from web.schema import NewerDatabase, OlderDatabase
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "scheduler"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
@@ -117,6 +116,7 @@ CANNOT_START = (
     HomeFull,
     NewerDatabase,
     OlderDatabase,
+    naming.NameTaken,
 )  # each with a sentence for whoever started it
 
 
@@ -144,7 +144,11 @@ class Scheduler:
             gpus = f"{cards} GPU{'s' * (cards != 1)}"
             log.info("the scheduler has started with %s containers and %s", self.engine.name, gpus)
             self.started.set()
-            await stopping
+            losing = asyncio.create_task(self.store.lost.wait())
+            await asyncio.wait([stopping, losing], return_when=asyncio.FIRST_COMPLETED)
+            losing.cancel()
+            if self.store.lost_because:
+                raise self.store.lost_because
 
     async def _start(self, stack: AsyncExitStack) -> None:
         with writing_in_words():
@@ -156,7 +160,7 @@ class Scheduler:
         sys.setswitchinterval(LOOP_WAITS)
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
-        self.store = Store(settings.GPUSHARE_NODE)
+        self.store = Store(settings.GPUSHARE_NODE, naming.holder(self.home))
         self.figures = self.store.figures
         self.watchdog.measured = self.figures.lateness.note
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
@@ -199,7 +203,7 @@ class Scheduler:
             "policies": policies.described(),
             "driver": self.gpus.driver,
             "simulated": self.gpus.simulation is not None,
-            "started_at": timezone.now(),
+            "release": settings.GPUSHARE_VERSION,
         }
 
     async def _find_engine(self) -> Engine:
@@ -371,10 +375,11 @@ class Scheduler:
 
     async def _listen_to_hints(self) -> None:
         """A Channels worker for one channel, in this loop."""
-        worker = Worker(Hints.as_asgi(heard=self.commands.wake), [CHANNEL], get_channel_layer())
+        channel = self.store.channel
+        worker = Worker(Hints.as_asgi(heard=self.commands.wake), [channel], get_channel_layer())
         async with asyncio.TaskGroup() as both:  # neither goes on without the other
             both.create_task(worker.application_checker())
-            both.create_task(worker.listener(CHANNEL))
+            both.create_task(worker.listener(channel))
 
     async def _stop_expecting(self) -> None:
         await asyncio.sleep(RECONNECTING)

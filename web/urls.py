@@ -40,6 +40,7 @@ urlpatterns = [
     path("notifications/<slug:what>/<int:pk>/<slug:action>/", notifications.act, name="notifications_act"),
     path("launch/", launch.launch, name="launch"),
     path("launch/suggestion/", launch.suggestion, name="launch_suggestion"),
+    path("launch/cards/", launch.cards, name="launch_cards"),
     path("launch/forecast/", launch.forecast, name="launch_forecast"),
     path("launch/body/", launch.body, name="launch_body"),
     path("containers/rows/", overview.rows, name="container_rows"),

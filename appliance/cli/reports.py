@@ -21,6 +21,7 @@ class Group(StrEnum):
     GROUP = "group"
     CONTAINER = "container"
     IMAGE = "image"
+    NODE = "node"
     DAY = "day"
 
 

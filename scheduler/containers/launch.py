@@ -68,7 +68,7 @@ class Launcher:
         if was_called_off(row):
             raise called_off()
         # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
-        promised = await self._store.promises.made(row) if row.node_id is not None else {}
+        promised = await self._store.promises.made(row)
         tenant = as_tenant(row, promised or await self._place(row, progress))
         if refused := self._containers.admit(row, tenant):
             raise as_problem(refused)

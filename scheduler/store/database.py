@@ -23,6 +23,7 @@ class Here:
     """This host's keys in the database: its own, and those of its GPUs by UUID. Known once the store is open."""
 
     node: int = 0
+    holder: str = ""  # who has that node's name, if it is still us
     gpus: dict[str, int] = field(default_factory=dict)
 
 

@@ -178,6 +178,15 @@ def of_another(site: Site, gpu2: dict[str, str]) -> dict[str, Any]:
     return {"theirs": theirs, "mine": container}
 
 
+def command(kind: str, container: str, node: str, issued_by: str = "NULL") -> str:
+    """SQL that writes one."""
+    return (
+        "INSERT INTO web_command (id, kind, container_id, node_id, issued_by_id, arguments, note, created_at, outcome, "
+        f"code, field, message) SELECT gen_random_uuid(), '{kind}', {container}, n.id, {issued_by}, '{{}}', '', now(), "
+        f"'', '', '', '' FROM web_node n WHERE n.name = '{node}'"
+    )
+
+
 REFUSED = {
     "other people's passwords": "SELECT password FROM auth_user",
     "their addresses": "SELECT email FROM auth_user",
@@ -214,21 +223,19 @@ REFUSED = {
     "the chain cut off": "UPDATE web_chain SET number = 0, hash = repeat('0', 64)",
     "the chain without a seal": "UPDATE web_chain SET number = number + 1",
     "its own name": "UPDATE web_node SET name = 'x'",
+    "launches while it is drained": "UPDATE web_node SET drained_at = NULL",
+    "its place in the list": "UPDATE web_node SET removed_at = NULL",
+    "what people say of it": "UPDATE web_node SET labels = '{}'",
     "another's role": "UPDATE web_node SET role = 'x'",
     "a node": "INSERT INTO web_node (name) VALUES ('x')",
     "a card for another": "INSERT INTO web_gpu (uuid, node_id, index, name, present, simulated, total, capacity, most, "
                           "free, idle, \"foreign\", real, context, compute_asked, strangers, compute, compute_why) "
                           "SELECT 'GPU-x', n.id, 9, 'x', true, true, 1, 1, 1, 1, 1, 1, 1, 1, '', '[]', 'turns', '' "
                           "FROM web_node n WHERE n.name = 'gpu3'",
-    "a kill of its own": "INSERT INTO web_command (id, kind, container_id, arguments, note, created_at, outcome, code, "
-                         "field, message) VALUES (gen_random_uuid(), 'kill', %(mine)s, '{}', '', now(), '', '', '', "
-                         "'')",
-    "a pause of another's": "INSERT INTO web_command (id, kind, container_id, arguments, note, created_at, outcome, "
-                            "code, field, message) VALUES (gen_random_uuid(), 'pause', %(theirs)s, '{}', '', now(), "
-                            "'', '', '', '')",
-    "a pause by somebody": "INSERT INTO web_command (id, kind, container_id, issued_by_id, arguments, note, "
-                           "created_at, outcome, code, field, message) VALUES (gen_random_uuid(), 'pause', "
-                           "%(mine)s, 1, '{}', '', now(), '', '', '', '')",
+    "a kill of its own": command("kill", "%(mine)s", "gpu2"),
+    "a pause of another's": command("pause", "%(theirs)s", "gpu2"),
+    "a pause by another": command("pause", "%(mine)s", "gpu3"),
+    "a pause by somebody": command("pause", "%(mine)s", "gpu2", issued_by="1"),
     "an event of another's": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, detail, "
                              "seal_id) SELECT now(), 'ended', %(theirs)s, 0, 0, '', '', number + 1 FROM web_chain",
     "an event under an old seal": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, "
@@ -250,6 +257,7 @@ REFUSED = {
 UNTOUCHED = {
     "another's container": "UPDATE web_container SET reason = 'x' WHERE id = %(theirs)s",
     "another's claim": "UPDATE web_claim SET used = 0 WHERE container_id = %(theirs)s",
+    "another's name": "UPDATE web_node SET holder = 'x' WHERE name <> 'gpu2'",
     "another's node": "UPDATE web_node SET policy = 'x' WHERE name <> 'gpu2'",
     "another's card": "UPDATE web_gpu SET total = 0 WHERE id = 999",
     "another's samples": "DELETE FROM web_usagesample WHERE gpu_id = 999",
@@ -267,6 +275,13 @@ def test_role_is_refused(gpu2: dict[str, str], of_another: dict[str, Any], what:
 def test_role_does_not_reach(gpu2: dict[str, str], of_another: dict[str, Any], what: str) -> None:
     with as_node(gpu2) as database:
         assert database.execute(UNTOUCHED[what], of_another).rowcount == 0
+
+
+def test_role_may_ask_for_a_pause_of_its_own(gpu2: dict[str, str], of_another: dict[str, Any]) -> None:
+    """What is refused above is refused for what is different there."""
+    with as_node(gpu2) as database:
+        assert database.execute(command("pause", "%(mine)s", "gpu2"), of_another).rowcount == 1
+        database.rollback()
 
 
 def test_role_reads_no_other_nodes_containers(gpu2: dict[str, str], of_another: dict[str, Any]) -> None:
@@ -337,6 +352,29 @@ def test_node_that_is_removed_may_do_nothing_in_a_connection_that_it_has(site: S
         as_node(settings)
     events = site.main.api("GET", "audit/?action=node-removed")["results"]
     assert "gone" in json.dumps(events)
+
+
+def test_node_removed_over_rest_loses_its_role_and_is_listed_again_once_it_joins(site: Site) -> None:
+    def listed() -> bool:
+        return "left" in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
+
+    settings = site.joined("left")
+    assert listed()
+    site.main.api("DELETE", "nodes/left/")
+    assert not listed()
+    with pytest.raises(psycopg.OperationalError, match=r"does not exist|not permitted"):
+        as_node(settings)
+    again = site.joined("left")
+    assert listed()
+    with as_node(again) as database:
+        assert database.execute("SELECT count(*) FROM web_node").fetchall() != [(0,)]
+
+
+def test_node_that_holds_something_loses_its_role_and_stays_listed(site: Site, of_another: dict[str, Any]) -> None:
+    """People are to see what it was last known to hold."""
+    assert "until it is away and empty" in site.main.manage("node", "remove", "gpu3")
+    assert "gpu3" in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
+    assert site.sql("SELECT role FROM web_node WHERE name = 'gpu3'") == [("",)]
 
 
 def test_rules_are_made_again_by_migrate(site: Site, gpu2: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ GIVEN: dict[str, Any] = {
     "command": ["python", "train.py", "two words", "$HOME"],
     "gpu_memory": 3 * 2**29 + 1,
     "gpus": ["GPU-0"],
+    "node": "host",
     "name": "mine",
     "env": {"MODE": "fast and loose", "EMPTY": "", "TWO": "a=b "},
     "working_dir": "/tmp",

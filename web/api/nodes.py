@@ -1,28 +1,48 @@
-"""nodes/: the hosts that run a scheduler. nodes/join/: one more."""
+"""nodes/: the hosts that run a scheduler: looked at, drained, labelled, removed. nodes/join/: one more."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import BigIntegerField, Count, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models.functions import Coalesce
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
+from rest_framework import serializers, status
 from rest_framework.generics import GenericAPIView, ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from web.api.answers import NodeAnswer
+from web.api.protocol.access import body, person
 from web.api.protocol.outcome import ERRORS
-from web.api.protocol.queries import PageQuery
-from web.models import Node
+from web.api.protocol.queries import PageQuery, Query
+from web.errors import not_found
+from web.models import Claim, Node
+from web.services import nodes
 from web.services.joining import invitations
-from web.spec.joining import JoinSpec
+from web.spec.nodes import JoinSpec, LabelsSpec
+from web.spec.requests import NoteSpec
+
+
+def _nodes() -> QuerySet[Node]:
+    quotas = Claim.objects.filter(gpu__node=OuterRef("pk"), gpu__present=True, container__finished_at=None).order_by()
+    promised = quotas.values("gpu__node").annotate(total=Sum("quota")).values("total")
+    present = Q(gpus__present=True)
+    return Node.objects.listed().annotate(
+        gpus_there=Count("gpus", filter=present),
+        capacity=Coalesce(Sum("gpus__capacity", filter=present), 0),
+        promised=Coalesce(Subquery(promised), Value(0), output_field=BigIntegerField()),
+    )
 
 
 class Nodes(ListAPIView[Node]):
     """The hosts that run a scheduler, with engine, policy and driver, and whether the scheduler is alive."""
 
-    queryset = Node.objects.order_by("name")
+    queryset = Node.objects.none()
     serializer_class = NodeAnswer
+
+    def get_queryset(self) -> QuerySet[Node]:
+        return _nodes().order_by("name")
 
     @extend_schema(parameters=[PageQuery], responses={200: NodeAnswer(many=True), **ERRORS})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -53,3 +73,52 @@ class Join(GenericAPIView[Node]):
     @extend_schema(request=JoinSpec, responses={200: JoinAnswer, **ERRORS})
     def post(self, request: Request) -> Response:
         return Response(invitations.join(request.data, str(request.META.get("REMOTE_ADDR") or "")))
+
+
+class _OneNode(GenericAPIView[Node]):
+    queryset = Node.objects.none()
+    serializer_class = NodeAnswer
+
+    def answer(self, name: str) -> Response:
+        if (node := _nodes().filter(name=name).first()) is None:
+            raise not_found(f'There is no node "{name[:64]}".')
+        return Response(self.get_serializer(node).data)
+
+
+class OneNode(_OneNode):
+    @extend_schema(responses={200: NodeAnswer, **ERRORS})
+    def get(self, request: Request, name: str) -> Response:
+        """One node, as in the list of all. 404: there is none of this name, or it was removed."""
+        Query.of(request)
+        return self.answer(name)
+
+    @extend_schema(request=LabelsSpec, responses={200: NodeAnswer, **ERRORS})
+    def patch(self, request: Request, name: str) -> Response:
+        """Sets `labels`, name → text; null takes one away, others stay. For admins."""
+        nodes.label(person(request), name, LabelsSpec.parse(body(request))["labels"])
+        return self.answer(name)
+
+    @extend_schema(responses={204: None, **ERRORS})
+    def delete(self, request: Request, name: str) -> Response:
+        """Removes one that is away and empty; its history stays, and a scheduler of its name brings it back.
+
+        For admins. 409: its scheduler lives, or it fell silent with containers that may live.
+        """
+        nodes.remove(person(request), name)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class Drain(_OneNode):
+    @extend_schema(request=NoteSpec, responses={200: NodeAnswer, **ERRORS})
+    def post(self, request: Request, name: str) -> Response:
+        """From now on it takes no new launches; what runs there goes on. For admins."""
+        nodes.drain(person(request), name, **NoteSpec.parse(request.data))
+        return self.answer(name)
+
+
+class Undrain(_OneNode):
+    @extend_schema(request=NoteSpec, responses={200: NodeAnswer, **ERRORS})
+    def post(self, request: Request, name: str) -> Response:
+        """It takes launches again. For admins."""
+        nodes.undrain(person(request), name, **NoteSpec.parse(request.data))
+        return self.answer(name)

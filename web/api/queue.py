@@ -92,6 +92,9 @@ class ForecastQuery(Query):
     priority = serializers.IntegerField(
         required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
     )
+    node = serializers.CharField(
+        required=False, allow_blank=True, default="", help_text="Empty: where a launch would go now."
+    )
 
 
 class ForecastAnswer(serializers.Serializer[Any]):
@@ -99,6 +102,7 @@ class ForecastAnswer(serializers.Serializer[Any]):
     behind = serializers.ListField(child=serializers.UUIDField(), help_text="The containers it would wait for.")
     earliest = serializers.FloatField(allow_null=True, help_text="Seconds from now, at the latest; null: not known.")
     message = serializers.CharField()
+    node = serializers.CharField(help_text="Where it would go.")
 
 
 class Forecast(APIView):
@@ -115,4 +119,5 @@ class Forecast(APIView):
             command.delete()  # a question leaves no trace
         if isinstance(result, Response):
             raise Problem("scheduler_slow", "The scheduler has not answered in time; ask again.", 503)
-        return Response(ForecastAnswer(result.result).data)
+        where = result.node.name if result.node else ""
+        return Response(ForecastAnswer({**(result.result or {}), "node": where}).data)

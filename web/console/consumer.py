@@ -18,6 +18,7 @@ from uuid import UUID
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 from django.conf import settings
+from django.db.models import F
 
 from web import audit
 from web.budgets import Place, Places
@@ -26,6 +27,7 @@ from web.errors import Problem, conflict, invalid, not_found
 from web.models import Container
 from web.people import visitor
 from web.people.roles import Deed, require, require_steering
+from web.services.whereabouts import require_here
 from web.spec.requests import ExecSpec
 
 if TYPE_CHECKING:
@@ -187,6 +189,7 @@ def admit(scope: dict[str, Any]) -> tuple[User, Container]:
     require_steering(user, container, "use the console of")
     if not (container.interactive or container.tty):
         raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
+    require_here(container, "terminal")
     return user, container
 
 
@@ -195,13 +198,14 @@ def admit_to_exec(scope: dict[str, Any]) -> tuple[User, Container]:
     user, container = _asked_for(scope)
     require(user, Deed.EXEC)
     require_steering(user, container, "start anything in")
+    require_here(container, "terminal")
     return user, container
 
 
 def _asked_for(scope: dict[str, Any]) -> tuple[User, Container]:
     user = visitor.person(scope, by_token=True)
     pk: UUID = scope["url_route"]["kwargs"]["pk"]
-    container = Container.objects.select_related("owner").filter(pk=pk).first()
+    container = Container.objects.select_related("owner").annotate(named_node=F("node__name")).filter(pk=pk).first()
     if container is None:
         raise not_found("There is no such container.")
     return user, container

@@ -173,20 +173,21 @@ def require_gib_hours(used: float, limit: float | None) -> None:
         )
 
 
-GROUPINGS = ("user", "group", "container", "image", "day")
+GROUPINGS = ("user", "group", "container", "image", "node", "day")
 
 
 def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, datetime], str]:
     if group_by == "day":
         return lambda container, at: at.date().isoformat()
-    path = {"user": "owner__username", "group": "owner_id", "container": "name", "image": "image"}[group_by]
+    path = {"user": "owner__username", "group": "owner_id", "container": "name", "image": "image",
+            "node": "node__name"}[group_by]  # fmt: skip
     names: Mapping[UUID, Any] = dict(Container.objects.filter(chosen).values_list("pk", path))
     if group_by == "container":
         return lambda container, at: f"{names[container]} ({str(container)[:8]})"
     if group_by == "group":
         groups = _groups_of_people()
         return lambda container, at: groups[names[container]]
-    return lambda container, at: str(names[container])
+    return lambda container, at: str(names[container] or "(none)")
 
 
 def _groups_of_people() -> Mapping[int, str]:

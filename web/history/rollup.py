@@ -17,34 +17,40 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Avg, Count, Max, Sum
+from django.db.models import Avg, Count, Max, QuerySet, Sum
 from django.db.models.functions import TruncHour, TruncMinute
 
 from web.models import UsageSample
 
 Span = UsageSample.Span
+Samples = QuerySet[UsageSample]
 _STEPS = ((Span.SECOND, Span.MINUTE, TruncMinute), (Span.MINUTE, Span.HOUR, TruncHour))
 _CHUNK = timedelta(hours=6)  # what one transaction takes on, so that writers never wait long
 
 
-def roll_up(now: datetime) -> int:
-    """Sums samples up to complete minutes and hours; deletes what is past its retention. How many rows it made."""
+def roll_up(now: datetime, node: int | None = None) -> int:
+    """Sums samples up to complete minutes and hours; deletes what is past its retention. How many rows it made.
+
+    Of all cards, or of a node's: each scheduler sees to its own, so no two make the same, and one that was away for
+    long catches up.
+    """
+    mine = UsageSample.objects.all() if node is None else UsageSample.objects.filter(gpu__node=node)
     made = 0
     for fine, coarse, trunc in _STEPS:
         length = timedelta(seconds=int(coarse))
         end = _floor(now, coarse)
-        start = _first_missing(fine, coarse)
+        start = _first_missing(mine, fine, coarse)
         while start is not None and start < end:
             stop = min(_floor(start, coarse) + max(_CHUNK, length), end)
-            made += _roll(fine, coarse, trunc, start, stop)
+            made += _roll(mine, fine, coarse, trunc, start, stop)
             start = stop
-        _forget(fine, now, end)
+        _forget(mine, fine, now, end)
     return made
 
 
-def _first_missing(fine: Span, coarse: Span) -> datetime | None:
+def _first_missing(mine: Samples, fine: Span, coarse: Span) -> datetime | None:
     """Where the next coarse span begins that has not been made; None without anything to make it of."""
-    samples = UsageSample.objects.order_by("at")
+    samples = mine.order_by("at")
     last = samples.filter(span=coarse).values_list("at", flat=True).last()
     if last is not None:
         return last + timedelta(seconds=int(coarse))
@@ -52,9 +58,11 @@ def _first_missing(fine: Span, coarse: Span) -> datetime | None:
     return None if first is None else _floor(first, coarse)
 
 
-def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], start: datetime, stop: datetime) -> int:
+def _roll(
+    mine: Samples, fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], start: datetime, stop: datetime
+) -> int:
     rows = list(
-        UsageSample.objects.filter(span=fine, at__gte=start, at__lt=stop)
+        mine.filter(span=fine, at__gte=start, at__lt=stop)
         .order_by()
         .annotate(bucket=trunc("at"))
         .values("bucket", "gpu_id", "container_id")
@@ -93,10 +101,10 @@ def _looks(rows: Iterable[Mapping[str, Any]], least: int) -> dict[tuple[datetime
     return looks
 
 
-def _forget(fine: Span, now: datetime, rolled_until: datetime) -> None:
+def _forget(mine: Samples, fine: Span, now: datetime, rolled_until: datetime) -> None:
     """Deletes what is older than its retention, but nothing that has not been rolled up."""
     until = min(now - timedelta(seconds=settings.GPUSHARE_RETENTION[int(fine)]), rolled_until)
-    UsageSample.objects.filter(span=fine, at__lt=until).delete()
+    mine.filter(span=fine, at__lt=until).delete()
 
 
 def _floor(at: datetime, span: Span) -> datetime:

@@ -11,6 +11,7 @@ from web.console import output
 from web.models import Container
 from web.people import visitor
 from web.people.roles import require_steering
+from web.services.whereabouts import require_here
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -36,6 +37,8 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
 
     user = cast("User", request.user)  # views that call this ask for signing in
     require(user)
+    if not output.path_of(container.pk).exists():
+        require_here(container, "output")
     kind = (
         "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response
     )

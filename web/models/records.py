@@ -95,8 +95,12 @@ class ContainerQuerySet(models.QuerySet["Container"]):
         return self.live().exclude(idle_since=None)
 
     def whole(self) -> ContainerQuerySet:
-        """With the owner and the claims, each with its GPU."""
-        return self.select_related("owner").defer(*secrets("owner")).prefetch_related(claims_with_gpus())
+        """With the owner, the node's name, and the claims, each with its GPU.
+
+        The name alone: what else a node's row says changes each second.
+        """
+        named = self.annotate(named_node=models.F("node__name"))
+        return named.select_related("owner").defer(*secrets("owner")).prefetch_related(claims_with_gpus())
 
     def freest_colour(self) -> int:
         """The mark, a colour or beyond the first ten a colour with a pattern, that the fewest live containers have."""
@@ -156,8 +160,10 @@ class Container(models.Model):
     )
     colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 39.")
     created_at = models.DateTimeField(auto_now_add=True)
-    # observed
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
+    node_asked = models.CharField(max_length=255, blank=True, help_text="The name of the one asked for; empty: any.")
+    node_reason = models.CharField(max_length=500, blank=True, help_text="Why it is there; empty: there was no choice.")
+    # observed
     engine = models.CharField(max_length=16, blank=True)
     engine_id = models.CharField(max_length=128, blank=True, db_index=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -236,6 +242,13 @@ class Container(models.Model):
         return self.suspended_since or self.created_at
 
     @property
+    def node_name(self) -> str:
+        """Empty if it is on none yet. Read with `whole`, or asked for."""
+        if "named_node" in self.__dict__:
+            return self.__dict__["named_node"] or ""
+        return self.node.name if self.node else ""
+
+    @property
     def waiting_since(self) -> datetime | None:
         return waiting_since(self)
 
@@ -294,6 +307,9 @@ class Command(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     kind = models.CharField(max_length=16, choices=Kind)
     container = models.ForeignKey(Container, null=True, blank=True, on_delete=models.CASCADE, related_name="commands")
+    node = models.ForeignKey(
+        Node, null=True, blank=True, on_delete=models.SET_NULL, help_text="Whose it is to do; empty: the only one's."
+    )
     issued_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     arguments = models.JSONField(default=dict)
     note = models.CharField(max_length=500, blank=True, help_text="The reason a person gave.")

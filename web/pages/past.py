@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 from web.errors import invalid
 from web.history import samples
 from web.history.marks import marks
-from web.models import Gpu
+from web.models import Gpu, Node
 from web.pages.frame import show
 from web.spec import periods
 
@@ -26,7 +26,7 @@ DAY = "24"
 @require_GET
 def replay(request: HttpRequest) -> HttpResponse:
     """?until= (seconds since the epoch; now if it is left out) and ?hours=, one of LENGTHS. Nonsense shows a day."""
-    gpus = Gpu.objects.all()
+    gpus = Gpu.objects.select_related("node")
     chosen = gpus.filter(uuid=request.GET.get("gpu", "")).first() or gpus.first()
     hours = request.GET.get("hours", DAY)
     hours = hours if hours in LENGTHS else DAY
@@ -39,6 +39,7 @@ def replay(request: HttpRequest) -> HttpResponse:
     context = {
         "gpus": gpus,
         "chosen": chosen,
+        "several": Node.several(),
         "hours": hours,
         "lengths": LENGTHS.items(),
         "length": LENGTHS[hours],

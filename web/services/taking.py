@@ -10,7 +10,7 @@ from django.db import transaction
 
 from web import audit
 from web.errors import Problem, conflict
-from web.models import Claim, Container, Gpu
+from web.models import Claim, Container, Gpu, Node
 from web.models.records import FOR_A_NODE
 from web.people import allowances
 from web.sizes import format_size
@@ -34,7 +34,10 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
         if container.gpu_memory is None:  # its label was looked at when it was handed over
             allowances.require_promise(container, handed.quota * len(gpus))
         free = Container.objects.filter(FOR_A_NODE, pk=container.pk, kill_requested_at=None)
-        if not free.update(node=node, volume=volume, mount=mount, engine="", queue_reason=""):
+        why = "Docker's Swarm gave it this node." if Node.several() else ""
+        if not free.update(
+            node=node, node_reason=why, volume=volume, mount=mount, engine="", queue_reason="",
+        ):  # fmt: skip
             raise conflict(f'"{container.name}" has been started already.', code="started_already")
         Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=handed.quota) for gpu in gpus)
         audit.record(ACTOR, "taken", container.pk, name=container.name, volume=volume, cards=list(handed.cards),

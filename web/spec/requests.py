@@ -147,6 +147,14 @@ class LaunchSpec(StrictSerializer):
         **_OR_NULL,
     )
     gpus = GpusField(required=False, default=1, label="GPUs", help_text="How many, or which ones by UUID")
+    node = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=255,
+        label="Node",
+        help_text="Of several hosts; empty: the one with the most room",
+    )
     name = StrictText(
         required=False, allow_blank=True, default="", max_length=63, label="Name", help_text="Empty: one is made up"
     )

@@ -9,7 +9,7 @@ const SILENCE = 6000; // the server says something every two seconds
 const RETRY = [250, 500, 1000, 2000, 4000];
 
 class Live extends EventTarget {
-  state = { node: {}, gpus: {}, containers: {}, attention: {} };
+  state = { node: {}, nodes: {}, gpus: {}, containers: {}, attention: {} };
   fresh = false;
   ever = false;
   heard = performance.now(); // when what is shown was last known to be true
@@ -91,7 +91,7 @@ class Live extends EventTarget {
 
   #apply(changes) {
     Object.assign(this.state.node, changes.node);
-    for (const section of ["gpus", "containers", "attention"]) {
+    for (const section of ["nodes", "gpus", "containers", "attention"]) {
       for (const [key, change] of Object.entries(changes[section] ?? {})) {
         if (change === null) delete this.state[section][key];
         else this.state[section][key] = { ...this.state[section][key], ...change };

@@ -24,6 +24,13 @@ export function withoutNode() {
 
 const indexOf = (uuid) => live.state.gpus[uuid]?.index ?? Number.POSITIVE_INFINITY;
 
+/** What people call a GPU: its number, and where there are several nodes whose. */
+function nameOf(uuid) {
+  const gpu = live.state.gpus[uuid];
+  if (!gpu) return null;
+  return Object.keys(live.state.nodes).length > 1 ? `${gpu.index} · ${gpu.node}` : gpu.index;
+}
+
 /** The GPUs that it waits for, by UUID in their order; all of its own while it is not known which. */
 export function awaited({ gpus }) {
   const all = Object.entries(gpus);
@@ -33,7 +40,8 @@ export function awaited({ gpus }) {
 
 function who(container) {
   const indices = awaited(container).map(indexOf).filter(Number.isFinite);
-  return [...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
+  const where = Object.keys(live.state.nodes).length > 1 ? [container.node] : [];
+  return [...where, ...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
 }
 
 /** `queue`: those to be shown; `whole`: all that wait, whose places are told. */
@@ -71,6 +79,7 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
   );
 }
 
+const GROUPS = 20; // of GPUs; with several nodes there may be thousands
 const FEW = 3; // of each GPU; the queue's own page has them all
 
 /** The first few of each GPU, and how many more there are. */
@@ -83,7 +92,7 @@ export function showShortQueue(place, allOfIt) {
   }
   keyed(
     place,
-    [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)),
+    [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)).slice(0, GROUPS),
     ([gpu]) => `of ${gpu}`,
     () =>
       make(
@@ -95,8 +104,8 @@ export function showShortQueue(place, allOfIt) {
       ),
     (element, [gpu, queue]) => {
       const [title, list, more] = element.children;
-      const index = indexOf(gpu);
-      put(title, t(Number.isFinite(index) ? "gpu_waits" : "others_wait", { index, count: queue.length }));
+      const index = nameOf(gpu);
+      put(title, t(index === null ? "others_wait" : "gpu_waits", { index, count: queue.length }));
       showWaiting(list, queue.slice(0, FEW), { whole });
       more.hidden = queue.length <= FEW;
       put(more.firstElementChild, t("and_more", { count: queue.length - FEW }));

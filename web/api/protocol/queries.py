@@ -53,13 +53,15 @@ class ContainerQuery(PageQuery):
     name = serializers.CharField(required=False)
     image = serializers.CharField(required=False)
     gpu = serializers.CharField(required=False, help_text="UUID.")
+    node = serializers.CharField(required=False)
     ordering = serializers.ChoiceField(
         [sign + name for name in ("created_at", "started_at", "finished_at", "name", "priority") for sign in ("", "-")],
         required=False,
     )
 
 
-_SAME = {"owner": "owner__username", "name": "name", "image": "image", "gpu": "claims__gpu__uuid"}
+_SAME = {"owner": "owner__username", "name": "name", "image": "image", "gpu": "claims__gpu__uuid",
+         "node": "node__name"}  # fmt: skip
 
 
 def containers_matching(query: dict[str, Any]) -> Q:

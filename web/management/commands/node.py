@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from web.errors import Problem
+from web.services import nodes
 from web.services.joining import invitations, rules
 
 BY = "manage.py node"
@@ -32,8 +33,10 @@ class Command(BaseCommand):
                 self.stderr.write(f"On {name}, as root and within an hour, with gpushare installed:")
                 self.stdout.write(f"gpushare-node join {url} {token} --name {name}")
             elif verb == "remove":
-                invitations.remove(BY, name)
+                gone = nodes.expel(BY, name)
                 self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")
+                if not gone:
+                    self.stdout.write("It is listed until it is away and empty: then `gpushare nodes --remove`.")
             elif rules.are_applied():
                 rules.apply()
                 self.stdout.write("What nodes may do is as this release says.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from django.conf import settings
+
 from web.audit import verified
 from web.models import Node
 from web.models.hosts import SKEW
@@ -13,7 +15,7 @@ from web.sizes import format_size
 
 
 def items() -> Iterator[Item]:
-    nodes = list(Node.objects.all())
+    nodes = list(Node.objects.listed())
     for node in nodes:
         if not node.is_alive():
             message = (
@@ -22,7 +24,14 @@ def items() -> Iterator[Item]:
             yield Item(f"{Kind.SCHEDULER_AWAY}:{node.name}", Kind.SCHEDULER_AWAY, "", message, node.seen_at)
             continue  # what it last said of the rest may be long ago
         if node.engine_error:
-            yield Item(f"{Kind.ENGINE_AWAY}:{node.name}", Kind.ENGINE_AWAY, "", node.engine_error)
+            said = f"On {node.name}: {node.engine_error}" if len(nodes) > 1 else node.engine_error
+            yield Item(f"{Kind.ENGINE_AWAY}:{node.name}", Kind.ENGINE_AWAY, "", said)
+        if node.release not in ("", settings.GPUSHARE_VERSION):
+            message = (
+                f'The scheduler of "{node.name}" is of release {node.release}, and this web side of '
+                f"{settings.GPUSHARE_VERSION}: what one of them does not know yet is not done. Upgrade the older one."
+            )
+            yield Item(f"{Kind.OTHER_RELEASE}:{node.name}", Kind.OTHER_RELEASE, "", message)
         yield from _nearly_full(node)
         if abs(node.skew) >= SKEW:
             message = (

@@ -18,6 +18,7 @@ class Kind(StrEnum):
     GPU_GONE = "gpu_gone"
     NEARLY_FULL = "nearly_full"
     CLOCK_WRONG = "clock_wrong"
+    OTHER_RELEASE = "other_release"
     AUDIT_BROKEN = "audit_broken"
     XID = "xid"
     ECC = "ecc"

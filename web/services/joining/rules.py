@@ -51,9 +51,7 @@ OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message
 
 HERE = "gpushare_node()"
 END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
-# Where launches are not given to a node first, whoever comes first takes what has none.
-GIVEN = any(field.name == "node" for field in Command._meta.concrete_fields)
-MINE = f"node_id = {HERE}" if GIVEN else f"(node_id = {HERE} OR node_id IS NULL)"
+MINE = f"node_id = {HERE}"
 MY_CONTAINER = "gpushare_has(container_id)"
 MY_GPU = "gpushare_has_gpu(gpu_id)"
 
@@ -85,17 +83,17 @@ class Rule:
 def _rules() -> list[Rule]:
     user = get_user_model()
     here = tuple(field.name for field in Node._meta.concrete_fields if field.name not in NOT_ITS)
-    mine = f"(node_id = {HERE} OR {MY_CONTAINER})" if GIVEN else f"(container_id IS NULL OR {MY_CONTAINER})"
+    ours = f"({MINE} OR {MY_CONTAINER})"
     return [
         Rule(user, hides=SECRETS),
         Rule(Group),
         Rule(user.groups.through),
         Rule(Allowance),
         Rule(Node, updates=f"id = {HERE}", updated=here),
-        Rule(Gpu, inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}"),
+        Rule(Gpu, inserts=MINE, updates=MINE),
         Rule(
             Container, reads=MINE, updates=MINE, updated=(*OBSERVED, *BY_VOLUME), inserted=("id", *_others(Container)),
-            inserts=f"node_id = {HERE} AND volume <> '' AND mount <> ''",
+            inserts=f"{MINE} AND volume <> '' AND mount <> ''",
         ),
         # What Docker asks of the volume plugin is no deed of a person, and the only one that a node may write.
         Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor = '{DOCKER}' AND seal_id = {END}"),
@@ -104,8 +102,8 @@ def _rules() -> list[Rule]:
         ),
         # It asks for nothing but a pause of its own containers.
         Rule(
-            Command, reads=mine, updates=mine, updated=OUTCOME, inserted=("id", *_others(Command)),
-            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MY_CONTAINER}",
+            Command, reads=ours, updates=ours, updated=OUTCOME, inserted=("id", *_others(Command)),
+            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MINE} AND {MY_CONTAINER}",
         ),
         Rule(
             AllocationEvent, reads=MY_CONTAINER,
@@ -116,8 +114,8 @@ def _rules() -> list[Rule]:
             inserts=f"{MY_GPU} AND (container_id IS NULL OR {MY_CONTAINER})",
         ),
         Rule(
-            Volume, reads=f"node_id = {HERE}", inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}",
-            deletes=f"node_id = {HERE}",
+            Volume, reads=MINE, inserts=MINE, updates=MINE,
+            deletes=MINE,
         ),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
