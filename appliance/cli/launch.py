@@ -75,7 +75,11 @@ def run(
         _option("gpu_memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."),
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else the emptiest.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else one is chosen.")] = None,
+    constraints: Annotated[
+        list[str] | None,
+        _option("constraints", metavar="CONSTRAINT", help="On the node: node.labels.disk==ssd, node!=gpu3."),
+    ] = None,
     priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
     compute_weight: Annotated[
         int | None, typer.Option(metavar="1-1000", help="Its part of a GPU's time where several compute; usual: 100.")

@@ -29,6 +29,8 @@ from web.logs import ById
 from web.models import Container
 from web.sizes import format_size
 from web.spec import quotas
+from web.spec.where import constraints
+from web.spec.where.choosing import Wish
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +51,25 @@ class Handing:
             message = f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet."
             raise Problem("not_supported", message, 400, field)
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
-        host, cards = choose(await self._placer.hosts(), size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        hosts = _as_asked(await self._placer.hosts(), row.constraints)
+        host, cards = choose(hosts, size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        why = ""
+        if not host and (better := await self._better(hosts, row, size)):
+            host, cards, why = better
         # Before it is asked for: a host may have it a moment after.
-        if not await self._handed.change(str(row.pk), engine=self._placer.name):
+        if not await self._handed.change(str(row.pk), engine=self._placer.name, node_reason=why[:500]):
             return "A node has it."  # a scheduler did this and died before it could say so
         await self._placer.submit(_order(row, size, host, cards))
         return "Swarm has it: it starts on a node as soon as one has room."
+
+    async def _better(self, hosts: Sequence[Host], row: Container, size: int) -> tuple[str, list[int], str] | None:
+        """By what the appliance knows, of the hosts that have room now: one that has none is not waited for."""
+        with_room = {host.name: host for host in hosts if _has_room(host, size, row.gpu_count)}
+        labels = {name: host.labels for name, host in with_room.items()}
+        choice = await self._handed.choice(labels, Wish(size, row.gpu_count, tuple(row.constraints)))
+        if choice is None:
+            return None
+        return choice.node, _freest(with_room[choice.node], size, row.gpu_count), choice.reason
 
     def has(self, row: Container) -> bool:
         """Whether it was handed over, and no host has it yet."""
@@ -141,6 +156,19 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
     return "", _freest(best, size, count)
 
 
+def _as_asked(hosts: Sequence[Host], asks: Sequence[str]) -> list[Host]:
+    """Those of which all constraints are so. Raises Problem if there are hosts and none of them is."""
+    found = [host for host in hosts if constraints.hold(asks, host.name, host.labels)]
+    if hosts and not found:
+        message = f"No node of this Swarm is as asked: {', '.join(asks)}. `docker node update --label-add` labels one."
+        raise Problem("no_such_node", message, 400, "constraints")
+    return found
+
+
+def _has_room(host: Host, size: int, count: int) -> bool:
+    return sum(declared - host.reserved.get(card, 0) >= size for card, declared in host.declared.items()) >= count
+
+
 def _named(hosts: Sequence[Host], size: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
     if len(wanted) > 1:
         raise Problem("gpus_apart", "These GPUs are in several nodes: a container runs on one.", 400, "gpus")
@@ -185,4 +213,5 @@ def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
         shm_size=row.shm_size,
         cpus=row.cpus,
         host=host,
+        constraints=row.constraints,
     )

@@ -16,7 +16,8 @@ from typing import Protocol
 class Order:
     """One launch. `cards` are numbers of GPUs, as each host counts its own; `quota` bytes on each of them.
 
-    `host` names the only one that it may come to; empty: any. `memory` and `shm_size` in bytes, `cpus` a number.
+    `host` names the only one that it may come to; empty: any that is as `constraints` say.
+    `memory` and `shm_size` in bytes, `cpus` a number.
     """
 
     id: str
@@ -32,15 +33,20 @@ class Order:
     shm_size: int | None = None
     cpus: float | None = None
     host: str = ""
+    constraints: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now."""
+    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now.
+
+    `labels`: those that the placer knows it by, which are not ours.
+    """
 
     name: str
     declared: Mapping[int, int]
     reserved: Mapping[int, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stage(StrEnum):

@@ -5,13 +5,15 @@ So every change here is an update that says so, and whoever comes too late chang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
 
 from scheduler.store.behind import WriteBehind
 from web.models import Command, Container, Gpu
+from web.services import choosing
+from web.spec.where.choosing import Choice, Wish
 
 
 class Handed:
@@ -33,6 +35,12 @@ class Handed:
     async def explain(self, id_: str, reason: str) -> None:
         """Why one has not begun, of which its host knows only that."""
         await self._behind.ask(_explain, id_, reason)
+
+    async def choice(self, labels: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
+        """The best of these hosts by what the appliance knows, if it is to say so to a Swarm (GPUSHARE_PLACEMENT)."""
+        if not choosing.tells_a_swarm() or len(labels) < 2:
+            return None
+        return await self._behind.ask(choosing.among, labels, wish)
 
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
         """The numbers of these GPUs, by the name of their host."""

@@ -16,8 +16,8 @@ IMAGE = "gpushare/swarm:latest"
 
 
 @contextmanager
-def in_a_swarm(*declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
-    """What each node declares; the first has the appliance, and the others nothing of ours."""
+def in_a_swarm(*declared: dict[str, int], **environ: str) -> Iterator[tuple[Appliance, Lab]]:
+    """What each node declares; the first has the appliance, with these settings, and the others nothing of ours."""
     with lab(declared, image=False) as swarm:
         member = swarm.members[0]
         libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
@@ -30,6 +30,7 @@ def in_a_swarm(*declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
             GPUSHARE_NODE=member.name,
             GPUSHARE_DOCKER_HOST=member.address,
             GPUSHARE_PLUGIN_SOCKET=str(member.folder / "plugins" / "gpushare.sock"),
+            **environ,
         )
         try:
             yield made, swarm

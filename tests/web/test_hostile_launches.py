@@ -72,6 +72,18 @@ HOSTILE = [
     ({"gpus": ["GPU-0", "GPU-0"]}, V, "gpus", "once"),
     ({"gpus": ["GPU-unknown"]}, "unknown_gpu", "gpus", "GPU-unknown"),
     ({"gpus": 2}, "too_few_gpus", "gpus", "there are 1"),
+    # what the node has to be like
+    ({"constraints": "node!=a"}, V, "constraints", "list of at most 64"),
+    ({"constraints": ["node.labels.disk=ssd"]}, V, "constraints", "no constraint: write node==NAME"),
+    ({"constraints": ["node.labels.=="]}, V, "constraints", "no constraint"),
+    ({"constraints": ["node.labels.-x==y"]}, V, "constraints", "no constraint"),
+    ({"constraints": ["node=="]}, V, "constraints", "no constraint"),
+    ({"constraints": ["node.role==manager"]}, V, "constraints", "no constraint"),
+    ({"constraints": ["node!=a\nnode==b"]}, V, "constraints", "no constraint"),
+    ({"constraints": ["node==a,b"]}, V, "constraints", "cannot be asked for"),
+    ({"constraints": ["node==" + "x" * 256]}, V, "constraints", "cannot be asked for"),
+    ({"constraints": ["node!=a"] * 65}, V, "constraints", "list of at most 64"),
+    ({"constraints": ["node==nowhere"]}, "no_such_node", "constraints", "is so not of"),
     # the name
     ({"name": "../x"}, V, "name", "letters"),
     ({"name": "-rm"}, V, "name", "letters"),

@@ -162,6 +162,9 @@ class Container(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
     node_asked = models.CharField(max_length=255, blank=True, help_text="The name of the one asked for; empty: any.")
+    constraints = models.JSONField(
+        default=list, help_text="What the node has to be like (web/spec/where/constraints.py)."
+    )
     node_reason = models.CharField(max_length=500, blank=True, help_text="Why it is there; empty: there was no choice.")
     # observed
     engine = models.CharField(max_length=16, blank=True)
@@ -285,7 +288,8 @@ class Command(models.Model):
     `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
     change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null};
     policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
-    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name}, answered in `result`.
+    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason": why there}, answered in
+    `result`.
     """
 
     class Kind(models.TextChoices):

@@ -34,7 +34,8 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
         if container.gpu_memory is None:  # its label was looked at when it was handed over
             allowances.require_promise(container, handed.quota * len(gpus))
         free = Container.objects.filter(FOR_A_NODE, pk=container.pk, kill_requested_at=None)
-        why = "Docker's Swarm gave it this node." if Node.several() else ""
+        given = "Docker's Swarm gave it this node." if Node.several() else ""
+        why = container.node_reason or given  # the Swarm was told why this one
         if not free.update(
             node=node, node_reason=why, volume=volume, mount=mount, engine="", queue_reason="",
         ):  # fmt: skip

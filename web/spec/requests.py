@@ -18,6 +18,7 @@ from web.spec import quotas
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
+from web.spec.where import constraints
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
@@ -153,7 +154,14 @@ class LaunchSpec(StrictSerializer):
         default="",
         max_length=255,
         label="Node",
-        help_text="Of several hosts; empty: the one with the most room",
+        help_text="Of several hosts; empty: one is chosen",
+    )
+    constraints = ItemsField(
+        constraints.check,
+        required=False,
+        default=list,
+        label="Constraints on the node",
+        help_text="node.labels.disk==ssd or node!=gpu3",
     )
     name = StrictText(
         required=False, allow_blank=True, default="", max_length=63, label="Name", help_text="Empty: one is made up"

@@ -83,6 +83,7 @@ class SwarmManager:
                 node["Description"]["Hostname"],
                 kinds.read(node["Description"].get("Resources", {}).get("GenericResources")),
                 reserved[node["ID"]],
+                node["Spec"].get("Labels") or {},
             )
             for node in nodes
             if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"

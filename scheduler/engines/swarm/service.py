@@ -15,6 +15,7 @@ from scheduler.engines.placer import Order
 from scheduler.engines.swarm.kinds import reservation
 from web.spec.handed import Handed
 from web.spec.reserved import CARD, LIBRARIES, SOCKETS
+from web.spec.where.constraints import Constraint, parse
 
 DRIVER = "gpushare"  # of the volume: scheduler/plugin/
 LABEL = "com.gpushare.launch"  # on the service and on its container: our id
@@ -49,7 +50,7 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict
             "Reservations": {"GenericResources": reservation(dict.fromkeys(order.cards, order.quota))},
         },
         "RestartPolicy": {"Condition": "none"},
-        "Placement": {"Constraints": [f"node.hostname=={order.host}"] if order.host else []},
+        "Placement": {"Constraints": _constraints(order)},
         "LogDriver": {"Name": "json-file", "Options": {"max-size": str(2 * log_bytes), "max-file": "2"}},
     }
     return {
@@ -58,6 +59,11 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict
         "TaskTemplate": task,
         "Mode": {"ReplicatedJob": {"MaxConcurrent": 1, "TotalCompletions": 1}},
     }
+
+
+def _constraints(order: Order) -> list[str]:
+    named = [Constraint("", equal=True, value=order.host)] if order.host else []
+    return [each.of_docker() for each in [*named, *map(parse, order.constraints)]]
 
 
 def _environment(order: Order, simulation: Simulation | None) -> list[str]:
