@@ -58,6 +58,9 @@ def run(
         _option("ports", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."),
     ] = None,
     remove_when_done: Annotated[bool, _option("remove_when_done", help="Remove the container when it ends.")] = False,
+    restart: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="A Swarm begins it again: on-failure, on-failure:3, always.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
     ] = False,

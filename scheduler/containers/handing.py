@@ -29,7 +29,7 @@ from web.logs import ById
 from web.models import Container
 from web.sizes import format_size
 from web.spec import quotas
-from web.spec.where import constraints
+from web.spec.where import constraints, restarts
 from web.spec.where.choosing import Wish
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,10 @@ class Handing:
         if field := next((name for name in REFUSED if getattr(row, name)), ""):
             message = f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet."
             raise Problem("not_supported", message, 400, field)
+        if row.restart and row.remove_when_done:
+            raise Problem(
+                "invalid", "What is begun again is not removed when it has ended: ask for one.", 400, "restart"
+            )
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
         hosts = _as_asked(await self._placer.hosts(), row.constraints)
         host, cards = choose(hosts, size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
@@ -97,7 +101,8 @@ class Handing:
         waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
         standing = await self._placer.standing()
         steps = {id_: partial(self._follow, row, standing.get(id_)) for id_, row in waiting.items()}
-        for id_, had_begun in (await self._handed.ended(list(standing))).items():
+        over = {id_ for id_, stands in standing.items() if stands.stage is Stage.OVER}
+        for id_, had_begun in (await self._handed.ended(list(standing), over)).items():
             steps[id_] = partial(self._clear, id_, "" if had_begun else standing[id_].said)
         for id_, step in steps.items():
             try:
@@ -214,4 +219,5 @@ def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
         cpus=row.cpus,
         host=host,
         constraints=row.constraints,
+        restart=restarts.parse(row.restart),
     )

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from web.spec.where.restarts import Restart
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -34,6 +36,7 @@ class Order:
     cpus: float | None = None
     host: str = ""
     constraints: Sequence[str] = ()
+    restart: Restart | None = None
 
 
 @dataclass(frozen=True, slots=True)

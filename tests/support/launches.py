@@ -29,6 +29,7 @@ GIVEN: dict[str, Any] = {
     "guaranteed": True,
     "give_way": False,
     "remove_when_done": True,
+    "restart": "on-failure:3",
     "interactive": True,
     "tty": True,
 }

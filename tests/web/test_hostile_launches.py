@@ -84,6 +84,14 @@ HOSTILE = [
     ({"constraints": ["node==" + "x" * 256]}, V, "constraints", "cannot be asked for"),
     ({"constraints": ["node!=a"] * 65}, V, "constraints", "list of at most 64"),
     ({"constraints": ["node==nowhere"]}, "no_such_node", "constraints", "is so not of"),
+    # whether it is begun again
+    ({"restart": "sometimes"}, V, "restart", "none of no, on-failure"),
+    ({"restart": "on-failure:0"}, V, "restart", "none of no"),
+    ({"restart": "on-failure:-1"}, V, "restart", "none of no"),
+    ({"restart": "on-failure:99999"}, V, "restart", "none of no"),
+    ({"restart": "always:3"}, V, "restart", "none of no"),
+    ({"restart": True}, V, "restart", "text"),
+    ({"restart": "always" * 9}, V, "restart", "16"),
     # the name
     ({"name": "../x"}, V, "name", "letters"),
     ({"name": "-rm"}, V, "name", "letters"),

@@ -140,6 +140,13 @@ class Container(models.Model):
         null=True, blank=True, help_text="Percent of a card's time at most, also while nobody else computes."
     )
     remove_when_done = models.BooleanField(default=False)
+    restart = models.CharField(
+        max_length=16, blank=True, help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never."
+    )
+    run_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
+        help_text="The first run of what a Swarm has begun again; empty: this is it.",
+    )  # fmt: skip
     notify = models.JSONField(
         null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
     )

@@ -7,7 +7,6 @@ Asked by the scheduler, to which Docker talks; it is the web side that knows peo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from web.models import Claim, Container, Gpu, Node, Volume
 from web.people import allowances
 from web.people.roles import account_that_launches
 from web.services import taking
-from web.services.launching import within
+from web.services.launching import free_name, within
 from web.services.placing import place
 from web.spec import handed, quotas, volumes
 from web.spec.asked import COLUMNS
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 ACTOR = seals.DOCKER  # all that is known of who asked
 ANYBODY = "*"
-LONGEST = 63  # characters of a name
 MOST_VOLUMES = 10_000  # of one host: who makes them without end is told so
 
 
@@ -155,14 +153,6 @@ def _mount(node: int, volume: str, options: Mapping[str, str], mounting: Mountin
         audit.record(ACTOR, "mount", container.pk, name=container.name, volume=volume, owner=owner.get_username(),
                      image=mounting.image, gpu_memory=mounting.gpu_memory, options=dict(options))  # fmt: skip
     return Container.objects.whole().get(pk=container.pk)
-
-
-def free_name(asked: str, id_: UUID) -> str:
-    """What Docker calls it, as far as that is a name here and nobody who lives has it."""
-    name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asked).lstrip("_.-")[:LONGEST] or "container"
-    if Container.objects.live().filter(name=name).exists():
-        name = f"{name[: LONGEST - 9]}-{str(id_)[:8]}"
-    return name
 
 
 def require_image_of(container: Container, image: str) -> None:

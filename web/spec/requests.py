@@ -18,7 +18,7 @@ from web.spec import quotas
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
-from web.spec.where import constraints
+from web.spec.where import constraints, restarts
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
@@ -232,6 +232,14 @@ class LaunchSpec(StrictSerializer):
         required=False, default=True, label="Do not give way: keep its GPU memory even while it computes nothing"
     )
     remove_when_done = StrictBoolean(required=False, default=False, label="Remove it when it has ended")
+    restart = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=16,
+        label="Begin it again",
+        help_text="on-failure, on-failure:3 or always; by a Swarm only; empty: never",
+    )
     interactive = StrictBoolean(required=False, default=False, label="Keep its input open, for gpushare attach")
     tty = StrictBoolean(required=False, default=False, label="Give it a terminal, for gpushare attach")
 
@@ -241,6 +249,9 @@ class LaunchSpec(StrictSerializer):
                 "A name has letters, digits, dots, dashes and underscores, and begins with a letter or a digit."
             )
         return value
+
+    def validate_restart(self, value: str) -> str:
+        return restarts.check(value) if value else ""
 
     def validate_working_dir(self, value: str) -> str:
         return check_folder(value) if value else ""

@@ -113,6 +113,9 @@ class SwarmManager:
         try:
             found = api.inspect_service(name)
             spec, version = found["Spec"], found["Version"]["Index"]
+            if "Replicated" in spec["Mode"]:  # its removal ends what runs, which that of a job does not
+                api.remove_service(found["ID"])
+                return
             if spec["Mode"]["ReplicatedJob"].get("TotalCompletions"):
                 template = spec["TaskTemplate"]
                 api.update_service(found["ID"], version, template, name=name, labels=spec["Labels"], mode=NO_TASK)
@@ -134,6 +137,8 @@ def _stands(task: Mapping[str, Any] | None) -> Standing:
     if status["State"] in WAITING:
         return Standing(Stage.WAITS, status.get("Err", ""))
     if status["State"] in ON_A_NODE:
+        return Standing(Stage.GIVEN)
+    if task["DesiredState"] == "running":  # whether it is begun again Swarm has not decided yet
         return Standing(Stage.GIVEN)
     return Standing(Stage.OVER, status.get("Err", ""))
 
