@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -46,14 +47,18 @@ class Handing:
         if was_called_off(row):
             raise called_off()
         if field := next((name for name in REFUSED if getattr(row, name)), ""):
-            message = f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet."
+            message = (
+                f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet. Name the node "
+                "(--node): it is then started there, past the Swarm."
+            )
             raise Problem("not_supported", message, 400, field)
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
         host, cards = choose(await self._placer.hosts(), size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
-        if not await self._handed.change(str(row.pk), engine=self._placer.name):
+        if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key):
             return "A node has it."  # a scheduler did this and died before it could say so
-        await self._placer.submit(_order(row, size, host, cards))
+        await self._placer.submit(_order(row, size, host, cards, key))
         return "Swarm has it: it starts on a node as soon as one has room."
 
     def has(self, row: Container) -> bool:
@@ -78,6 +83,7 @@ class Handing:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
+        await self._placer.spare(await self._handed.drained())
         # First ours and then the placer's: what was handed over is there before its launch is done.
         waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
         standing = await self._placer.standing()
@@ -170,7 +176,7 @@ def _too_large(hosts: Sequence[Host], size: int, count: int) -> Problem:
     return Problem("over_capacity", message, 400, "gpu_memory")
 
 
-def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
+def _order(row: Container, size: int, host: str, cards: Sequence[int], key: str) -> Order:
     return Order(
         id=str(row.pk),
         name=row.name,
@@ -179,6 +185,7 @@ def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
         command=row.command,
         quota=size,
         cards=cards,
+        key=key,
         environment={**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)},
         working_dir=row.working_dir,
         memory=row.memory,

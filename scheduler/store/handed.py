@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from scheduler.store.behind import WriteBehind
-from web.models import Command, Container, Gpu
+from web.models import Command, Container, Gpu, Node
 
 
 class Handed:
@@ -33,6 +33,10 @@ class Handed:
     async def explain(self, id_: str, reason: str) -> None:
         """Why one has not begun, of which its host knows only that."""
         await self._behind.ask(_explain, id_, reason)
+
+    async def drained(self) -> list[str]:
+        """The names of the nodes that are to get nothing new."""
+        return await self._behind.ask(_drained)
 
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
         """The numbers of these GPUs, by the name of their host."""
@@ -59,6 +63,10 @@ def _ended(ids: Sequence[str]) -> dict[str, bool]:
 
 def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
+
+
+def _drained() -> list[str]:
+    return list(Node.objects.listed().exclude(drained_at=None).values_list("name", flat=True))
 
 
 def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:
