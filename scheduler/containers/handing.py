@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -48,7 +49,10 @@ class Handing:
         if was_called_off(row):
             raise called_off()
         if field := next((name for name in REFUSED if getattr(row, name)), ""):
-            message = f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet."
+            message = (
+                f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet. Name the node "
+                "(--node): it is then started there, past the Swarm."
+            )
             raise Problem("not_supported", message, 400, field)
         if row.restart and row.remove_when_done:
             raise Problem(
@@ -60,10 +64,11 @@ class Handing:
         why = ""
         if not host and (better := await self._better(hosts, row, size)):
             host, cards, why = better
+        key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
-        if not await self._handed.change(str(row.pk), engine=self._placer.name, node_reason=why[:500]):
+        if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:500]):
             return "A node has it."  # a scheduler did this and died before it could say so
-        await self._placer.submit(_order(row, size, host, cards))
+        await self._placer.submit(_order(row, size, host, cards, key))
         return "Swarm has it: it starts on a node as soon as one has room."
 
     async def _better(self, hosts: Sequence[Host], row: Container, size: int) -> tuple[str, list[int], str] | None:
@@ -97,6 +102,7 @@ class Handing:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
+        await self._placer.spare(await self._handed.drained())
         # First ours and then the placer's: what was handed over is there before its launch is done.
         waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
         standing = await self._placer.standing()
@@ -203,7 +209,7 @@ def _too_large(hosts: Sequence[Host], size: int, count: int) -> Problem:
     return Problem("over_capacity", message, 400, "gpu_memory")
 
 
-def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
+def _order(row: Container, size: int, host: str, cards: Sequence[int], key: str) -> Order:
     return Order(
         id=str(row.pk),
         name=row.name,
@@ -212,6 +218,7 @@ def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
         command=row.command,
         quota=size,
         cards=cards,
+        key=key,
         environment={**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)},
         working_dir=row.working_dir,
         memory=row.memory,

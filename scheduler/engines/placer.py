@@ -6,7 +6,7 @@ came to, whose scheduler takes it over when Docker mounts its volume there (sche
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -18,8 +18,8 @@ from web.spec.where.restarts import Restart
 class Order:
     """One launch. `cards` are numbers of GPUs, as each host counts its own; `quota` bytes on each of them.
 
-    `host` names the only one that it may come to; empty: any that is as `constraints` say.
-    `memory` and `shm_size` in bytes, `cpus` a number.
+    `key` is what the host shows that gets it, and nobody else is to know. `host` names the only one that it may come
+    to; empty: any that is as `constraints` say. `memory` and `shm_size` in bytes, `cpus` a number.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Order:
     command: Sequence[str]
     quota: int
     cards: Sequence[int]
+    key: str
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: str = ""
     memory: int | None = None
@@ -74,6 +75,12 @@ class Placer(Protocol):
 
     async def submit(self, order: Order) -> None:
         """The same order again changes nothing. Raises EngineError, leaving nothing behind."""
+
+    async def spare(self, hosts: Collection[str]) -> None:
+        """Nothing new comes to these; what runs there goes on. Others that were spared get something again.
+
+        Raises EngineError.
+        """
 
     async def standing(self) -> dict[str, Standing]:
         """All orders that it has, by our id. Raises EngineError."""

@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from scheduler.store.behind import WriteBehind
-from web.models import Command, Container, Gpu, large
+from web.models import Command, Container, Gpu, Node, large
 from web.services import choosing, runs
 from web.spec.where.choosing import Choice, Wish
 
@@ -45,6 +45,10 @@ class Handed:
             return None
         return await self._behind.ask(choosing.among, labels, wish)
 
+    async def drained(self) -> list[str]:
+        """The names of the nodes that are to get nothing new."""
+        return await self._behind.ask(_drained)
+
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
         """The numbers of these GPUs, by the name of their host."""
         return await self._behind.ask(_numbers, uuids) if uuids else {}
@@ -74,6 +78,10 @@ def _ended(ids: Sequence[str], over: Collection[str]) -> dict[str, bool]:
 
 def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
+
+
+def _drained() -> list[str]:
+    return list(Node.objects.listed().exclude(drained_at=None).values_list("name", flat=True))
 
 
 def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:

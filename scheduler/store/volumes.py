@@ -92,7 +92,7 @@ def _mounted(node: int) -> list[Container]:
 
 
 def _known(id_: str, about: Mapping[str, Any]) -> None:
-    container = Container.objects.select_related("owner").get(pk=id_)
+    container = Container.objects.whole().get(pk=id_)  # without what a node may not read of people
     if container.run_of_id or container.commands.filter(kind=Command.Kind.LAUNCH).exists():
         return  # what was asked for is known better
     fields: dict[str, Any] = {"command": about["command"], "memory": about["memory"], "cpus": about["cpus"]}

@@ -26,15 +26,18 @@ BIN = _FOUND[-1].parent if _FOUND else None
 class Postgres:
     """`url` is its DATABASE_URL. The server refuses to run as root: then it runs as the package's user."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, address: str = "127.0.0.1") -> None:
+        self._address = address
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._folder, self._data = folder, f"{folder}/data"
         shutil.chown(folder, self._user)
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((address, 0))
             self._port = free.getsockname()[1]
-        self.url = f"postgres://gpushare@127.0.0.1:{self._port}/postgres"
+        self.url = f"postgres://gpushare@{address}:{self._port}/postgres"
         self._run("initdb", "-A", "trust", "-U", "gpushare")
+        with Path(self._data, "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {address}/24 trust\n")
         self.start()
 
     def database(self, name: str) -> str:
@@ -51,7 +54,7 @@ class Postgres:
         self._run("pg_ctl", "reload")
 
     def start(self) -> None:
-        options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        options = f"-p {self._port} -k {self._folder} -c listen_addresses={self._address} -c fsync=off"
         self._run("pg_ctl", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
 
     def stop(self) -> None:
@@ -86,9 +89,10 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
+def running_postgres(address: str = "127.0.0.1") -> Iterator[Postgres]:
+    """`address`: where it listens, and lets all in who come from the same network."""
     with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
-        postgres = Postgres(folder)
+        postgres = Postgres(folder, address)
         try:
             yield postgres
         finally:

@@ -36,13 +36,13 @@ def ada(db: None) -> User:
 def first(ada: User) -> Container:
     """One that was handed to a Swarm, and is to be begun again."""
     return Container.objects.create(
-        owner=ada, name="job", image="x", engine="swarm", gpu_memory=GIB, restart="always", priority=7,
+        owner=ada, name="job", image="x", engine="swarm", handed="key", gpu_memory=GIB, restart="always", priority=7,
         command=["train"], environment={"A": "1"}, ttl_seconds=100.0,
     )  # fmt: skip
 
 
 def take(node: Node, first: Container, mount: str) -> Container:
-    return taking.take(node.pk, "volume", mount, Handed(first.pk, GIB, (0,)))
+    return taking.take(node.pk, "volume", mount, Handed(first.pk, GIB, (0,), "key"))
 
 
 def goes(container: Container, **fields: Any) -> None:
@@ -64,7 +64,7 @@ def refused(node: Node, first: Container, mount: str = "other") -> str:
 def test_a_run_after_the_first_is_a_container_with_the_same_fields_and_claims_of_its_own(nodes, first) -> None:
     assert take(nodes[0], first, "m1").pk == first.pk
     ends(first)
-    taking.require(Handed(first.pk, GIB, (0,)))
+    taking.require(Handed(first.pk, GIB, (0,), "key"))
     again = take(nodes[1], first, "m2")
     assert (again.pk != first.pk, again.run_of_id, again.node, again.name) == (True, first.pk, nodes[1], "job")
     assert (again.command, again.environment, again.priority) == (["train"], {"A": "1"}, 7)
@@ -107,7 +107,7 @@ def test_what_was_killed_or_removed_is_not_begun_again_whichever_run_it_was(node
     assert runs.is_over(first)
     assert refused(nodes[0], first) == "called_off"
     with pytest.raises(Problem, match="called off"):
-        taking.require(Handed(first.pk, GIB, (0,)))
+        taking.require(Handed(first.pk, GIB, (0,), "key"))
 
 
 def test_after_its_time_limit_none_begins(nodes, first) -> None:

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0022_several_nodes"),
+        ("web", "0023_placed_by_a_swarm"),
     ]
 
     operations = [

@@ -161,6 +161,10 @@ class Container(models.Model):
         max_length=255, blank=True, help_text="The Docker volume that brings its quota; empty: it was launched here."
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
+    handed = models.CharField(
+        max_length=64, blank=True, editable=False,
+        help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
+    )  # fmt: skip
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."

@@ -33,8 +33,6 @@ def tells_a_swarm() -> bool:
 
 def require_as_asked(nodes: Sequence[Node], asks: Sequence[str]) -> list[Node]:
     """Those of which all constraints are so. Problem if there is none, with what to look at."""
-    if settings.GPUSHARE_ENGINE == "swarm":  # they are the Swarm's to honour, by the labels that its nodes have
-        return list(nodes)
     if found := [node for node in nodes if constraints.hold(asks, node.name, node.labels)]:
         return found
     if not asks:

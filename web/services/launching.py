@@ -99,8 +99,8 @@ def within(
     """
     require_gib_hours(used, limits.gib_hours)
     allowances.require_image(limits, spec["image"])
-    asks = spec["constraints"]
-    where = place(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"], spec["node"], here, asks)
+    where = place(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"], spec["node"], here,
+                  asks=spec["constraints"], launches=here is None)  # fmt: skip
     spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
     return where
 

@@ -167,7 +167,8 @@ def remove(node: int, name: str) -> None:
 
 
 def _refused(action: str, volume: str, options: Mapping[str, str], problem: Problem, **more: str) -> None:
-    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]}
+    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]
+            if name != handed.KEY}  # fmt: skip
     audit.record(ACTOR, action, volume[:200], options=told, code=problem.code, message=problem.message, **more)
 
 

@@ -1,7 +1,8 @@
 """Where a launch goes: to the node asked for, to that of the GPUs that it names, or to the one that is best.
 
-Which that is, GPUSHARE_PLACEMENT says (web/spec/where/choosing.py). The scheduler of that node then decides; a second
-choice is not made. With one node there is nothing to choose.
+Which that is, GPUSHARE_PLACEMENT says (web/spec/where/choosing.py). Where a node speaks for a Swarm, a launch that
+names no node is that one's to give to the Swarm. The scheduler of that node then decides; a second choice is not made.
+With one node there is nothing to choose.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ def place(
     priority: int,
     wanted: str = "",
     here: Node | None = None,
+    *,
     asks: Sequence[str] = (),
+    launches: bool = False,
 ) -> Place:
     """`gpus` are a count or UUIDs, `gpu_memory` the quota on each in bytes, if it was given; `wanted` names a node.
 
-    `asks`: constraints on the node. `here`: where it starts anyway, drained or not, because that is none of our choice.
+    `here`: where it starts anyway, drained or not, because that is none of our choice. `asks`: constraints on the node.
+    `launches`: it is to be given to a Swarm, if there is one and no node is named: it honours the constraints then.
     Raises a Problem for what can never be, is not allowed, or no node takes now.
     """
     nodes = {node.pk: node for node in ([here] if here else Node.objects.listed())}
@@ -53,7 +57,9 @@ def place(
     node = _named(nodes.values(), wanted) if wanted else None
     if asked:
         node = _only_node_of(asked, nodes, node)
-    asked_for = choosing.require_as_asked([node] if node else list(nodes.values()), () if here else asks)
+    placer = _placer(nodes.values()) if launches and not wanted else None
+    asks = () if here or placer else asks
+    asked_for = choosing.require_as_asked([node] if node else list(nodes.values()), asks)
     allowed = asked or [card for card in cards if limits.gpus is None or card.uuid in limits.gpus]
     there: dict[int, list[Gpu]] = defaultdict(list)
     for card in allowed:
@@ -70,9 +76,12 @@ def place(
             chosen, reason = next(each for each in taking if each.name == best.node), best.reason
     elif len(nodes) > 1:
         reason = _without_choice(chosen, nodes, fitting, named=bool(wanted), by_gpu=bool(asked), asks=asks)
-    if asked or limits.gpus is None:
-        return Place(chosen, [card.uuid for card in asked], reason)
-    return Place(chosen, placement.choose(fitting[chosen.pk], promised, quota, count), reason)
+    cards_of_it = [card.uuid for card in asked]
+    if limits.gpus is not None and not asked:
+        cards_of_it = placement.choose(fitting[chosen.pk], promised, quota, count)
+    if placer is not None:
+        chosen, reason = placer, "Swarm chooses the node."
+    return Place(chosen, cards_of_it, reason)
 
 
 def _asked(gpus: int | list[str], present: Mapping[str, Gpu]) -> tuple[list[Gpu], int]:
@@ -149,6 +158,22 @@ def _taking(nodes: Sequence[Node]) -> list[Node]:
     being = "is being drained: it takes" if len(alive) == 1 else "are being drained: they take"
     raise conflict(f"{names} {being} no new launches. An admin ends that with `gpushare nodes NAME --undrain`.", "node",
                    code="node_draining")  # fmt: skip
+
+
+def _placer(nodes: Iterable[Node]) -> Node | None:
+    """The node that gives launches to a Swarm, if there is one, drained or not. Problem while it is away."""
+    speaking = sorted((node for node in nodes if node.placer), key=lambda node: node.name)
+    if not speaking:
+        return None
+    if alive := next((node for node in speaking if node.is_alive()), None):
+        return alive
+    names = ", ".join(f'"{node.name}"' for node in speaking[:3])
+    raise Problem(
+        "scheduler_away",
+        f"Nobody gives launches to the Swarm now: the scheduler of {names} is away. Nothing was done; try again "
+        "shortly, or name a node (--node), past the Swarm.",
+        503,
+    )
 
 
 def _without_choice(

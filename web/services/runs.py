@@ -38,7 +38,7 @@ def is_over(first: Container) -> bool:
 
 def begun(handed: Handed) -> Container | None:
     """The first run of what is begun again with this volume; None if it is the first time. Problem if it is over."""
-    first = Container.objects.whole().filter(pk=handed.container).exclude(restart="", started_at=None).first()
+    first = Container.objects.whole().filter(pk=handed.container, handed=handed.key).exclude(restart="").first()
     if first is None or not first.restart or first.started_at is None:
         return None
     if is_over(first):

@@ -94,7 +94,7 @@ def _environment(order: Order, simulation: Simulation | None) -> list[str]:
 
 def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]:
     """The volume has the order's name: Swarm mounts those that have none for writing only, and ours is read-only."""
-    options = Handed(UUID(order.id), order.quota, tuple(order.cards)).options()
+    options = Handed(UUID(order.id), order.quota, tuple(order.cards), order.key).options()
     driver = {"Name": DRIVER, "Options": options}
     mounts: list[dict[str, Any]] = [
         {
