@@ -220,6 +220,8 @@ class Scheduler:
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
                 self.store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))
+                if not settings.GPUSHARE_AUDIT_KEY:  # a host with a role of its own cannot say so
+                    self.store.node(placer=engine.placer.name if engine.placer else "")
                 return self.figures.watch(engine)
 
     def _put_together(self) -> None:

@@ -58,6 +58,9 @@ def run(
         _option("ports", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."),
     ] = None,
     remove_when_done: Annotated[bool, _option("remove_when_done", help="Remove the container when it ends.")] = False,
+    restart: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="A Swarm begins it again: on-failure, on-failure:3, always.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
     ] = False,
@@ -75,7 +78,11 @@ def run(
         _option("gpu_memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."),
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else the emptiest.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else one is chosen.")] = None,
+    constraints: Annotated[
+        list[str] | None,
+        _option("constraints", metavar="CONSTRAINT", help="On the node: node.labels.disk==ssd, node!=gpu3."),
+    ] = None,
     priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
     compute_weight: Annotated[
         int | None, typer.Option(metavar="1-1000", help="Its part of a GPU's time where several compute; usual: 100.")

@@ -168,20 +168,27 @@ def forecast(
     gpus: Annotated[int, typer.Option(min=1, help="On how many GPUs.")] = 1,
     priority: Annotated[int, typer.Option(help="With which priority.")] = 0,
     node: Annotated[str, typer.Option(metavar="NODE", help="On this node; else where it would go.")] = "",
+    constraints: Annotated[
+        list[str] | None, typer.Option("--constraint", metavar="CONSTRAINT", help="As for run.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Would a launch of this size fit now; if not, behind whom and until when? Nothing is launched."""
     client = connect()
-    answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node)
-    show(answer, as_json, lambda answer: _by_number(client, str(answer["message"]), answer["node"]))
+    asks = ",".join(constraints or ())
+    answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks)
+    why = "" if node else str(answer["node_reason"])
+    show(answer, as_json, lambda answer: _by_number(client, str(answer["message"]), answer["node"], why))
 
 
-def _by_number(client: Client, text: str, node: str) -> str:
-    """The scheduler names GPUs by UUID; people read their numbers, and the node where there are several."""
+def _by_number(client: Client, text: str, node: str, why: str) -> str:
+    """The scheduler names GPUs by UUID; people read their numbers, and the node where there are several, and why."""
     found = list(client.each("gpus/", page_size=PAGE))
     for card in found:
         text = text.replace(card["uuid"], str(card["index"]))
-    return f"On {node}: {text}" if len({card["node"] for card in found}) > 1 else text
+    if len({card["node"] for card in found}) < 2:
+        return text
+    return f"Would go to {node}. {why} {text}" if why else f"On {node}: {text}"
 
 
 def top(

@@ -209,7 +209,7 @@ class Commands:
         assert task is not None
         self._launching[id_] = task
         try:
-            if self._handing is not None:
+            if self._handing is not None and not row.node_asked:
                 return await self._handing.launch(row, progress)
             await self._launcher.launch(row, progress)
         except asyncio.CancelledError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
+from tests.cli.support import ENTRY, environment
 from tests.support.appliance import until
 from tests.support.cluster import Cluster
 
@@ -85,3 +87,39 @@ def test_a_policy_is_set_on_all_and_one_node_s_queue_is_its_own(cluster: Cluster
     assert [(each["name"], each["node"]) for each in queue] == [("first", "small"), ("second", "small")]
     cluster.api("PUT", "queue/", {"containers": [waiting[1]["id"], waiting[0]["id"]]})
     until(lambda: [each["name"] for each in cluster.api("GET", "queue/")["results"]] == ["second", "first"])
+
+
+def test_a_constraint_keeps_to_the_nodes_that_are_so_and_the_command_line_says_where_it_would_go(
+    cluster: Cluster,
+) -> None:
+    for name, disk in {"small": "ssd", "middle": "ssd", "large": "tape"}.items():
+        cluster.api("PATCH", f"nodes/{name}/", {"labels": {"disk": disk}})
+    fast = cluster.hold("64MiB", constraints=["node.labels.disk==ssd"])
+    assert (fast["node"], fast["constraints"]) == ("middle", ["node.labels.disk==ssd"])
+    assert fast["node_reason"].startswith("middle has the most room: 2 GiB")
+    assert cluster.hold("64MiB", constraints=["node.labels.disk==ssd", "node!=middle"])["node"] == "small"
+    assert refusal(cluster, constraints=["node.labels.disk==ssd", "node==large"])[:2] == (400, "no_such_node")
+    assert refusal(cluster, gpu_memory="3GiB", constraints=["node.labels.disk==ssd"])[:2] == (400, "over_capacity")
+    cluster.api("POST", "nodes/middle/drain/", {})
+    assert refusal(cluster, gpu_memory="2GiB", constraints=["node.labels.disk==ssd"])[:2] == (409, "node_draining")
+    cluster.api("POST", "nodes/middle/undrain/", {})
+    told = gpushare(cluster, "forecast", "--gpu-memory", "1GiB", "--constraint", "node.labels.disk==ssd")
+    assert told.startswith("Would go to middle. middle has the most room: ")
+    run = ("run", "-d", "--gpu-memory", "64MiB", "--constraint", "node==small", "local", "sleep", "60")
+    assert cluster.container({"id": gpushare(cluster, *run).strip()})["node"] == "small"
+
+
+def test_a_node_without_a_swarm_begins_nothing_again_and_says_what_does(cluster: Cluster) -> None:
+    assert refusal(cluster, restart="on-failure") == (
+        400, "not_supported",
+        "Only a Swarm begins a launch again. Here, start it with Docker's own --restart and a volume "
+        "(docs/volumes.md).",
+    )  # fmt: skip
+    assert cluster.api("GET", "containers/?live=true")["count"] == 0
+
+
+def gpushare(cluster: Cluster, *words: str) -> str:
+    admin = {"GPUSHARE_URL": cluster.url, "GPUSHARE_TOKEN": cluster.admin()}
+    done = subprocess.run([*ENTRY, *words], env=environment(admin), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -225,6 +225,8 @@ REFUSED = {
     "its own name": "UPDATE web_node SET name = 'x'",
     "launches while it is drained": "UPDATE web_node SET drained_at = NULL",
     "its place in the list": "UPDATE web_node SET removed_at = NULL",
+    "others' launches": "UPDATE web_node SET placer = 'swarm'",
+    "the key of a launch": "UPDATE web_container SET handed = 'x'",
     "what people say of it": "UPDATE web_node SET labels = '{}'",
     "another's role": "UPDATE web_node SET role = 'x'",
     "a node": "INSERT INTO web_node (name) VALUES ('x')",
@@ -316,6 +318,61 @@ def test_containers_that_docker_starts_are_written_under_the_role(site: Site, gp
     assert "whole" in site.main.manage("verify_audit")
 
 
+TAKES = """
+from uuid import UUID
+from web.errors import Problem
+from web.models import Node
+from web.services import mounting, taking
+from web.spec.handed import Handed
+node = Node.objects.get(name="gpu2").pk
+for id_, key in LAUNCHES:
+    handed = Handed(UUID(id_), 100 << 20, (0,), key)
+    try:
+        mounting.make(node, f"gpushare-{id_}", handed.options())
+        taken = taking.take(node, f"gpushare-{id_}", "swarm-1", handed)
+        assert taking.take(node, f"gpushare-{id_}", "swarm-1", handed) == taken
+        print(taken.name, taken.node_reason, [claim.gpu.index for claim in taken.claims.all()], sep="|")
+        taking.take(node, f"gpushare-{id_}", "swarm-2", handed)
+    except Problem as problem:
+        print(problem.code)
+"""
+
+
+@pytest.fixture
+def handed(site: Site, of_another: dict[str, Any]) -> dict[str, str]:
+    """Launches that a Swarm has been handed by another node's scheduler, each with a key of its own; ids by name."""
+    ids = {name: f"{number:08}-0000-0000-0000-000000000000" for number, name in enumerate(("given", "other", "over"))}
+    for name, id_ in ids.items():
+        site.sql(
+            "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
+            "%s::text, 'engine', 'swarm', 'started_at', null, 'mount', '', 'volume', '', 'handed', 'key of ' || "
+            "%s))).* FROM web_container c WHERE c.id = %s",
+            id_, name, name, of_another["theirs"],
+        )  # fmt: skip
+    site.sql("UPDATE web_container SET kill_requested_at = now() WHERE name = 'over'")
+    return ids
+
+
+def test_what_a_swarm_gave_to_the_host_is_taken_under_the_role_and_nothing_else(
+    site: Site, gpu2: dict[str, str], handed: dict[str, str]
+) -> None:
+    launches = [
+        (handed["given"], "key of given"), (handed["other"], "key of given"), (handed["over"], "key of over"),
+    ]  # fmt: skip
+    environ = {"GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
+    said = site.main.manage("shell", "-c", f"LAUNCHES = {launches}\n{TAKES}", **gpu2, **environ).splitlines()[-4:]
+    assert said == ["given|Placed by Swarm.|[0]", "started_already", "called_off", "called_off"]
+    where = "SELECT c.name, n.name FROM web_container c JOIN web_node n ON n.id = node_id WHERE handed <> ''"
+    assert dict(site.sql(where)) == {"given": "gpu2", "other": "gpu3", "over": "gpu3"}
+    with as_node(gpu2) as database:  # nor by asking PostgreSQL itself
+        seen = {name for (name,) in database.execute("SELECT name FROM web_container WHERE handed <> ''")}
+        for key in ("", "key of given", "x"):
+            taken = database.execute("SELECT gpushare_take(%s, %s, 'v', 'm')", [handed["other"], key]).fetchone()
+            assert taken == (False,)
+    assert seen == {"given"}
+    assert "whole" in site.main.manage("verify_audit")
+
+
 def test_token_is_good_once_and_for_its_name(site: Site) -> None:
     token = site.invite("once")
     refused = site.join(token, "another")
@@ -370,11 +427,16 @@ def test_node_removed_over_rest_loses_its_role_and_is_listed_again_once_it_joins
         assert database.execute("SELECT count(*) FROM web_node").fetchall() != [(0,)]
 
 
-def test_node_that_holds_something_loses_its_role_and_stays_listed(site: Site, of_another: dict[str, Any]) -> None:
-    """People are to see what it was last known to hold."""
-    assert "until it is away and empty" in site.main.manage("node", "remove", "gpu3")
-    assert "gpu3" in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
+def test_node_that_holds_something_is_removed_by_force_alone(site: Site, of_another: dict[str, Any]) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        site.main.manage("node", "remove", "gpu3")
+    assert site.sql("SELECT role <> '' FROM web_node WHERE name = 'gpu3'") == [(True,)]
+    site.main.manage("node", "remove", "gpu3", "--force")
+    assert "gpu3" not in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
     assert site.sql("SELECT role FROM web_node WHERE name = 'gpu3'") == [("",)]
+    lost = site.sql("SELECT reason FROM web_container WHERE id = %s", of_another["theirs"])
+    assert lost == [("Lost with its node.",)]
+    assert "whole" in site.main.manage("verify_audit")
 
 
 def test_rules_are_made_again_by_migrate(site: Site, gpu2: dict[str, str]) -> None:

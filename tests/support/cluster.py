@@ -97,7 +97,7 @@ class Cluster:
     # ---- over REST ----
 
     def ask(self, method: str, path: str, body: Any = None, user: str = "") -> httpx.Response:
-        token = self.tokens[user] or self._admin()
+        token = self.tokens[user] or self.admin()
         headers = {"Authorization": f"Token {token}"}
         while True:
             answer = http.request(method, f"{self.url}/api/v1/{path}", json=body, headers=headers)
@@ -105,8 +105,8 @@ class Cluster:
                 return answer
             time.sleep(float(answer.headers["retry-after"]))
 
-    def _admin(self) -> str:
-        """The first scheduler that ever started has made the admin."""
+    def admin(self) -> str:
+        """The admin's token, which the first scheduler that ever started has made."""
         (path,) = [path for name in self.cards if (path := self.home(name) / "admin-token").exists()]
         return path.read_text().strip()
 

@@ -67,6 +67,11 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
     node = serializers.SerializerMethodField(help_text="The host where it is, or is to be; null: not known.")
     state = serializers.ChoiceField(choices=State.choices)
     gpus = ClaimAnswer(source="claims", many=True)
+    run_of = serializers.UUIDField(
+        source="run_of_id",
+        allow_null=True,
+        help_text="The first run of what a Swarm has begun again; null: this is it.",
+    )
     gave_way = serializers.CharField(
         help_text='Why its VRAM was moved to host memory for others, "idle" or "rotate"; else empty.'
     )
@@ -79,7 +84,7 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         model = Container
         fields = [
             "id", "name", "owner", "node", "node_reason", "state", "engine", "engine_id", *COLUMNS, "env", "gpus",
-            "gpu_count",
+            "gpu_count", "run_of",
             "swapped", "gave_way", "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "queue_position",
             "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",

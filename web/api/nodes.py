@@ -75,6 +75,10 @@ class Join(GenericAPIView[Node]):
         return Response(invitations.join(request.data, str(request.META.get("REMOTE_ADDR") or "")))
 
 
+class RemoveQuery(Query):
+    force = serializers.BooleanField(required=False, help_text="true: also with containers, which end as lost.")
+
+
 class _OneNode(GenericAPIView[Node]):
     queryset = Node.objects.none()
     serializer_class = NodeAnswer
@@ -98,13 +102,14 @@ class OneNode(_OneNode):
         nodes.label(person(request), name, LabelsSpec.parse(body(request))["labels"])
         return self.answer(name)
 
-    @extend_schema(responses={204: None, **ERRORS})
+    @extend_schema(parameters=[RemoveQuery], responses={204: None, **ERRORS})
     def delete(self, request: Request, name: str) -> Response:
         """Removes one that is away and empty; its history stays, and a scheduler of its name brings it back.
 
-        For admins. 409: its scheduler lives, or it fell silent with containers that may live.
+        With `force=true` its containers end, as far as is told, as lost with their node. For admins. 409: its scheduler
+        lives, or it fell silent with containers that may live.
         """
-        nodes.remove(person(request), name)
+        nodes.remove(person(request), name, force=RemoveQuery.of(request).get("force", False))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

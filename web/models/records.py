@@ -140,6 +140,13 @@ class Container(models.Model):
         null=True, blank=True, help_text="Percent of a card's time at most, also while nobody else computes."
     )
     remove_when_done = models.BooleanField(default=False)
+    restart = models.CharField(
+        max_length=16, blank=True, help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never."
+    )
+    run_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
+        help_text="The first run of what a Swarm has begun again; empty: this is it.",
+    )  # fmt: skip
     notify = models.JSONField(
         null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
     )
@@ -154,6 +161,10 @@ class Container(models.Model):
         max_length=255, blank=True, help_text="The Docker volume that brings its quota; empty: it was launched here."
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
+    handed = models.CharField(
+        max_length=64, blank=True, editable=False,
+        help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
+    )  # fmt: skip
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
@@ -162,6 +173,9 @@ class Container(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
     node_asked = models.CharField(max_length=255, blank=True, help_text="The name of the one asked for; empty: any.")
+    constraints = models.JSONField(
+        default=list, help_text="What the node has to be like (web/spec/where/constraints.py)."
+    )
     node_reason = models.CharField(max_length=500, blank=True, help_text="Why it is there; empty: there was no choice.")
     # observed
     engine = models.CharField(max_length=16, blank=True)
@@ -285,7 +299,8 @@ class Command(models.Model):
     `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
     change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null};
     policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
-    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name}, answered in `result`.
+    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason": why there}, answered in
+    `result`.
     """
 
     class Kind(models.TextChoices):

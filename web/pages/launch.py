@@ -22,6 +22,7 @@ from web.services import steering
 from web.services.steering import wait_for
 from web.sizes import format_size
 from web.spec import quotas
+from web.spec.where import constraints
 
 RECENT = 8
 IMAGES = 100
@@ -143,8 +144,10 @@ def forecast(request: HttpRequest) -> JsonResponse:
         size = quotas.read(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
         node = request.POST.get("node", "").strip()
-        question = steering.forecast(person(request), size, gpus, node=node)
-        return JsonResponse({"text": _for_people(_foreseen(question), question.node)})
+        asks = constraints.read(request.POST.get("constraints", "").splitlines())
+        question = steering.forecast(person(request), size, gpus, node=node, constraints=asks)
+        why = "" if node else question.arguments["reason"]
+        return JsonResponse({"text": _for_people(_foreseen(question), question.node, why)})
     except ValueError:
         return JsonResponse({})
     except Problem as problem:
@@ -160,11 +163,13 @@ def _foreseen(question: Command) -> str:
         question.delete()  # a question leaves no trace
 
 
-def _for_people(text: str, node: Node | None) -> str:
-    """The scheduler names GPUs by UUID; the page by their number, and the node where there are several."""
+def _for_people(text: str, node: Node | None, why: str) -> str:
+    """The scheduler names GPUs by UUID; the page by their number, and the node where there are several, and why."""
     for uuid, index in Gpu.objects.filter(**({"node": node} if node else {})).values_list("uuid", "index"):
         text = text.replace(uuid, str(index))
-    return f"On {node.name}: {text}" if text and node and Node.several() else text
+    if node is None or not text or not Node.several():
+        return text
+    return f"Would go to {node.name}. {why} {text}" if why else f"On {node.name}: {text}"
 
 
 @login_required

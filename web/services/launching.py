@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
@@ -24,6 +25,8 @@ from web.spec.requests import LaunchSpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
+
+LONGEST_NAME = 63
 
 
 def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> Command:
@@ -96,7 +99,8 @@ def within(
     """
     require_gib_hours(used, limits.gib_hours)
     allowances.require_image(limits, spec["image"])
-    where = place(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"], spec["node"], here)
+    where = place(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"], spec["node"], here,
+                  asks=spec["constraints"], launches=here is None)  # fmt: skip
     spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
     return where
 
@@ -119,6 +123,14 @@ def _earlier(user: User, key: str, digest: str) -> Command | None:
 def _require_free_name(name: str) -> None:
     if name and Container.objects.live().filter(name=name).exists():
         raise _name_taken(name)
+
+
+def free_name(asked: str, id_: UUID) -> str:
+    """What Docker calls it, as far as that is a name here and nobody who lives has it."""
+    name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asked).lstrip("_.-")[:LONGEST_NAME] or "container"
+    if Container.objects.live().filter(name=name).exists():
+        name = f"{name[: LONGEST_NAME - 9]}-{str(id_)[:8]}"
+    return name
 
 
 def _name_taken(name: str) -> Problem:

@@ -7,7 +7,6 @@ Asked by the scheduler, to which Docker talks; it is the web side that knows peo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from web.models import Claim, Container, Gpu, Node, Volume
 from web.people import allowances
 from web.people.roles import account_that_launches
 from web.services import taking
-from web.services.launching import within
+from web.services.launching import free_name, within
 from web.services.placing import place
 from web.spec import handed, quotas, volumes
 from web.spec.asked import COLUMNS
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 ACTOR = seals.DOCKER  # all that is known of who asked
 ANYBODY = "*"
-LONGEST = 63  # characters of a name
 MOST_VOLUMES = 10_000  # of one host: who makes them without end is told so
 
 
@@ -157,14 +155,6 @@ def _mount(node: int, volume: str, options: Mapping[str, str], mounting: Mountin
     return Container.objects.whole().get(pk=container.pk)
 
 
-def free_name(asked: str, id_: UUID) -> str:
-    """What Docker calls it, as far as that is a name here and nobody who lives has it."""
-    name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asked).lstrip("_.-")[:LONGEST] or "container"
-    if Container.objects.live().filter(name=name).exists():
-        name = f"{name[: LONGEST - 9]}-{str(id_)[:8]}"
-    return name
-
-
 def require_image_of(container: Container, image: str) -> None:
     """Refuses a container whose image was not known when its volume was mounted. Raises Problem."""
     allowances.require_image(allowances.limits_of(container.owner), image)
@@ -177,7 +167,8 @@ def remove(node: int, name: str) -> None:
 
 
 def _refused(action: str, volume: str, options: Mapping[str, str], problem: Problem, **more: str) -> None:
-    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]}
+    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]
+            if name != handed.KEY}  # fmt: skip
     audit.record(ACTOR, action, volume[:200], options=told, code=problem.code, message=problem.message, **more)
 
 

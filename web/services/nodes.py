@@ -1,7 +1,8 @@
 """What people do with the hosts of the appliance: drain, label, remove. Desired state, so no scheduler has to be there.
 
-A node that is drained takes no new launches (placing.py); what runs there goes on. One that is removed is empty and
-away; it is told of no more, its history stays, and it is back as soon as a scheduler of its name starts.
+A node that is drained takes no new launches (placing.py); what runs there goes on. One that is removed is away, and is
+empty or has what it held counted as lost; it is told of no more, its history stays, and it is back as soon as a
+scheduler of its name starts.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from web import audit
-from web.errors import Problem, conflict, invalid, not_found
-from web.models import Container, Gpu, Invitation, Node
+from web.errors import conflict, invalid, not_found
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
+from web.models.states import NOT_SWAPPED, NOTHING_HELD
 from web.people.roles import Deed, require
 from web.services.joining import roles
 from web.spec.nodes import LabelsSpec
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 MOST_LABELS = 64  # of one node
+LOST = "Lost with its node."
 
 
 def named(name: str) -> Node:
@@ -70,47 +74,69 @@ def label(user: User, name: str, labels: Mapping[str, str | None]) -> Node:
     return node
 
 
-def remove(user: User, name: str) -> None:
-    """Raises Problem while its scheduler lives, or while a container is thought to live there."""
+def remove(user: User, name: str, *, force: bool = False) -> None:
+    """Raises Problem while its scheduler lives, or while a container is thought to live there, but for `force`."""
     require(user, Deed.MANAGE_NODES)
     node = named(name)
-    _require_left(node)
-    expel(user.get_username(), node.name)
+    _require_away(node)
+    expel(user.get_username(), node.name, force=force)
 
 
-def expel(actor: str, name: str) -> bool:
-    """Takes a node's rights in the database away at once, whatever it does, and its invitation. Raises Problem.
+def expel(actor: str, name: str, *, force: bool = False) -> None:
+    """Takes a node's rights in the database away at once, whatever it does, and its invitation; it is listed no more.
 
-    Whether it is told of no more: that is only if it is away and empty. Else people see what it was last known to hold.
+    Raises Problem while a container is thought to live there; with `force` those end, as far as is told, as lost
+    with their node. And while it is alive with the appliance's own rights, which cannot be taken away.
     """
-    node = Node.objects.filter(name=name).first()
+    node, lost = Node.objects.filter(name=name).first(), list[str]()
     with transaction.atomic():
         invited = Invitation.objects.filter(name=name).delete()[0]
         if node is None and not invited:
             raise not_found(f'There is no node "{name[:64]}".')
-        audit.record(actor, "node-removed", name)
-        if node is None:
-            return True
-        roles.take(node)
-        try:
-            _require_left(node)
-        except Problem:
-            return False
-        Node.objects.filter(pk=node.pk, removed_at=None).update(removed_at=timezone.now(), drained_at=None)
-        Gpu.objects.filter(node=node).update(present=False)
-    return True
+        if node is not None:
+            if not node.role:
+                _require_away(node)
+            roles.take(node)  # from here on nobody writes for it
+            if force:
+                lost = _lose(node)
+            else:
+                _require_empty(node)
+            Node.objects.filter(pk=node.pk).update(removed_at=timezone.now(), drained_at=None, placer="")
+            Gpu.objects.filter(node=node).update(present=False)
+        audit.record(actor, "node-removed", name, **({"lost": lost} if lost else {}))
 
 
-def _require_left(node: Node) -> None:
-    """Refuses while its scheduler lives, or while a container is thought to live there."""
+def _require_away(node: Node) -> None:
     if node.is_alive():
         raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
                        code="node_alive")  # fmt: skip
+
+
+def _require_empty(node: Node) -> None:
+    """Refuses while a container is thought to live there."""
     live = Container.objects.live().filter(node=node)
     if count := live.count():
         names = ", ".join(live.order_by("name").values_list("name", flat=True)[:3])
         raise conflict(
-            f'"{node.name}" is away with {count} container{"s" * (count > 1)} that may live '
-            f"({names}{', …' * (count > 3)}). Start its scheduler: it says what became of them.",
+            f'"{node.name}" holds {count} container{"s" * (count > 1)} that may live ({names}{", …" * (count > 3)}). '
+            "If it is away, start its scheduler: it says what became of them. If it is gone for good, remove it with "
+            "--force: then they end as lost with their node.",
             code="node_holds",
         )
+
+
+def _lose(node: Node) -> list[str]:
+    """Nobody will ever tell what became of what it held: it has ended now. The ids."""
+    now = timezone.now()
+    live = Container.objects.live().filter(node=node).order_by("pk")
+    ids = list(live.select_for_update(no_key=True).values_list("pk", flat=True))
+    gone = Container.objects.filter(pk__in=ids)
+    gone.update(finished_at=now, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
+                no_turns="", queue_position=None, queue_bytes=0, queue_reason="", **NOT_SWAPPED)  # fmt: skip
+    Claim.objects.filter(container__in=ids).update(**NOTHING_HELD)
+    open_ = Command.objects.filter(Q(node=node) | Q(container__in=ids), done_at=None)
+    open_.update(done_at=now, outcome=Command.Outcome.REFUSED, code="node_removed", status=409,
+                 message=f'The node "{node.name}" was removed.')  # fmt: skip
+    ended = AllocationEvent.Kind.ENDED
+    audit.append([AllocationEvent(at=now, kind=ended, container_id=id_, detail=LOST) for id_ in ids])
+    return [str(id_) for id_ in ids]

@@ -1,24 +1,24 @@
-"""Where a launch goes: to the node asked for, to that of the GPUs that it names, or to the one with the most room.
+"""Where a launch goes: to the node asked for, to that of the GPUs that it names, or to the one that is best.
 
-Room is what the rows say: what of the GPUs there nobody was promised, less what launches under way there ask for. The
-scheduler of that node then decides; a second choice is not made. With one node there is nothing to choose.
+Which that is, GPUSHARE_PLACEMENT says (web/spec/where/choosing.py). Where a node speaks for a Swarm, a launch that
+names no node is that one's to give to the Swarm. The scheduler of that node then decides; a second choice is not made.
+With one node there is nothing to choose.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db.models import Sum
-
 from web.errors import Problem, conflict
-from web.models import Claim, Container, Gpu, Node
+from web.models import Gpu, Node
 from web.people import allowances
+from web.services import choosing
 from web.services.issuing import require_scheduler
-from web.sizes import format_size
 from web.spec import placement, quotas
+from web.spec.where.choosing import Wish, choose
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -41,10 +41,14 @@ def place(
     priority: int,
     wanted: str = "",
     here: Node | None = None,
+    *,
+    asks: Sequence[str] = (),
+    launches: bool = False,
 ) -> Place:
     """`gpus` are a count or UUIDs, `gpu_memory` the quota on each in bytes, if it was given; `wanted` names a node.
 
-    `here`: where it starts anyway, drained or not, because that is none of our choice.
+    `here`: where it starts anyway, drained or not, because that is none of our choice. `asks`: constraints on the node.
+    `launches`: it is to be given to a Swarm, if there is one and no node is named: it honours the constraints then.
     Raises a Problem for what can never be, is not allowed, or no node takes now.
     """
     nodes = {node.pk: node for node in ([here] if here else Node.objects.listed())}
@@ -53,23 +57,31 @@ def place(
     node = _named(nodes.values(), wanted) if wanted else None
     if asked:
         node = _only_node_of(asked, nodes, node)
+    placer = _placer(nodes.values()) if launches and not wanted else None
+    asks = () if here or placer else asks
+    asked_for = choosing.require_as_asked([node] if node else list(nodes.values()), asks)
     allowed = asked or [card for card in cards if limits.gpus is None or card.uuid in limits.gpus]
     there: dict[int, list[Gpu]] = defaultdict(list)
     for card in allowed:
         there[card.node_id].append(card)
     quota = quotas.asked(gpu_memory)
-    fitting = _fitting({pk: there[pk] for pk in nodes if node is None or pk == node.pk}, quota, count)
+    fitting = _fitting({each.pk: there[each.pk] for each in asked_for}, quota, count)
     allowances.require_launch(user, limits, priority, quota * count, [card.uuid for card in asked])
     taking = [here] if here else _taking([nodes[pk] for pk in fitting])
-    promised = _promised()
+    promised = choosing.promised()
     chosen, reason = taking[0], ""
     if len(taking) > 1:
-        chosen, reason = _roomiest(taking, fitting, promised, quota, count)
+        best = choose(choosing.policy(), choosing.sites(taking, fitting, promised), Wish(quota, count, tuple(asks)))
+        if best:  # else one that took launches a moment ago does not any more, and is asked all the same
+            chosen, reason = next(each for each in taking if each.name == best.node), best.reason
     elif len(nodes) > 1:
-        reason = _without_choice(chosen, nodes, fitting, named=bool(wanted), by_gpu=bool(asked))
-    if asked or limits.gpus is None:
-        return Place(chosen, [card.uuid for card in asked], reason)
-    return Place(chosen, placement.choose(fitting[chosen.pk], promised, quota, count), reason)
+        reason = _without_choice(chosen, nodes, fitting, named=bool(wanted), by_gpu=bool(asked), asks=asks)
+    cards_of_it = [card.uuid for card in asked]
+    if limits.gpus is not None and not asked:
+        cards_of_it = placement.choose(fitting[chosen.pk], promised, quota, count)
+    if placer is not None:
+        chosen, reason = placer, "Swarm chooses the node."
+    return Place(chosen, cards_of_it, reason)
 
 
 def _asked(gpus: int | list[str], present: Mapping[str, Gpu]) -> tuple[list[Gpu], int]:
@@ -148,48 +160,32 @@ def _taking(nodes: Sequence[Node]) -> list[Node]:
                    code="node_draining")  # fmt: skip
 
 
-def _roomiest(
-    nodes: Sequence[Node], cards: Mapping[int, list[Gpu]], promised: Mapping[str, int], quota: int, count: int
-) -> tuple[Node, str]:
-    """The node with the most room for one more of this, and why in a sentence; of equals the first by name."""
-    under_way = _under_way()
-
-    def room(node: Node) -> int:
-        chosen = set(placement.choose(cards[node.pk], promised, quota, count))
-        free = [card.capacity - promised.get(card.uuid, 0) for card in cards[node.pk] if card.uuid in chosen]
-        return min(free) - under_way[node.pk]
-
-    rooms = {node: room(node) for node in sorted(nodes, key=lambda node: node.name)}
-    best, *others = sorted(rooms, key=lambda node: -rooms[node])
-    return best, (
-        f"{best.name} has the most room: {_told(rooms[best])} on a GPU; next is {others[0].name}, where "
-        f"{_told(rooms[others[0]])}."
+def _placer(nodes: Iterable[Node]) -> Node | None:
+    """The node that gives launches to a Swarm, if there is one, drained or not. Problem while it is away."""
+    speaking = sorted((node for node in nodes if node.placer), key=lambda node: node.name)
+    if not speaking:
+        return None
+    if alive := next((node for node in speaking if node.is_alive()), None):
+        return alive
+    names = ", ".join(f'"{node.name}"' for node in speaking[:3])
+    raise Problem(
+        "scheduler_away",
+        f"Nobody gives launches to the Swarm now: the scheduler of {names} is away. Nothing was done; try again "
+        "shortly, or name a node (--node), past the Swarm.",
+        503,
     )
 
 
-def _told(room: int) -> str:
-    return f"{format_size(room)} are promised to nobody" if room >= 0 else f"{format_size(-room)} too many are promised"
-
-
 def _without_choice(
-    node: Node, nodes: Mapping[int, Node], fitting: Mapping[int, object], *, named: bool, by_gpu: bool
+    node: Node,
+    nodes: Mapping[int, Node],
+    fitting: Mapping[int, object],
+    *,
+    named: bool,
+    by_gpu: bool,
+    asks: Sequence[str],
 ) -> str:
     if named or by_gpu:
         return f"{node.name} was asked for{'' if named else ', by its GPUs'}."
-    others = "can ever give that" if len(fitting) == 1 else "takes launches now"
+    others = f"{'is as asked and ' * bool(asks)}can ever give that" if len(fitting) == 1 else "takes launches now"
     return f"{node.name} is the only one of {len(nodes)} nodes that {others}."
-
-
-def _promised() -> dict[str, int]:
-    """The quotas of live containers, in bytes by GPU."""
-    claims = Claim.objects.filter(container__finished_at=None).order_by()
-    return dict(claims.values_list("gpu__uuid").annotate(Sum("quota")))
-
-
-def _under_way() -> Counter[int]:
-    """What launches ask for that have no promise yet, in bytes by node."""
-    found: Counter[int] = Counter()
-    waiting = Container.objects.live().filter(claims=None, started_at=None).exclude(node=None).order_by()
-    for node, gpu_memory, count in waiting.values_list("node", "gpu_memory", "gpu_count"):
-        found[node or 0] += quotas.asked(gpu_memory) * count
-    return found

@@ -8,7 +8,7 @@ row is written. All raise `web.errors.Problem`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -144,8 +144,15 @@ def reorder(user: User, ids: Iterable[str | UUID]) -> Command:
     return _direct(user, Command.Kind.REORDER, "queue", nodes, containers=order)
 
 
-def forecast(user: User, gpu_memory: int, gpus: int | list[str] = 1, priority: int = 0, node: str = "") -> Command:
-    """Asks the scheduler of the node where it would go whether a launch would fit now.
+def forecast(
+    user: User,
+    gpu_memory: int,
+    gpus: int | list[str] = 1,
+    priority: int = 0,
+    node: str = "",
+    constraints: Sequence[str] = (),
+) -> Command:
+    """Asks the scheduler of the node where it would go whether a launch would fit now; `reason` says why there.
 
     A question: it changes nothing and is not recorded.
     What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
@@ -154,9 +161,9 @@ def forecast(user: User, gpu_memory: int, gpus: int | list[str] = 1, priority: i
     limits = allowances.limits_of(user)
     if limits.gib_hours is not None:
         require_gib_hours(gib_hours_of_week(user), limits.gib_hours)
-    where = place(user, limits, gpus, gpu_memory, priority, node)
+    where = place(user, limits, gpus, gpu_memory, priority, node, asks=constraints)
     return issue(user, Command.Kind.FORECAST, node=where.node.pk, gpu_memory=gpu_memory, gpus=where.gpus or gpus,
-                 priority=priority, owner=user.get_username())  # fmt: skip
+                 priority=priority, owner=user.get_username(), reason=where.reason)  # fmt: skip
 
 
 def _require_hours(container: Container, quota: int) -> None:

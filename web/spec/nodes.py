@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from web.spec.fields import StrictSerializer, StrictText
+from web.spec.where.constraints import LABEL
 
 NODE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-_LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?")
 LONGEST = 255
 
 
@@ -23,7 +22,7 @@ class LabelsField(serializers.Field[dict[str, Any], Any, dict[str, Any], Any]):
         if not isinstance(data, dict):
             raise serializers.ValidationError('This has to be an object of labels: {"disk": "ssd"}.')
         for name, value in data.items():
-            if not isinstance(name, str) or not _LABEL.fullmatch(name):
+            if not isinstance(name, str) or not LABEL.fullmatch(name):
                 raise serializers.ValidationError(
                     f"{str(name)[:64]!r} is no name of a label: up to 63 letters, digits, dots, dashes and underscores."
                 )

@@ -24,6 +24,9 @@ def nodes(
         typer.Option("--label", metavar="NAME=VALUE", help="Admins: say something of it; NAME= takes it back."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Admins: forget one that is away and empty.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --remove: also one with containers, which end as lost with it.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """The hosts: whether each is alive, what it has, what is promised there. Drain, label and remove them."""
@@ -31,12 +34,14 @@ def nodes(
         raise Problem("a NODE is missing", code="usage", hint="gpushare nodes NODE --drain")
     if sum((drain, undrain, remove)) > 1 or (remove and label):
         raise Problem("--drain, --undrain and --remove exclude each other", code="usage")
+    if force and not remove:
+        raise Problem("--force is for --remove", code="usage", hint="gpushare nodes NODE --remove --force")
     client = connect()
     if name is None:
         show(list(client.each("nodes/", page_size=PAGE)), as_json, lambda found: _list(found, client.now()))
         return
     if remove:
-        client.send("DELETE", ("nodes", name))
+        client.send("DELETE", ("nodes", name), params={"force": "true"} if force else None)
         show({"removed": name}, as_json, lambda done: f"{done['removed']}: removed")
         return
     if label:

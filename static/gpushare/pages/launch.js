@@ -91,7 +91,7 @@ async function suggest() {
 async function forecast() {
   const place = document.getElementById("forecast");
   const asked = new FormData();
-  for (const name of ["gpu_memory", "gpu_count", "gpus", "node", "csrfmiddlewaretoken"]) {
+  for (const name of ["gpu_memory", "gpu_count", "gpus", "node", "constraints", "csrfmiddlewaretoken"]) {
     for (const one of new FormData(form).getAll(name)) asked.append(name, one);
   }
   const told = await fetch(form.dataset.forecast, { method: "POST", body: asked })

@@ -23,6 +23,7 @@ class Command(BaseCommand):
         add.add_argument("name", help="the node's: its host name, or another")
         remove = verbs.add_parser("remove", help="takes a node's rights in the database away, at once")
         remove.add_argument("name")
+        remove.add_argument("--force", action="store_true", help="also with containers: they end as lost with it")
         verbs.add_parser("rules", help="makes what nodes may do in the database what this release says; harmless")
 
     def handle(self, *args: Any, verb: str, name: str = "", **options: Any) -> None:
@@ -33,10 +34,8 @@ class Command(BaseCommand):
                 self.stderr.write(f"On {name}, as root and within an hour, with gpushare installed:")
                 self.stdout.write(f"gpushare-node join {url} {token} --name {name}")
             elif verb == "remove":
-                gone = nodes.expel(BY, name)
+                nodes.expel(BY, name, force=options["force"])
                 self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")
-                if not gone:
-                    self.stdout.write("It is listed until it is away and empty: then `gpushare nodes --remove`.")
             elif rules.are_applied():
                 rules.apply()
                 self.stdout.write("What nodes may do is as this release says.")

@@ -22,7 +22,7 @@ from web.models import Invitation, Node
 from web.people.links import is_loopback
 from web.people.tokens import digest
 from web.schema import last_change
-from web.services.joining import roles
+from web.services.joining import roles, rules
 from web.spec.nodes import JoinSpec, NodeNameSpec
 
 LASTS = timedelta(hours=1)
@@ -63,10 +63,11 @@ def join(asked: Any, address: str) -> dict[str, str]:
     _require_same_release(spec)
     database, redis = _reachable(address)
     try:
+        rules.apply()
         with transaction.atomic():
             if not good.delete()[0]:  # another host was faster
                 raise Problem("bad_token", SPENT, 403)
-            node, _ = Node.objects.update_or_create(name=spec["node"], defaults={"removed_at": None})
+            node, _ = Node.objects.update_or_create(name=spec["node"], defaults={"removed_at": None, "placer": ""})
             password = roles.give(node)
             audit.record("gpushare", "node-joined", node.name, address=address)
     except DatabaseError as error:
