@@ -51,12 +51,12 @@ class Postgres:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
             connection.execute(f"CREATE DATABASE {name} OWNER {name}")
-        return f"postgres://{name}@127.0.0.1:{self._port}/{name}"
+        return f"postgres://{name}@{self._address}:{self._port}/{name}"
 
     def ask_for_passwords(self, group: str) -> None:
         """Members of this role have to give theirs; all others are let in."""
         rules = Path(self._data, "pg_hba.conf")
-        rules.write_text(f"host all +{group} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        rules.write_text(f"host all +{group} {self._address}/24 scram-sha-256\n{rules.read_text()}")
         self._run("pg_ctl", "reload")
 
     def start(self) -> None:

@@ -41,6 +41,9 @@ _serial = itertools.count()
 class Member(Dockerd):
     """One engine of the Swarm; `declared` are its generic resources: kind → how many."""
 
+    # It waits a quarter of a minute for a plugin that is away, for each container that has a volume of it.
+    starts_within = 240.0
+
     def __init__(
         self, folder: Path, number: int, network: str, declared: Mapping[str, int], home: Path | None = None
     ) -> None:

@@ -50,18 +50,20 @@ class Launching:
         self.made: list[dict[str, Any]] = []
         self.refused: list[str] = []
 
-    def some(self, count: int) -> None:
+    def some(self, count: int, most: int = 1500) -> None:
+        """`most`: MiB, of the largest. Waits until all of them are taken."""
         for _ in range(count):
-            person, mib = next(self._people), self._random.choice((200, 300, 450, 700, 900, 1500))
+            person, mib = next(self._people), min(most, self._random.choice((200, 300, 450, 700, 900, 1500)))
             seconds = self._random.choice((0.5, 2, 5))
             launch = self._random.choice((self._within, self._within, self._within, self._beyond))
             until(lambda p=person, m=mib, s=seconds, what=launch: self._taken(what, p, m, s), PATIENCE, 1.0)
 
     def _within(self, person: str, mib: int, seconds: float) -> Any:
-        return self._three.holding(mib, user=person, seconds=seconds)
+        return self._three.holding(mib, user=person, seconds=seconds, remove_when_done=True)
 
     def _beyond(self, person: str, mib: int, seconds: float) -> Any:
-        return self._three.give("workload", "--bytes", f"{mib + 100}MiB", mib=mib, user=person)
+        return self._three.give("workload", "--bytes", f"{mib + 100}MiB", mib=mib, user=person,
+                                remove_when_done=True)  # fmt: skip
 
     def _taken(self, launch: Callable[[str, int, float], Any], person: str, mib: int, seconds: float) -> bool:
         try:
@@ -86,7 +88,7 @@ def test_a_hundred_launches_by_ten_people_while_nodes_die_drain_and_join_again(t
         for trouble in troubles:
             launching.some(12)
             with trouble(three):
-                launching.some(3)
+                launching.some(3, most=900)
             until(lambda: three.alive() >= set(CARDS), PATIENCE, 1.0)
         node_is_lost_and_joins_again(three, launching)
         launching.some(LAUNCHES - len(launching.made))
@@ -124,8 +126,8 @@ def scheduler_dies(three: Three) -> Iterator[None]:
 
 @contextmanager
 def both_die(three: Three) -> Iterator[None]:
+    three.kill("node3")  # first: one that is only starting would end by itself without its engine
     three.kill_engine("node3")
-    three.kill("node3")
     yield
     three.member("node3").start()
     three.start("node3")
@@ -177,7 +179,7 @@ def node_is_lost_and_joins_again(three: Three, launching: Launching) -> None:
     assert three.remove("node2", "--force").returncode == 0
     lost = three.container(held)
     assert (lost["state"], lost["reason"]) == ("failed", "Lost with its node.")
-    launching.some(3)
+    launching.some(3, most=900)
     three.swarm.expel("node2", by=three.member("node1"))
     three.member("node2").start()
     three.member("node2").api.leave_swarm(force=True)

@@ -172,7 +172,7 @@ def three_nodes() -> Iterator[Three]:
         libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
         for member in swarm.members:
             build_image(member.api, IMAGE, [ROOT / ".build" / "workload"], mounted=libraries)
-        postgres = stack.enter_context(running_postgres(swarm.outside))
+        postgres = stack.enter_context(running_postgres(address=swarm.outside))
         redis = stack.enter_context(running_redis(swarm.outside))
         made = Three(folder, swarm, place, postgres, redis)
         stack.callback(made.close)
