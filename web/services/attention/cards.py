@@ -11,6 +11,7 @@ from django.db.models import Count, Q, Sum
 from django.db.models.functions import Coalesce
 
 from web.models import Gpu, Node
+from web.models.hosts import large_of_nodes
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
@@ -20,7 +21,11 @@ FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not wor
 def items(now: datetime) -> Iterator[Item]:
     live = Q(claims__container__finished_at=None)
     ours = Coalesce(Sum("claims__unexplained", filter=live), 0)
-    there = Gpu.objects.select_related("node") if Node.several() else Gpu.objects.all()
+    there = Gpu.objects.filter(
+        Q(present=False) | Q(foreign__gte=FOREIGN) | Q(ecc_errors__gt=0) | ~Q(xid_at=None) | ~Q(hot_since=None)
+    )
+    if Node.several():
+        there = there.select_related("node").defer(*large_of_nodes("node__"))
     for gpu in there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))):
         if gpu.present:
             yield from _faults(gpu, now)
