@@ -103,8 +103,8 @@ def measure(lab: Lab, them: Schedulers, site: Site, shots: Path | None = None) -
             for theme in ("light", "dark"):
                 for width in (1440, 400):
                     page.emulate_media(color_scheme=theme)
-                    page.set_viewport_size({"width": width, "height": 900})
+                    page.set_viewport_size({"width": width, "height": 1400})
                     page.evaluate(SEEN)
-                    page.screenshot(path=shots / f"overview-{lab.size.nodes}-{width}-{theme}.png", full_page=True)
+                    page.screenshot(path=shots / f"overview-{lab.size.nodes}-{width}-{theme}.png")
         browser.close()
     them.told()
