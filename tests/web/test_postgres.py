@@ -13,8 +13,9 @@ from tests.support.postgres import BIN, running_postgres
 
 HERE = Path(__file__).parent
 FILES = ["test_admin", "test_admin_rules", "test_allowances", "test_audit", "test_audit_page",
-         "test_hostile_launches", "test_launching", "test_looking", "test_me", "test_one_reading", "test_peaks",
-         "test_people", "test_reports", "test_rollup", "test_rows", "test_steering", "test_tokens"]  # fmt: skip
+         "test_hostile_launches", "test_launching", "test_looking", "test_many_nodes", "test_me",
+         "test_one_reading", "test_peaks", "test_people", "test_reports",
+         "test_rollup", "test_rows", "test_steering", "test_tokens"]  # fmt: skip
 
 
 @pytest.mark.production
