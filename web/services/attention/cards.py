@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Prefetch, Q, Sum, prefetch_related_objects
 from django.db.models.functions import Coalesce
 
 from web.models import Gpu, Node
@@ -24,9 +24,10 @@ def items(now: datetime) -> Iterator[Item]:
     there = Gpu.objects.filter(
         Q(present=False) | Q(foreign__gte=FOREIGN) | Q(ecc_errors__gt=0) | ~Q(xid_at=None) | ~Q(hot_since=None)
     )
-    if Node.several():
-        there = there.select_related("node").defer(*large_of_nodes("node__"))
-    for gpu in there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))):
+    found = list(there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))))
+    if found and Node.several():
+        prefetch_related_objects(found, Prefetch("node", Node.objects.defer(*large_of_nodes())))
+    for gpu in found:
         if gpu.present:
             yield from _faults(gpu, now)
             yield from _foreign(gpu, gpu.foreign - gpu.ours)
