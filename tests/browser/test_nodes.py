@@ -82,7 +82,9 @@ def test_the_worst_node_comes_first_and_its_cards_are_shown(site, open_as, shot)
     expect(page.locator("article.card")).to_have_count(7)
     for theme in ("light", "dark"):
         for size in ("wide", "phone"):
-            shot(open_as("ada", role="user", size=size, theme=theme), f"nodes-{size}-{theme}")
+            seen = open_as("ada", role="user", size=size, theme=theme)
+            expect(seen.locator("#node-list button")).to_have_count(4)
+            shot(seen, f"nodes-{size}-{theme}")
 
     page.get_by_label("Search nodes").fill("rack=b")
     expect(names).to_have_text(["full"])
