@@ -76,12 +76,19 @@ def _container_table(containers: list[Json], now: datetime) -> str:
 def queue(as_json: options.Json = False) -> None:
     """Who waits for GPU memory, in order: for how much, since when, and why."""
     client = connect()
-    show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now()))
+    several = not as_json and client.get("nodes/", page_size=1)["count"] > 1
+    show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now(), several=several))
 
 
-def _queue_table(waiting: list[Json], now: datetime) -> str:
-    rows = [queue_row(entry, now) for entry in waiting]
-    return table(QUEUE_HEADS, rows) if rows else "Nobody waits for GPU memory."
+def _queue_table(waiting: list[Json], now: datetime, *, several: bool) -> str:
+    """With the node where there are several: each serves its own, in its order."""
+    if not waiting:
+        return "Nobody waits for GPU memory."
+    if not several:
+        return table(QUEUE_HEADS, [queue_row(entry, now) for entry in waiting])
+    heads = (*QUEUE_HEADS[:-1], "NODE", QUEUE_HEADS[-1])
+    told = [(queue_row(entry, now), entry["node"] or "-") for entry in waiting]
+    return table(heads, [(*row[:-1], node, row[-1]) for row, node in told])
 
 
 def gpus(

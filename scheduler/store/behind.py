@@ -351,8 +351,8 @@ def _write(
             key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
             model._default_manager.filter(**key).update(**fields)
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
-        audit.append(new)
         UsageSample.objects.bulk_create(samples)
+        audit.append(new)  # last: until this is committed, nobody else can append
     telling.tell(new)
 
 

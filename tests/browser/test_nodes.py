@@ -82,7 +82,9 @@ def test_the_worst_node_comes_first_and_its_cards_are_shown(site, open_as, shot)
     expect(page.locator("article.card")).to_have_count(7)
     for theme in ("light", "dark"):
         for size in ("wide", "phone"):
-            shot(open_as("ada", role="user", size=size, theme=theme), f"nodes-{size}-{theme}")
+            seen = open_as("ada", role="user", size=size, theme=theme)
+            expect(seen.locator("#node-list button")).to_have_count(4)
+            shot(seen, f"nodes-{size}-{theme}")
 
     page.get_by_label("Search nodes").fill("rack=b")
     expect(names).to_have_text(["full"])
@@ -112,3 +114,19 @@ def test_a_map_of_2400_cards_makes_few_elements_and_is_drawn_soon(site, open_as,
     print(f"one change is drawn in {took:.0f} ms")
     assert took < 2000  # a busy machine of two cores; tens of milliseconds on a quiet one
     shot(page, "nodes-300")
+
+
+def test_what_changes_on_one_gpu_leaves_what_is_held_on_the_other(site, open_as):
+    """Only what changed is sent, also of what a container has of its GPUs."""
+    first, second = rows.gpu(0), rows.gpu(1)
+    made = rows.container("both", person("ada", "user"), first, quota=4, used=1)
+    Claim.objects.create(container=made, gpu=second, quota=4 * GIB, used=2 * GIB, granted=2 * GIB, peak=2 * GIB)
+    page = open_as("ada", role="user")
+    figures = page.locator('#rows [data-field="figures"]')
+    expect(figures).to_have_text("3 GiB / 8 GiB / 3 GiB")
+    page.wait_for_function("document.querySelectorAll('article.card .legend a').length === 2")
+    Claim.objects.filter(container=made, gpu=first).update(used=3 * GIB, granted=3 * GIB, peak=3 * GIB)
+    expect(figures).to_have_text("5 GiB / 8 GiB / 5 GiB")
+    Claim.objects.filter(container=made, gpu=second).delete()
+    expect(figures).to_have_text("3 GiB / 4 GiB / 3 GiB")
+    expect(page.locator("article.card .legend a")).to_have_count(1)

@@ -68,3 +68,14 @@ def test_each_gpu_has_its_own_few_with_their_places_in_the_whole_queue(site, ope
     Container.objects.update(suspended_since=None, queue_position=None)
     expect(page.locator("#queue h3")).to_have_count(0)
     expect(page.locator("#no-queue")).to_be_visible()
+
+
+def test_of_many_gpus_twenty_stand_there_and_how_many_more_there_are(site, open_as):
+    for index in range(23):
+        waiters(rows.gpu(index), 1, first=index + 1)
+    page = open_as("boss", role="admin")
+    expect(page.locator("#queue h3")).to_have_count(20)
+    expect(page.locator("#queue-more")).to_have_text("and 3 more GPUs that somebody waits for")
+    Container.objects.filter(queue_position__gt=5).update(suspended_since=None, queue_position=None)
+    expect(page.locator("#queue h3")).to_have_count(5)
+    expect(page.locator("#queue-more")).to_be_hidden()

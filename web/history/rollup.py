@@ -17,10 +17,10 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Avg, Count, Max, QuerySet, Sum
+from django.db.models import Avg, Count, Max, Min, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import TruncHour, TruncMinute
 
-from web.models import UsageSample
+from web.models import Gpu, UsageSample
 
 Span = UsageSample.Span
 Samples = QuerySet[UsageSample]
@@ -34,12 +34,13 @@ def roll_up(now: datetime, node: int | None = None) -> int:
     Of all cards, or of a node's: each scheduler sees to its own, so no two make the same, and one that was away for
     long catches up.
     """
-    mine = UsageSample.objects.all() if node is None else UsageSample.objects.filter(gpu__node=node)
+    gpus = Gpu.objects.order_by() if node is None else Gpu.objects.filter(node=node).order_by()
+    mine = UsageSample.objects.filter(gpu__in=list(gpus.values_list("pk", flat=True)))
     made = 0
     for fine, coarse, trunc in _STEPS:
         length = timedelta(seconds=int(coarse))
         end = _floor(now, coarse)
-        start = _first_missing(mine, fine, coarse)
+        start = _first_missing(gpus, fine, coarse)
         while start is not None and start < end:
             stop = min(_floor(start, coarse) + max(_CHUNK, length), end)
             made += _roll(mine, fine, coarse, trunc, start, stop)
@@ -48,14 +49,20 @@ def roll_up(now: datetime, node: int | None = None) -> int:
     return made
 
 
-def _first_missing(mine: Samples, fine: Span, coarse: Span) -> datetime | None:
+def _first_missing(gpus: QuerySet[Gpu], fine: Span, coarse: Span) -> datetime | None:
     """Where the next coarse span begins that has not been made; None without anything to make it of."""
-    samples = mine.order_by("at")
-    last = samples.filter(span=coarse).values_list("at", flat=True).last()
+    last = _edge(gpus, coarse, "-at", Max)
     if last is not None:
         return last + timedelta(seconds=int(coarse))
-    first = samples.filter(span=fine).values_list("at", flat=True).first()
+    first = _edge(gpus, fine, "at", Min)
     return None if first is None else _floor(first, coarse)
+
+
+def _edge(gpus: QuerySet[Gpu], span: Span, order: str, of_all: type[Max] | type[Min]) -> datetime | None:
+    """The first or the last such sample of these GPUs. By one step into the index for each: there may be millions."""
+    of_one = UsageSample.objects.filter(gpu=OuterRef("pk"), span=span).order_by(order).values("at")[:1]
+    found: datetime | None = gpus.annotate(edge=Subquery(of_one)).aggregate(found=of_all("edge"))["found"]
+    return found
 
 
 def _roll(

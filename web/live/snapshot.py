@@ -2,8 +2,9 @@
 
 A snapshot is {"node": {…}, "nodes": {name: {…}}, "gpus": {uuid: {…}}, "containers": {id: {…}},
 "attention": {key: {…}}}; sizes are bytes, times are seconds since the epoch. "node" is what holds for the appliance as
-a whole. Records are flat, so a delta is simply the fields that changed, and None for a record that is gone. Whatever
-changes by the mere passing of time (ages, the clock itself) is left out: it would make every second a change.
+a whole. Records are flat, but for a container's "gpus" {uuid: {…}}: a delta is the fields that changed, and None for a
+record that is gone. Whatever changes by the mere passing of time (ages, the clock itself, seconds computed so far) is
+left out: it would make every second a change.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from django.db.models import Q
 from django.utils import timezone
 
 from web.models import Claim, Container, Gpu, Node
+from web.models.hosts import large_of_nodes
 from web.models.states import state_of, waiting_since
 from web.services import attention
 from web.times import seconds
 
 Record = dict[str, Any]
+Records = Mapping[str, Record]
 Snapshot = dict[str, Any]  # "node": Record; each of SECTIONS: dict[str, Record]
 
-NOT_SHOWN = ("policies", "figures", "moved", "nearly_full", "outdated")  # of a node: large, or told elsewhere
 ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told about: screens see how it ended
 SECTIONS = ("nodes", "gpus", "containers", "attention")
 FIELDS = (
@@ -36,7 +38,7 @@ FIELDS = (
 
 def read() -> Snapshot:
     """The present state, without what needs somebody."""
-    nodes = {node.pk: node for node in Node.objects.listed().order_by("name").defer(*NOT_SHOWN)}
+    nodes = {node.pk: node for node in Node.objects.listed().order_by("name").defer(*large_of_nodes())}
     names = {pk: node.name for pk, node in nodes.items()}
     return {
         "node": _whole(list(nodes.values())),
@@ -63,17 +65,22 @@ def delta(old: Snapshot, new: Snapshot) -> Snapshot:
     if node := _changed(old["node"], new["node"]):
         changes["node"] = node
     for section in SECTIONS:
-        before, after = old[section], new[section]
-        records = {key: _changed(before[key], record) if key in before else record for key, record in after.items()}
-        found: dict[str, Record | None] = {key: record for key, record in records.items() if record}
-        found.update(dict.fromkeys(before.keys() - after.keys()))
-        if found:
+        if found := _difference(old[section], new[section]):
             changes[section] = found
     return changes
 
 
+def _difference(before: Records, after: Records) -> dict[str, Record | None]:
+    records = {key: _changed(before[key], record) if key in before else record for key, record in after.items()}
+    found: dict[str, Record | None] = {key: record for key, record in records.items() if record}
+    return found | dict.fromkeys(before.keys() - after.keys())
+
+
 def _changed(old: Record, new: Record) -> Record:
-    return {key: value for key, value in new.items() if key not in old or old[key] != value}
+    changed = {key: value for key, value in new.items() if key not in old or old[key] != value}
+    if "gpus" in changed and "gpus" in old:
+        changed["gpus"] = _difference(old["gpus"], new["gpus"])
+    return changed
 
 
 def _whole(nodes: Sequence[Node]) -> Record:
@@ -115,8 +122,8 @@ def _node(node: Node) -> Record:
 
 
 def _gpus(names: Mapping[int, str]) -> dict[str, Record]:
-    fields = ("index", "name", "simulated", "total", "capacity", "most", "free", "idle", "foreign", "real", "context",
-              "utilisation", "temperature", "power", "compute", "compute_why")  # fmt: skip
+    fields = ("index", "name", "simulated", "total", "capacity", "most", "free", "idle", "utilisation", "temperature",
+              "power", "compute", "compute_why")  # fmt: skip
     there = Gpu.objects.filter(present=True, node__in=list(names)).values("uuid", "node_id", *fields)
     return {gpu.pop("uuid"): {"node": names[gpu.pop("node_id")], **gpu} for gpu in there}
 
@@ -126,8 +133,7 @@ def _containers(now: datetime, names: Mapping[int, str]) -> dict[str, Record]:
     claims: dict[Any, dict[str, Record]] = {}
     fields = (
         "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting",
-        "had", "due", "held_back", "had_lately", "due_lately", "held_back_lately",
-        "utilisation",
+        "had_lately", "due_lately", "held_back_lately", "utilisation",
     )  # fmt: skip
     for claim in Claim.objects.filter(
         Q(container__finished_at=None) | Q(container__finished_at__gte=now - ENDED_STAYS)

@@ -15,6 +15,11 @@ SKEW = 5.0  # seconds between a host's clock and the database's that somebody sh
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
 
 
+def large_of_nodes(path: str = "") -> list[str]:
+    """What of a node's row is long and changes all the time, to `defer` where many are read; `path` leads to them."""
+    return [f"{path}{name}" for name in ("policies", "figures", "moved", "nearly_full", "outdated")]
+
+
 def ordered(field: str, *, down: bool = False) -> OrderBy:
     """By this field, what has nothing there behind all others: by themselves, databases do not agree about that."""
     by = models.F(field)

@@ -27,7 +27,7 @@ def dashboard(request: HttpRequest) -> HttpResponse:
         "steers": "all" if rights.may(Deed.STEER_ALL) else "own" if rights.may(Deed.LAUNCH) else "",
         "rates": (node or Node()).rates(first=True),
         "page": table.page(user, request.GET),
-        "outdated": outdated(node, user),
+        "outdated": outdated(node, rights),
         "may_set_compute": rights.may(Deed.SET_COMPUTE),
     }
     return show(request, "dashboard.html", context)

@@ -166,6 +166,7 @@ _CATALOGUE: dict[str, str] = {
     "map_card": "{node} · GPU {index} · {name}: {used} of {total} held",
     "no_group": "nothing",
     "fewer": "Show fewer",
+    "gpus_more": "and {count} more GPUs that somebody waits for",
     "gpu_waits": "GPU {index} · {count} waiting",
     "others_wait": "{count} waiting",
     "idle": "idle headroom",

@@ -200,9 +200,9 @@ def account_that_launches(name: str) -> User:
     return owner
 
 
-def outdated(node: Node | None, user: User) -> list[str]:
+def outdated(node: Node | None, rights: Rights) -> list[str]:
     """What of a host's engine has known holes is its admins' business."""
-    return node.outdated if node and rights_of(user).may(Deed.MANAGE) else []
+    return node.outdated if node and rights.may(Deed.MANAGE) else []
 
 
 def steered_by(user: User) -> Callable[[Container], bool]:

@@ -82,7 +82,7 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
 const GROUPS = 20; // of GPUs; with several nodes there may be thousands
 const FEW = 3; // of each GPU; the queue's own page has them all
 
-/** The first few of each GPU, and how many more there are. */
+/** The first few of each GPU, and how many more there are, containers and GPUs. */
 export function showShortQueue(place, allOfIt) {
   const whole = waiting();
   const groups = new Map();
@@ -90,6 +90,9 @@ export function showShortQueue(place, allOfIt) {
     const [gpu = ""] = awaited(each[1]);
     groups.set(gpu, [...(groups.get(gpu) ?? []), each]);
   }
+  const beyond = document.getElementById("queue-more");
+  beyond.hidden = groups.size <= GROUPS;
+  put(beyond.firstElementChild, t("gpus_more", { count: groups.size - GROUPS }));
   keyed(
     place,
     [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)).slice(0, GROUPS),

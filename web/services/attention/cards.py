@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Prefetch, Q, Sum, prefetch_related_objects
 from django.db.models.functions import Coalesce
 
 from web.models import Gpu, Node
+from web.models.hosts import large_of_nodes
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
@@ -20,8 +21,13 @@ FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not wor
 def items(now: datetime) -> Iterator[Item]:
     live = Q(claims__container__finished_at=None)
     ours = Coalesce(Sum("claims__unexplained", filter=live), 0)
-    there = Gpu.objects.select_related("node") if Node.several() else Gpu.objects.all()
-    for gpu in there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))):
+    there = Gpu.objects.filter(
+        Q(present=False) | Q(foreign__gte=FOREIGN) | Q(ecc_errors__gt=0) | ~Q(xid_at=None) | ~Q(hot_since=None)
+    )
+    found = list(there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))))
+    if found and Node.several():
+        prefetch_related_objects(found, Prefetch("node", Node.objects.defer(*large_of_nodes())))
+    for gpu in found:
         if gpu.present:
             yield from _faults(gpu, now)
             yield from _foreign(gpu, gpu.foreign - gpu.ours)

@@ -15,6 +15,7 @@ from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import MD5, Cast
 
 from web.models import Claim, Container, State, large
+from web.models.hosts import large_of_nodes
 from web.models.states import state_of
 from web.services.attention.item import Item, Kind, about
 from web.sizes import format_size
@@ -37,7 +38,7 @@ def items(now: datetime) -> Iterator[Item]:
 def _claims() -> QuerySet[Claim]:
     live = Claim.objects.filter(container__finished_at=None)
     whole = live.select_related("container__owner", "container__node", "gpu")
-    return whole.defer(*large("container__"))
+    return whole.defer(*large("container__"), *large_of_nodes("container__node__"))
 
 
 def _past_the_shim() -> Iterator[Item]:
