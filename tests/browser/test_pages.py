@@ -24,6 +24,7 @@ PAGES = (
     "me",
     "people",
     "audit",
+    "nodes",
     "notifications",
 )
 PAST = ("history", "reports", "fairness")  # of PAGES, those that show a day

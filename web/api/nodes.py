@@ -1,4 +1,4 @@
-"""nodes/: the hosts that run a scheduler: looked at, drained, labelled, removed. nodes/join/: one more."""
+"""nodes/: the hosts that run a scheduler: looked at, invited, drained, labelled, removed. nodes/join/: one joins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from web.errors import not_found
 from web.models import Claim, Node
 from web.services import nodes
 from web.services.joining import invitations
-from web.spec.nodes import JoinSpec, LabelsSpec
+from web.spec.nodes import JoinSpec, LabelsSpec, NodeNameSpec
 from web.spec.requests import NoteSpec
 
 
@@ -33,6 +33,10 @@ def _nodes() -> QuerySet[Node]:
         capacity=Coalesce(Sum("gpus__capacity", filter=present), 0),
         promised=Coalesce(Subquery(promised), Value(0), output_field=BigIntegerField()),
     )
+
+
+class InvitationAnswer(serializers.Serializer[Any]):
+    command = serializers.CharField(help_text="To be typed on the host, as root. It has the token in it.")
 
 
 class Nodes(ListAPIView[Node]):
@@ -48,6 +52,15 @@ class Nodes(ListAPIView[Node]):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         PageQuery.of(request)
         return self.list(request, *args, **kwargs)
+
+    @extend_schema(request=NodeNameSpec, responses={201: InvitationAnswer, **ERRORS})
+    def post(self, request: Request) -> Response:
+        """Invites a host: the command with which it joins, once and within an hour. It is told here and never again.
+
+        For admins. One that this name was invited with before is good no more. 409: the database is a file of one host.
+        """
+        command = nodes.invite(person(request), NodeNameSpec.parse(body(request))["name"])
+        return Response({"command": command}, status.HTTP_201_CREATED)
 
 
 class JoinAnswer(serializers.Serializer[Any]):
