@@ -16,8 +16,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -78,6 +76,13 @@ def list_of(session: UUID, side: Side) -> str:
     return f"gpushare.relay.{session}.{side.name.lower()}"
 
 
+def _faults() -> tuple[type[Exception], ...]:
+    """Of Redis and of the connection; TimeoutError is an OSError."""
+    from redis.exceptions import RedisError  # its client is loaded only where there is a Redis
+
+    return RedisError, OSError
+
+
 class Carrier:
     """`pace` waits until so many bytes may go. `answered` is set with the first word of the other side."""
 
@@ -106,14 +111,14 @@ class Carrier:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-        except (RedisError, OSError) as error:
+        except _faults() as error:
             raise Lost(str(error) or type(error).__name__) from None
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if not self._over():
-                with suppress(RedisError, OSError):  # TimeoutError is one
+                with suppress(*_faults()):
                     async with asyncio.timeout(1):
                         await self._push(Said.GONE)
 
