@@ -26,7 +26,7 @@ from web.people import visitor
 from web.relay.reaching import elsewhere, reach
 
 AGAIN = 1.0  # seconds
-PATIENCE = 60.0  # seconds that a host may be away in the middle
+PATIENCE = 300.0  # seconds that a host may be away in the middle
 PLACE = struct.Struct("!Q")
 KIND = RelayOrder.Kind.OUTPUT
 
