@@ -36,6 +36,7 @@ from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
+from scheduler.containers.consoles.relay import Relay
 from scheduler.containers.ending import Ender
 from scheduler.containers.handing import Handing
 from scheduler.containers.intents import Intents
@@ -236,6 +237,7 @@ class Scheduler:
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
+        self.relay = Relay(self.home, self.store.records.relay_orders)
         self.memory = HostMemory()
         self.intents = Intents(self.store)
         self.handing = Handing(self.engine.placer, self.engine, self.store) if self.engine.placer else None
@@ -331,7 +333,7 @@ class Scheduler:
             self.leftovers.run, self.contexts.run, self.computing.run, self.using.run, self.report.run,
             self.report.glance, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
-            self.health.run, self.outlook.run, self.plugin.run,
+            self.health.run, self.outlook.run, self.plugin.run, self.relay.run,
         ]  # fmt: skip
         if self.handing is not None:
             parts.append(self.handing.run)
@@ -378,7 +380,9 @@ class Scheduler:
     async def _listen_to_hints(self) -> None:
         """A Channels worker for one channel, in this loop."""
         channel = self.store.channel
-        worker = Worker(Hints.as_asgi(heard=self.commands.wake), [channel], get_channel_layer())
+        worker = Worker(
+            Hints.as_asgi(heard=self.commands.wake, relayed=self.relay.wake), [channel], get_channel_layer()
+        )
         async with asyncio.TaskGroup() as both:  # neither goes on without the other
             both.create_task(worker.application_checker())
             both.create_task(worker.listener(channel))

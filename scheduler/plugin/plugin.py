@@ -42,6 +42,7 @@ class Plugin:
         self._driver = VolumeDriver(self.mounts, store)
         self._server = PluginServer(Path(settings.GPUSHARE_PLUGIN_SOCKET), self._driver.call)
         self._serving: asyncio.Task[None] | None = None
+        self._driver_name = Path(settings.GPUSHARE_PLUGIN_SOCKET).stem
         self._served = engine.in_swarm or bool(settings.GPUSHARE_PLUGIN_PEOPLE)
         if self._served and engine.mountings is None:
             log.warning("The volume plugin (GPUSHARE_PLUGIN_PEOPLE) is not served: it needs the Docker engine.")
@@ -68,10 +69,23 @@ class Plugin:
             if self._served:
                 both.create_task(self._serve())
                 both.create_task(self._announce())
+                both.create_task(self._begin_given_up())
 
     async def _serve(self) -> None:
         serving, self._serving = self._serving, None
         await (serving or self._server.run())
+
+    async def _begin_given_up(self) -> None:
+        """Once: what Docker wanted to restart before we were here, as after a boot."""
+        while self._engine.mountings is not None:
+            try:
+                for name in await self._engine.mountings.begin_given_up(self._driver_name):
+                    log.info("started %s, which Docker had given up for want of its volume's plugin", name)
+            except EngineError as error:
+                log.debug("what Docker has given up is looked at later: %s", error)
+                await asyncio.sleep(ANNOUNCED_EVERY)
+            else:
+                return
 
     async def _announce(self) -> None:
         """Again and again: a Docker that was restarted knows of no plugin until one is asked for something."""

@@ -101,6 +101,14 @@ class Lab(Host):
         answered: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
         return answered
 
+    def dockerd_has(self, name: str) -> bool:
+        """Whether Docker has a container of this name, ended or not."""
+        client = docker.APIClient(self.dockerd.address, version="auto")
+        try:
+            return bool(client.containers(all=True, filters={"name": name}))
+        finally:
+            client.close()
+
     async def nothing_is_held(self) -> None:
         """Nobody lives, nothing is promised, and no folder is left."""
         await eventually(lambda: not self.up.broker.tenants)

@@ -175,6 +175,11 @@ def of_another(site: Site, gpu2: dict[str, str]) -> dict[str, Any]:
         "processes) VALUES (%s, 999, 5, 5, 5, 5, 0, 0, 0, '[]')",
         theirs,
     )
+    site.sql(
+        "INSERT INTO web_relayorder (id, node_id, container_id, kind, key, created_at) SELECT gen_random_uuid(), n.id, "
+        "%s::uuid, 'terminal', 'x', now() FROM web_node n WHERE n.name = 'gpu3'",
+        theirs,
+    )
     return {"theirs": theirs, "mine": container}
 
 
@@ -238,6 +243,8 @@ REFUSED = {
     "a pause of another's": command("pause", "%(theirs)s", "gpu2"),
     "a pause by another": command("pause", "%(mine)s", "gpu3"),
     "a pause by somebody": command("pause", "%(mine)s", "gpu2", issued_by="1"),
+    "to be shown what it has not": "INSERT INTO web_relayorder (id, node_id, container_id, kind, key, created_at) "
+                                   "SELECT gen_random_uuid(), n.id, %(theirs)s, 'output', 'x', now() FROM web_node n",
     "an event of another's": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, detail, "
                              "seal_id) SELECT now(), 'ended', %(theirs)s, 0, 0, '', '', number + 1 FROM web_chain",
     "an event under an old seal": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, "
@@ -263,6 +270,7 @@ UNTOUCHED = {
     "another's node": "UPDATE web_node SET policy = 'x' WHERE name <> 'gpu2'",
     "another's card": "UPDATE web_gpu SET total = 0 WHERE id = 999",
     "another's samples": "DELETE FROM web_usagesample WHERE gpu_id = 999",
+    "what is to be shown of another": "DELETE FROM web_relayorder",
     "another's commands": "UPDATE web_command SET message = 'x' WHERE container_id = %(theirs)s",
 }
 
@@ -380,6 +388,16 @@ def test_token_is_good_once_and_for_its_name(site: Site) -> None:
     assert site.settings("another").read_text() == KEPT
     assert site.join(token, "once").returncode == 0
     assert "may have been used" in site.join(token, "once").stderr
+
+
+def test_an_admin_invites_over_rest_and_the_command_that_is_answered_joins(site: Site) -> None:
+    words = site.main.api("POST", "nodes/", {"name": "over-rest"})["command"].split()
+    assert words[:2] == ["gpushare-node", "join"]
+    assert words[4:] == ["--name", "over-rest"]
+    assert site.join(words[3], "over-rest").returncode == 0
+    said = site.sql("SELECT actor, detail::text FROM web_auditentry WHERE action = 'node-invited' ORDER BY id DESC")
+    assert said[0][0] == "admin"
+    assert words[3] not in said[0][1]
 
 
 def test_token_of_yesterday_is_refused(site: Site) -> None:

@@ -59,6 +59,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "gpus/GPU-0/", None, ALL),
     ("PATCH", "gpus/GPU-0/", {"compute": "shared"}, ADMIN),
     ("GET", "nodes/", None, ALL),
+    ("POST", "nodes/", {"name": "another"}, made(409)),  # the tests' database is a file
     ("GET", "nodes/host/", None, ALL),
     ("PATCH", "nodes/host/", {"labels": {"disk": "ssd"}}, ADMINS),
     ("DELETE", "nodes/host/", None, made(409)),  # its scheduler lives

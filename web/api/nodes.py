@@ -1,4 +1,4 @@
-"""nodes/: the hosts that run a scheduler: looked at, drained, labelled, removed. nodes/join/: one more."""
+"""nodes/: the hosts that run a scheduler: looked at, invited, drained, labelled, removed. nodes/join/: one joins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from web.errors import not_found
 from web.models import Claim, Gpu, Node
 from web.services import nodes
 from web.services.joining import invitations
-from web.spec.nodes import JoinSpec, LabelsSpec
+from web.spec.nodes import JoinSpec, LabelsSpec, NodeNameSpec
 from web.spec.requests import NoteSpec
 
 
@@ -40,6 +40,10 @@ def _with_sums(nodes: Sequence[Node]) -> Sequence[Node]:
     return nodes
 
 
+class InvitationAnswer(serializers.Serializer[Any]):
+    command = serializers.CharField(help_text="To be typed on the host, as root. It has the token in it.")
+
+
 class Nodes(ListAPIView[Node]):
     """The hosts that run a scheduler, with engine, policy and driver, and whether the scheduler is alive."""
 
@@ -54,6 +58,15 @@ class Nodes(ListAPIView[Node]):
         PageQuery.of(request)
         page = self.paginate_queryset(self.get_queryset()) or []
         return self.get_paginated_response(self.get_serializer(_with_sums(page), many=True).data)
+
+    @extend_schema(request=NodeNameSpec, responses={201: InvitationAnswer, **ERRORS})
+    def post(self, request: Request) -> Response:
+        """Invites a host: the command with which it joins, once and within an hour. It is told here and never again.
+
+        For admins. One that this name was invited with before is good no more. 409: the database is a file of one host.
+        """
+        command = nodes.invite(person(request), NodeNameSpec.parse(body(request))["name"])
+        return Response({"command": command}, status.HTTP_201_CREATED)
 
 
 class JoinAnswer(serializers.Serializer[Any]):

@@ -22,12 +22,25 @@ from django.db.models import F
 
 from web import audit
 from web.budgets import Place, Places
-from web.console.frames import PAYLOAD_LIMIT, TOO_LONG, BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
+from web.console.frames import (
+    FROM_SCHEDULERS,
+    PAYLOAD_LIMIT,
+    TOO_LONG,
+    BadFrame,
+    FrameKind,
+    Line,
+    ask,
+    asking,
+    connect,
+    frame_of,
+    problem_of,
+    refusal,
+)
 from web.errors import Problem, conflict, invalid, not_found
-from web.models import Container
+from web.models import Container, RelayOrder
 from web.people import visitor
 from web.people.roles import Deed, require, require_steering
-from web.services.whereabouts import require_here
+from web.relay.reaching import elsewhere, reach
 from web.spec.requests import ExecSpec
 
 if TYPE_CHECKING:
@@ -66,7 +79,8 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _open(self, program: dict[str, Any] | None = None) -> None:
         try:
-            self.line = await dial(settings.GPUSHARE_HOME, self.container.pk, program)
+            asked = asking(self.container.pk, program)
+            self.line = await ask(await self._connect(), asked)
         except Problem as problem:
             await self._refuse(problem)
             return
@@ -74,6 +88,13 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self._record(f"{self.kind}-opened")
         await self.send(bytes_data=bytes([FrameKind.OPEN]))
         self.passing = asyncio.create_task(self._pass_on(self.line))
+
+    async def _connect(self) -> Line:
+        """To the scheduler that runs it, on whichever host. Raises Problem."""
+        if node := await database_sync_to_async(elsewhere)(self.container):
+            connection = await reach(node, self.container, RelayOrder.Kind.TERMINAL)
+            return Line(*await asyncio.open_unix_connection(sock=connection, limit=2 * PAYLOAD_LIMIT))
+        return await connect(settings.GPUSHARE_HOME)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.line is None:
@@ -113,15 +134,20 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await self.close()
 
     async def _show(self, line: Line) -> None:
+        try:
+            await self._pass_frames(line)
+        except BadFrame:
+            raise AWAY from None
+
+    async def _pass_frames(self, line: Line) -> None:
         kind: FrameKind | None = None
         while kind is not FrameKind.END:
-            try:
-                frame = await line.read()
-            except BadFrame:
-                frame = None
+            frame = await line.read()
             if frame is None:
                 raise AWAY
             kind, payload = frame
+            if kind not in FROM_SCHEDULERS:
+                raise AWAY
             if kind is FrameKind.REFUSED:
                 raise problem_of(payload)
             await self.send(bytes_data=bytes([kind]) + payload)
@@ -189,7 +215,6 @@ def admit(scope: dict[str, Any]) -> tuple[User, Container]:
     require_steering(user, container, "use the console of")
     if not (container.interactive or container.tty):
         raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
-    require_here(container, "terminal")
     return user, container
 
 
@@ -198,7 +223,6 @@ def admit_to_exec(scope: dict[str, Any]) -> tuple[User, Container]:
     user, container = _asked_for(scope)
     require(user, Deed.EXEC)
     require_steering(user, container, "start anything in")
-    require_here(container, "terminal")
     return user, container
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest, StreamingHttpResponse
 
 from web.budgets import Place
-from web.console import output
+from web.console import output, relayed
 from web.models import Container
 from web.people import visitor
 from web.people.roles import require_steering
-from web.services.whereabouts import require_here
+from web.relay.reaching import elsewhere, reach_now
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -37,15 +38,20 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
 
     user = cast("User", request.user)  # views that call this ask for signing in
     require(user)
-    if not output.path_of(container.pk).exists():
-        require_here(container, "output")
     kind = (
         "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response
     )
-    if not follow:
-        return StreamingHttpResponse(output.written(container.pk, tail), content_type=kind)
-    place = output.place_to_follow(user.pk)
+    place = output.place_to_follow(user.pk) if follow else None
+    connection = _reached(container)
+    if place is None:
+        return StreamingHttpResponse(relayed.written(container, tail, connection), content_type=kind)
     if opened := getattr(request, "scope", {}).get("gpushare.opened"):
         opened.end()  # it lasts, and has its own budget
-    lines = output.followed(container.pk, visitor.again(request, require), tail)
+    lines = relayed.followed(container, visitor.again(request, require), tail, connection)
     return Lasting(place, lines, content_type=kind)
+
+
+def _reached(container: Container) -> socket.socket | None:
+    """A connection to the host that has its output; None: that is this one. Raises Problem."""
+    node = None if output.path_of(container.pk).exists() else elsewhere(container)
+    return reach_now(node, container, relayed.KIND) if node else None

@@ -28,6 +28,7 @@ def dashboard(request: HttpRequest) -> HttpResponse:
         "rates": (node or Node()).rates(first=True),
         "page": table.page(user, request.GET),
         "outdated": outdated(node, rights),
+        "may_manage_nodes": rights.may(Deed.MANAGE_NODES),
         "may_set_compute": rights.may(Deed.SET_COMPUTE),
     }
     return show(request, "dashboard.html", context)

@@ -97,7 +97,7 @@ class Deed(Enum):
     ORDER_QUEUE = "reorder the queue"
     SET_POLICY = "set the policy"
     SET_COMPUTE = "say how containers share a GPU"
-    MANAGE_NODES = "drain, label and remove nodes"
+    MANAGE_NODES = "invite, drain, label and remove nodes"
     READ_AUDIT = "read the audit log"
     NOTIFY = "say who is told of what"
     MANAGE = "manage people"

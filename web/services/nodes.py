@@ -1,4 +1,4 @@
-"""What people do with the hosts of the appliance: drain, label, remove. Desired state, so no scheduler has to be there.
+"""What people do with the hosts of the appliance: invite, drain, label, remove. No scheduler has to be there for it.
 
 A node that is drained takes no new launches (placing.py); what runs there goes on. One that is removed is away, and is
 empty or has what it held counted as lost; it is told of no more, its history stays, and it is back as soon as a
@@ -19,7 +19,7 @@ from web.errors import conflict, invalid, not_found
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
 from web.models.states import NOT_SWAPPED, NOTHING_HELD
 from web.people.roles import Deed, require
-from web.services.joining import roles
+from web.services.joining import invitations, roles
 from web.spec.nodes import LabelsSpec
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def named(name: str) -> Node:
     if (node := Node.objects.listed().filter(name=name).first()) is None:
         raise not_found(f'There is no node "{name[:64]}".')
     return node
+
+
+def invite(user: User, name: str) -> str:
+    """The command with which a host of this name joins, once and within an hour. It is not kept. Raises Problem."""
+    require(user, Deed.MANAGE_NODES)
+    return invitations.command(name, invitations.invite(user.get_username(), name))
 
 
 def drain(user: User, name: str, note: str = "") -> Node:

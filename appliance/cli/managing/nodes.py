@@ -23,22 +23,29 @@ def nodes(
         list[str] | None,
         typer.Option("--label", metavar="NAME=VALUE", help="Admins: say something of it; NAME= takes it back."),
     ] = None,
+    invite: Annotated[
+        bool, typer.Option("--invite", help="Admins: print the command with which a host of this name joins, once.")
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Admins: forget one that is away and empty.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="With --remove: also one with containers, which end as lost with it.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """The hosts: whether each is alive, what it has, what is promised there. Drain, label and remove them."""
-    if (drain or undrain or label or remove) and name is None:
+    """The hosts: whether each is alive, what it has, what is promised there. Invite, drain, label and remove them."""
+    if (drain or undrain or label or remove or invite) and name is None:
         raise Problem("a NODE is missing", code="usage", hint="gpushare nodes NODE --drain")
-    if sum((drain, undrain, remove)) > 1 or (remove and label):
-        raise Problem("--drain, --undrain and --remove exclude each other", code="usage")
+    if sum((drain, undrain, remove, invite)) > 1 or ((remove or invite) and label):
+        raise Problem("--invite, --drain, --undrain and --remove exclude each other", code="usage")
     if force and not remove:
         raise Problem("--force is for --remove", code="usage", hint="gpushare nodes NODE --remove --force")
     client = connect()
     if name is None:
         show(list(client.each("nodes/", page_size=PAGE)), as_json, lambda found: _list(found, client.now()))
+        return
+    if invite:
+        made = client.send("POST", "nodes/", {"name": name})
+        show(made, as_json, lambda told: str(told["command"]))
         return
     if remove:
         client.send("DELETE", ("nodes", name), params={"force": "true"} if force else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from web.errors import Problem
@@ -30,9 +29,8 @@ class Command(BaseCommand):
         try:
             if verb == "add":
                 token = invitations.invite(BY, name)
-                url = settings.GPUSHARE_PUBLIC_URL or f"http://{settings.HOST}:{settings.PORT}"
                 self.stderr.write(f"On {name}, as root and within an hour, with gpushare installed:")
-                self.stdout.write(f"gpushare-node join {url} {token} --name {name}")
+                self.stdout.write(invitations.command(name, token))
             elif verb == "remove":
                 nodes.expel(BY, name, force=options["force"])
                 self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")

@@ -7,6 +7,7 @@ and seal its own events alone: its key is made from ours and its name, and does 
 from __future__ import annotations
 
 import secrets
+import shlex
 from datetime import timedelta
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
@@ -48,6 +49,12 @@ def invite(actor: str, name: str) -> str:
         Invitation.objects.update_or_create(name=name, defaults=invitation)
         audit.record(actor, "node-invited", name, minutes=LASTS.seconds // 60)
     return key
+
+
+def command(name: str, token: str) -> str:
+    """What is typed on the host that is to join, as root."""
+    url = settings.GPUSHARE_PUBLIC_URL or f"http://{settings.HOST}:{settings.PORT}"
+    return f"gpushare-node join {shlex.quote(url)} {token} --name {name}"
 
 
 def join(asked: Any, address: str) -> dict[str, str]:

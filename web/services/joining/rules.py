@@ -33,6 +33,7 @@ from web.models import (
     Container,
     Gpu,
     Node,
+    RelayOrder,
     Seal,
     UsageSample,
     Volume,
@@ -119,6 +120,7 @@ def _rules() -> list[Rule]:
             Volume, reads=MINE, inserts=MINE, updates=MINE,
             deletes=MINE,
         ),
+        Rule(RelayOrder, reads=f"{MINE} AND {MY_CONTAINER}", deletes=f"{MINE} AND {MY_CONTAINER}"),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
     ]  # fmt: skip
