@@ -64,3 +64,16 @@ def test_nothing_lies_over_another_or_comes_apart_on_any_page(site, open_as):
             page.evaluate("new Promise(requestAnimationFrame)")
             faults += [f"{name} at {width}, {fault}" for fault in page.evaluate(FAULTS)]
     assert not faults, "\n".join(faults)
+
+
+def test_no_name_is_cut_while_there_is_room_beside_it(site, open_as):
+    scenes.a_crowd(40, 5)
+    page = open_as("admin", role="admin")
+    names = page.locator(".containers td.name a")
+    page.set_viewport_size({"width": 2560, "height": 900})
+    assert names.count() == 40
+    cut = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+    assert names.evaluate_all(cut) == []
+    page.set_viewport_size({"width": 1440, "height": 900})
+    for name in names.evaluate_all(cut):
+        assert page.get_by_title(name).count(), f"nothing tells the rest of {name}"

@@ -16,7 +16,7 @@ from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 
-BOX = re.compile(r'type="checkbox" name="gpus" value="([^"]*)"( checked)?> <span>([^<]*)</span>')
+BOX = re.compile(r'type="checkbox"\s+name="gpus"\s+value="([^"]*)"( checked)?>\s*<span>([^<]*)</span>')
 
 
 @pytest.fixture
