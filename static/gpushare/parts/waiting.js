@@ -38,14 +38,16 @@ export function awaited({ gpus }) {
   return (some.length ? some : all).map(([uuid]) => uuid).sort((a, b) => indexOf(a) - indexOf(b));
 }
 
-function who(container) {
-  const indices = awaited(container).map(indexOf).filter(Number.isFinite);
+/** Whose it is, at which node if there are several, and for which GPUs it waits where that is not just the one `under`. */
+function who(container, under) {
+  const some = awaited(container);
+  const indices = some.length === 1 && some[0] === under ? [] : some.map(indexOf).filter(Number.isFinite);
   const where = Object.keys(live.state.nodes).length > 1 ? [container.node] : [];
   return [...where, ...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
 }
 
-/** `queue`: those to be shown; `whole`: all that wait, whose places are told. */
-export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {}) {
+/** `queue`: those to be shown; `whole`: all that wait, whose places are told; `under`: the GPU that the list is of. */
+export function showWaiting(list, queue, { whole = queue, under = null, extra = () => [] } = {}) {
   const places = new Map(whole.map(([id], index) => [id, index + 1]));
   keyed(
     list,
@@ -71,7 +73,7 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
       const begun = container.suspended_since ?? container.created_at;
       since.dataset.since = begun;
       put(since, duration(now() - begun));
-      put(whose, who(container));
+      put(whose, who(container, under));
       whose.title = container.owner;
       put(why, container.queue_reason);
       why.title = container.queue_reason;
@@ -109,7 +111,7 @@ export function showShortQueue(place, allOfIt) {
       const [title, list, more] = element.children;
       const index = nameOf(gpu);
       put(title, t(index === null ? "others_wait" : "gpu_waits", { index, count: queue.length }));
-      showWaiting(list, queue.slice(0, FEW), { whole });
+      showWaiting(list, queue.slice(0, FEW), { whole, under: gpu });
       more.hidden = queue.length <= FEW;
       put(more.firstElementChild, t("and_more", { count: queue.length - FEW }));
     },

@@ -33,7 +33,7 @@ def items(now: datetime) -> Iterator[Item]:
             yield from _foreign(gpu, gpu.foreign - gpu.ours)
         elif gpu.promised:
             message = f"{_named(gpu)} has gone, and containers still have a quota on it. Look at the driver's log."
-            yield _of(gpu, Kind.GPU_GONE, message)
+            yield _of(gpu, Kind.GPU_GONE, message, command="nvidia-smi -L; dmesg | grep NVRM")
 
 
 def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
@@ -46,19 +46,19 @@ def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
             f"{_named(gpu)} reported the critical error XID {gpu.xid}. NVIDIA's list of XIDs says what it means; the "
             "kernel's log (`dmesg`) has more. Programs on it may fail until it is reset."
         )
-        yield _of(gpu, Kind.XID, message, gpu.xid_at)
+        yield _of(gpu, Kind.XID, message, gpu.xid_at, "dmesg | grep Xid")
     if errors and gpu.ecc_errors is not None and gpu.ecc_errors >= errors:
         message = (
             f"{_named(gpu)} had {gpu.ecc_errors} uncorrected memory error{'s' * (gpu.ecc_errors > 1)} since its "
             "driver was loaded: results on it may be wrong. Take the load off it and reset it (`nvidia-smi -r`)."
         )
-        yield _of(gpu, Kind.ECC, message)
+        yield _of(gpu, Kind.ECC, message, command=f"nvidia-smi -q -d ECC -i {gpu.uuid}")
     if gpu.hot_since is not None:
         message = (
             f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {limit:g} °C. It slows down when it is hotter: "
             "look at its fans and at what cools the room."
         )
-        yield _of(gpu, Kind.HOT, message, gpu.hot_since)
+        yield _of(gpu, Kind.HOT, message, gpu.hot_since, f"nvidia-smi -q -d TEMPERATURE -i {gpu.uuid}")
 
 
 def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
@@ -67,7 +67,8 @@ def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
     message = f"{format_size(size)} of {_named(gpu)} are held by programs that are no container's"
     named = [_stranger(each) for each in gpu.strangers]
     message += f": {'; '.join(named)}. Whoever owns them can end them." if named else ": nvidia-smi names them."
-    yield _of(gpu, Kind.FOREIGN, message)
+    pids = ",".join(str(each["pid"]) for each in gpu.strangers)
+    yield _of(gpu, Kind.FOREIGN, message, command=f"ps -o pid,user,lstart,args -p {pids}" if pids else "nvidia-smi")
 
 
 def _named(gpu: Gpu) -> str:
@@ -81,5 +82,5 @@ def _stranger(process: Mapping[str, Any]) -> str:
     return f"process {process['pid']}{owner}{runs}, {format_size(process['bytes'])}"
 
 
-def _of(gpu: Gpu, kind: Kind, message: str, since: datetime | None = None) -> Item:
-    return Item(f"{kind}:{gpu.uuid}", kind, "", message, since, gpu=gpu)
+def _of(gpu: Gpu, kind: Kind, message: str, since: datetime | None = None, command: str = "") -> Item:
+    return Item(f"{kind}:{gpu.uuid}", kind, "", message, since, gpu=gpu, command=command)
