@@ -8,7 +8,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0022_several_nodes"),
+        ("web", "0024_choice"),
     ]
 
     operations = [
