@@ -116,6 +116,7 @@ def test_an_end_of_the_line_ends_what_was_begun_on_the_node(cluster: Cluster) ->
     until(lambda: not runs("sleep", "4322"))
 
 
+@pytest.mark.long
 def test_a_killed_web_side_leaves_nothing_running_on_the_node(cluster: Cluster) -> None:
     made = launched(cluster, "sleep", "600", node="small")
     with suppress(ConnectionClosed), terminal(cluster, made) as socket:
@@ -129,6 +130,7 @@ def test_a_killed_web_side_leaves_nothing_running_on_the_node(cluster: Cluster) 
     until(lambda: cluster.is_alive("small"))
 
 
+@pytest.mark.long
 def test_a_killed_node_ends_a_terminal_in_words_and_a_followed_log_goes_on_where_it_was(cluster: Cluster) -> None:
     gate = cluster.folder / "again"
     os.mkfifo(gate)
@@ -151,6 +153,7 @@ def test_a_killed_node_ends_a_terminal_in_words_and_a_followed_log_goes_on_where
         assert b"".join(pieces) == b"two\n"
 
 
+@pytest.mark.long
 def test_a_long_log_to_a_slow_reader_is_bounded_on_its_way_and_whole_at_its_end(cluster: Cluster) -> None:
     made = launched(cluster, "sh", "-c", "sleep 0.1", node="small")
     until(lambda: cluster.container(made)["state"] == "exited")
