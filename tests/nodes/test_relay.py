@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import psycopg
+import pytest
 import redis
 from channels_redis.core import RedisChannelLayer
 from websockets.exceptions import ConnectionClosed
