@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from web.spec.where.restarts import Restart
+if TYPE_CHECKING:  # a container's keeper imports the engines' contract, and has no packages
+    from web.spec.where.restarts import Restart
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,6 @@ from web.models import Claim, Container, Gpu, Node
 
 GIB = 2**30
 NODES, CARDS = 300, 8
-DRAWN = """async () => {
-    const overview = document.querySelector('script[src*="overview"]').src;
-    const { live } = await import(overview.replace("pages/overview", "parts/live"));
-    const times = [];
-    for (let round = 0; round < 5; round += 1) {
-        const begun = performance.now();
-        live.dispatchEvent(new CustomEvent("change", { detail: { whole: false, changes: {} } }));
-        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-        times.push(performance.now() - begun);
-    }
-    return times.sort((a, b) => a - b)[2];
-}"""  # milliseconds from a change to what is seen of it, the median of five
 
 
 def node(name: str, cards: int = 2, **fields):
@@ -86,10 +74,10 @@ def test_the_worst_node_comes_first_and_its_cards_are_shown(site, open_as, shot)
             expect(seen.locator("#node-list button")).to_have_count(4)
             shot(seen, f"nodes-{size}-{theme}")
 
-    page.get_by_label("Search nodes").fill("rack=b")
+    page.get_by_label("Find nodes").fill("rack=b")
     expect(names).to_have_text(["full"])
     expect(page.locator("article.card")).to_have_count(2)
-    page.get_by_label("Search nodes").fill("")
+    page.get_by_label("Find nodes").fill("")
     page.get_by_role("button", name="calm").click()
     expect(page.locator(".node-head h3")).to_have_text(["calm"])
     page.get_by_label("Group by").select_option("rack")
@@ -99,7 +87,7 @@ def test_the_worst_node_comes_first_and_its_cards_are_shown(site, open_as, shot)
     expect(page.locator("#rows tr[data-id]")).to_have_count(2)
 
 
-def test_a_map_of_2400_cards_makes_few_elements_and_is_drawn_soon(site, open_as, shot):
+def test_a_map_of_2400_cards_makes_few_elements(site, open_as, shot):
     ada = person("ada", "user")
     rows.node()
     for number in range(NODES):
@@ -110,9 +98,6 @@ def test_a_map_of_2400_cards_makes_few_elements_and_is_drawn_soon(site, open_as,
     expect(page.locator("#nodes-sum")).to_contain_text(f"{NODES + 1} nodes, {NODES * CARDS} GPUs")
     assert page.locator("article.card").count() <= 16
     assert page.locator("#nodes *").count() < 100
-    took = page.evaluate(DRAWN)
-    print(f"one change is drawn in {took:.0f} ms")
-    assert took < 2000  # a busy machine of two cores; tens of milliseconds on a quiet one
     shot(page, "nodes-300")
 
 
@@ -124,7 +109,7 @@ def test_what_changes_on_one_gpu_leaves_what_is_held_on_the_other(site, open_as)
     page = open_as("ada", role="user")
     figures = page.locator('#rows [data-field="figures"]')
     expect(figures).to_have_text("3 GiB / 8 GiB / 3 GiB")
-    page.wait_for_function("document.querySelectorAll('article.card .legend a').length === 2")
+    expect(page.locator("article.card .legend a")).to_have_count(2)
     Claim.objects.filter(container=made, gpu=first).update(used=3 * GIB, granted=3 * GIB, peak=3 * GIB)
     expect(figures).to_have_text("5 GiB / 8 GiB / 5 GiB")
     Claim.objects.filter(container=made, gpu=second).delete()

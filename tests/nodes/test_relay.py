@@ -43,7 +43,7 @@ def logs(cluster: Cluster, made: Any, query: str = "") -> str:
 
 @contextmanager
 def following(cluster: Cluster, made: Any) -> Iterator[Iterator[bytes]]:
-    headers = {"Authorization": f"Token {cluster._admin()}"}
+    headers = {"Authorization": f"Token {cluster.admin()}"}
     url = f"{cluster.url}/api/v1/containers/{made['id']}/logs/?follow=1"
     with httpx.stream("GET", url, headers=headers, timeout=httpx.Timeout(30, read=120)) as answer:
         assert answer.status_code == 200, answer.read()
@@ -53,7 +53,7 @@ def following(cluster: Cluster, made: Any) -> Iterator[Iterator[bytes]]:
 @contextmanager
 def terminal(cluster: Cluster, made: Any, kind: str = "exec") -> Iterator[ClientConnection]:
     address = f"{cluster.url.replace('http', 'ws', 1)}/ws/containers/{made['id']}/{kind}/"
-    headers = {"Authorization": f"Token {cluster._admin()}"}
+    headers = {"Authorization": f"Token {cluster.admin()}"}
     with connect(address, origin=cluster.url, additional_headers=headers) as socket:
         yield socket
 
@@ -154,6 +154,45 @@ def test_a_killed_node_ends_a_terminal_in_words_and_a_followed_log_goes_on_where
         assert b"".join(pieces) == b"two\n"
 
 
+@contextmanager
+def restarted(cluster: Cluster, node: str, **environ: str) -> Iterator[None]:
+    """This node's scheduler has this in its environment meanwhile."""
+    cluster.stop(node)
+    cluster.start(node, **environ)
+    until(lambda: cluster.is_alive(node))
+    try:
+        yield
+    finally:
+        cluster.stop(node)
+        cluster.start(node)
+        until(lambda: cluster.is_alive(node))
+
+
+@pytest.mark.budget("relayed_in_all")
+def test_who_comes_when_a_node_shows_as_much_as_it_may_is_told_and_gets_the_next_place(cluster: Cluster) -> None:
+    with restarted(cluster, "small", GPUSHARE_BUDGET_RELAYED_IN_ALL="1"):
+        made = launched(cluster, "sh", "-c", "echo one; exec sleep 3600", node="small")
+        url = f"{cluster.url}/api/v1/containers/{made['id']}/logs/"
+        headers = {"Authorization": f"Token {cluster.admin()}"}
+        with following(cluster, made) as pieces:
+            assert next(pieces) == b"one\n"
+            refused = httpx.get(url, headers=headers, timeout=60)
+            told = refused.json()["error"]
+            assert (refused.status_code, told["code"]) == (429, "too_many_requests")
+            assert told["message"] == "This host shows enough of its containers already; try again later."
+        until(lambda: httpx.get(url, headers=headers, timeout=60).text == "one\n")
+
+
+@pytest.mark.budget("relayed_bytes_a_second")
+def test_a_long_log_comes_no_faster_than_its_node_may_send(cluster: Cluster) -> None:
+    made = launched(cluster, "sh", "-c", ONE_MIB, node="small")
+    until(lambda: cluster.container(made)["state"] == "exited")
+    with restarted(cluster, "small", GPUSHARE_BUDGET_RELAYED_BYTES_A_SECOND="512KiB"):
+        begun = time.monotonic()
+        assert len(logs(cluster, made)) > MIB
+        assert time.monotonic() - begun > 1.5  # all but what goes at once would take 2 s
+
+
 @pytest.mark.long
 def test_a_long_log_to_a_slow_reader_is_bounded_on_its_way_and_whole_at_its_end(cluster: Cluster) -> None:
     made = launched(cluster, "sh", "-c", "sleep 0.1", node="small")
@@ -161,7 +200,7 @@ def test_a_long_log_to_a_slow_reader_is_bounded_on_its_way_and_whole_at_its_end(
     path = cluster.home("small") / "logs" / f"{made['id']}.log"
     piece = os.urandom(MIB // 2).hex().encode()
     path.write_bytes(piece * 100)
-    headers = {"Authorization": f"Token {cluster._admin()}"}
+    headers = {"Authorization": f"Token {cluster.admin()}"}
     url = f"{cluster.url}/api/v1/containers/{made['id']}/logs/"
     got = most = 0
     with httpx.stream("GET", url, headers=headers, timeout=60) as answer:

@@ -11,7 +11,7 @@ from tests.support.cluster import Cluster
 
 
 def test_the_queue_and_the_report_name_the_node(cluster: Cluster) -> None:
-    login = {"GPUSHARE_URL": cluster.url, "GPUSHARE_TOKEN": cluster.tokens[""] or cluster._admin()}
+    login = {"GPUSHARE_URL": cluster.url, "GPUSHARE_TOKEN": cluster.admin()}
 
     def told(*words: str) -> str:
         done = gpushare(*words, environ=login)

@@ -58,9 +58,9 @@ class Cluster:
         number = self._listener.fileno()
         self._start("web", ["runweb", "--fd", str(number)], self.environ("web"), pass_fds=[number])
 
-    def start(self, node: str) -> None:
+    def start(self, node: str, **environ: str) -> None:
         """A node's scheduler. Does not wait for it."""
-        self._start(node, ["runscheduler"], self.environ(node))
+        self._start(node, ["runscheduler"], self.environ(node, **environ))
 
     def _start(self, name: str, words: list[str], environ: dict[str, str], **options: Any) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -86,11 +86,22 @@ def test_it_is_removed_once_it_is_away_and_empty(browser, gpu2):
     Node.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
     container = make_container(make_user("ada"), "held")
     type(container).objects.update(node=gpu2)
-    assert "is away with 1 container that may live" in post(browser, do="remove")
+    told = post(browser, do="remove")
+    assert "&quot;gpu2&quot; holds 1 container that may live (held)" in told
+    assert 'name="force"' in told
     type(container).objects.update(finished_at=timezone.now())
     assert "gpu2 is removed" in post(browser, do="remove")
     assert browser.get("/nodes/gpu2/").status_code == 404
     assert deeds() == [("boss", "node-removed", "gpu2")]
+
+
+def test_what_it_held_is_lost_with_it_when_it_is_removed_by_force(browser, gpu2):
+    Node.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
+    container = make_container(make_user("ada"), "held")
+    type(container).objects.update(node=gpu2)
+    assert "gpu2 is removed" in post(browser, do="remove", force="")
+    container.refresh_from_db()
+    assert (container.finished_at is not None, container.reason) == (True, "Lost with its node.")
 
 
 @pytest.mark.parametrize(("name", "words"), [("gpu3", "Several nodes need PostgreSQL"), ("a b", "A node&#x27;s name")])

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import struct
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
@@ -31,6 +32,7 @@ from web.errors import Problem, invalid
 PAYLOAD_LIMIT = 64 << 10  # bytes
 WINDOW = 256 << 10  # bytes
 ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
+SILENT = "The scheduler does not answer in time; try again shortly."
 CLOSES_WITHIN = 1.0
 TOO_LONG = (
     f"This command is too long: in JSON, where a letter beyond ASCII takes six bytes, it is more than "
@@ -169,20 +171,51 @@ async def ask(line: Line, asked: Frame) -> Line:
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
             await line.send(*asked)
-            answer = await line.read()
-        match answer:
-            case (FrameKind.OPEN, _):
-                return line
-            case (FrameKind.REFUSED, payload):
-                raise problem_of(payload)
-            case _:
-                raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
+            _require_open(await line.read())
     except (TimeoutError, BadFrame):
         await line.close()
-        raise Problem("scheduler_away", "The scheduler does not answer in time; try again shortly.", 503) from None
+        raise Problem("scheduler_away", SILENT, 503) from None
     except Problem:
         await line.close()
         raise
+    return line
+
+
+def ask_now(connection: socket.socket, asked: Frame) -> None:
+    """The same for threads that may wait. What comes after OPEN is not read."""
+    kind, payload = asked
+    connection.settimeout(ANSWERS_WITHIN)
+    try:
+        connection.sendall(_HEAD.pack(kind, len(payload)) + payload)
+        kind_, length = _HEAD.unpack(_exactly(connection, _HEAD.size))
+        if length > PAYLOAD_LIMIT:
+            raise BadFrame("of a wrong length")
+        _require_open(_checked(kind_, _exactly(connection, length)))
+    except (OSError, ValueError):  # TimeoutError is one, and BadFrame
+        connection.close()
+        raise Problem("scheduler_away", SILENT, 503) from None
+    except Problem:
+        connection.close()
+        raise
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        if not (piece := connection.recv(size - len(found))):
+            raise ConnectionResetError
+        found += piece
+    return found
+
+
+def _require_open(answer: Frame | None) -> None:
+    match answer:
+        case (FrameKind.OPEN, _):
+            return
+        case (FrameKind.REFUSED, payload):
+            raise problem_of(payload)
+        case _:
+            raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
 
 
 def problem_of(payload: bytes) -> Problem:

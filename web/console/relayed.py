@@ -19,9 +19,9 @@ from typing import Any
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 
 from web.console import output
-from web.console.frames import PAYLOAD_LIMIT, BadFrame, FrameKind, Line, ask, problem_of
+from web.console.frames import PAYLOAD_LIMIT, BadFrame, Frame, FrameKind, Line, ask, ask_now
 from web.errors import Problem
-from web.models import Container, Node, RelayOrder
+from web.models import Container, RelayOrder
 from web.people import visitor
 from web.relay.reaching import elsewhere, reach
 
@@ -35,8 +35,13 @@ class BrokenOff(Exception):
     """Some of the output was not sent. Whoever reads it is to see that its end is none."""
 
 
+def begin(connection: socket.socket, tail: int | None, *, follow: bool) -> None:
+    """Asks for a container's output, for threads that may wait: `written` and `followed` go on. Raises Problem."""
+    ask_now(connection, _log(tail, None, follow=follow))
+
+
 async def written(container: Container, tail: int | None, connection: socket.socket | None) -> AsyncIterator[bytes]:
-    """What is there. `connection`: to the host that has it; None: this one."""
+    """What is there. `connection`: to the host that has it, where it is begun; None: this one."""
     if connection is None:
         async for _, piece in output.written(container.pk, tail):
             yield piece
@@ -51,21 +56,20 @@ async def followed(
 ) -> AsyncIterator[bytes]:
     """And what comes, until the container has ended, wherever that is, or `look` raises a Problem (see `watch`)."""
     allowed = asyncio.create_task(visitor.watch(look))
+    is_far = connection is not None
     try:
         while not allowed.done():
-            node = container.node_id
-            if connection is None:
-                async for _, piece in output.followed(container.pk, allowed, tail):
-                    yield piece
-            else:
+            if is_far:
                 async for piece in _Far(container, allowed, tail, follow=True).read(connection):
                     yield piece
+            else:
+                async for _, piece in output.followed(container.pk, allowed, tail):
+                    yield piece
             found = await database_sync_to_async(Container.objects.filter(pk=container.pk).first)()
-            if found is None or found.node_id == node:
+            if found is None or found.node_id == container.node_id:
                 return
-            container = found
-            other = await database_sync_to_async(elsewhere)(container)  # a Swarm has given it to another host
-            connection = await _until_reached(other, container, allowed) if other else None
+            container, connection = found, None  # a Swarm has given it to another host
+            is_far = await database_sync_to_async(elsewhere)(container) is not None
     finally:
         allowed.cancel()
         with contextlib.suppress(Problem, asyncio.CancelledError):
@@ -80,9 +84,9 @@ class _Far:
         self._position: int | None = None
 
     async def read(self, connection: socket.socket | None) -> AsyncIterator[bytes]:
-        """Raises BrokenOff."""
-        while connection is not None:
-            line = Line(*await asyncio.open_unix_connection(sock=connection, limit=2 * PAYLOAD_LIMIT))
+        """`connection`: where it is begun, if it is. Raises BrokenOff."""
+        line = await _line(connection) if connection is not None else await self._reached()
+        while line is not None:
             try:
                 async for piece in self._shown(line):
                     yield piece
@@ -91,26 +95,33 @@ class _Far:
                 pass
             finally:
                 await line.close()
-            if self._allowed.done():
-                return
-            node = await database_sync_to_async(elsewhere)(self._container)
-            connection = await _until_reached(node, self._container, self._allowed) if node else None
+            line = await self._reached()
+
+    async def _reached(self) -> Line | None:
+        """From where it broke off. None if it may not be seen any more meanwhile. Raises BrokenOff after PATIENCE."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._allowed.done() and (node := await database_sync_to_async(elsewhere)(self._container)):
+            try:
+                line = await _line(await reach(node, self._container, KIND))
+                return await ask(line, _log(self._tail, self._position, follow=self._follow))
+            except Problem:
+                if time.monotonic() > deadline:
+                    raise BrokenOff(f"{node.name} was away for {PATIENCE:.0f} s") from None
+            await asyncio.wait([self._allowed], timeout=AGAIN)
+        return None
 
     async def _shown(self, line: Line) -> AsyncIterator[bytes]:
-        asked = json.dumps({"tail": self._tail, "start": self._position, "follow": self._follow}).encode()
+        """Until END. Raises BrokenOff."""
         try:
-            await ask(line, (FrameKind.LOG, asked))
             while frame := await self._next(line):
                 match frame:
                     case (FrameKind.END, _):
                         return
-                    case (FrameKind.REFUSED, payload):
-                        raise problem_of(payload)
                     case (FrameKind.LOGGED, payload) if len(payload) > PLACE.size:
                         yield self._placed(payload)
                     case _:
                         raise BadFrame("no frame of an output")
-        except (Problem, BadFrame):
+        except BadFrame:
             raise BrokenOff from None
         if not self._allowed.done():
             raise BrokenOff
@@ -124,7 +135,7 @@ class _Far:
         self._position = place + len(piece)
         return piece
 
-    async def _next(self, line: Line) -> tuple[FrameKind, bytes] | None:
+    async def _next(self, line: Line) -> Frame | None:
         """None once it is over, or may not be seen any more."""
         reading = asyncio.create_task(line.read())
         try:
@@ -134,14 +145,9 @@ class _Far:
             reading.cancel()
 
 
-async def _until_reached(node: Node, container: Container, allowed: asyncio.Future[Any]) -> socket.socket | None:
-    """None if it may not be seen any more meanwhile. Raises BrokenOff after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
-    while not allowed.done():
-        try:
-            return await reach(node, container, KIND)
-        except Problem:
-            if time.monotonic() > deadline:
-                raise BrokenOff(f"{node.name} was away for {PATIENCE:.0f} s") from None
-        await asyncio.wait([allowed], timeout=AGAIN)
-    return None
+def _log(tail: int | None, start: int | None, *, follow: bool) -> Frame:
+    return FrameKind.LOG, json.dumps({"tail": tail, "start": start, "follow": follow}).encode()
+
+
+async def _line(connection: socket.socket) -> Line:
+    return Line(*await asyncio.open_unix_connection(sock=connection, limit=2 * PAYLOAD_LIMIT))

@@ -42,7 +42,7 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
         "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response
     )
     place = output.place_to_follow(user.pk) if follow else None
-    connection = _reached(container)
+    connection = _begun(container, tail, follow=follow)
     if place is None:
         return StreamingHttpResponse(relayed.written(container, tail, connection), content_type=kind)
     if opened := getattr(request, "scope", {}).get("gpushare.opened"):
@@ -51,7 +51,11 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
     return Lasting(place, lines, content_type=kind)
 
 
-def _reached(container: Container) -> socket.socket | None:
-    """A connection to the host that has its output; None: that is this one. Raises Problem."""
+def _begun(container: Container, tail: int | None, *, follow: bool) -> socket.socket | None:
+    """A connection to the host that has its output, which is to send it; None: that is this one. Raises Problem."""
     node = None if output.path_of(container.pk).exists() else elsewhere(container)
-    return reach_now(node, container, relayed.KIND) if node else None
+    if node is None:
+        return None
+    connection = reach_now(node, container, relayed.KIND)
+    relayed.begin(connection, tail, follow=follow)
+    return connection

@@ -94,7 +94,7 @@ def _do(actor: User, node: Node, form: QueryDict) -> str:
             services.label(actor, name, {label: None})
             return f"{name} has the label {label} no more."
         case "remove":
-            services.remove(actor, name)
+            services.remove(actor, name, force="force" in form)
             return f"{name} is removed, and so are its rights. Its history stays."
     raise Http404
 
