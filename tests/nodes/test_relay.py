@@ -233,7 +233,7 @@ def test_who_has_redis_alone_can_end_a_session_and_neither_read_it_nor_speak_in_
         assert not any("a-secret" in each for each in passed)
         watching.rpush(name, b"\0" * 64)  # to the node, as if from the web side
         assert "went away" in json.loads(socket.recv(30))["error"]["message"]
-    assert "not what the other side has said" in cluster.said("small")
+    until(lambda: "not what the other side has said" in cluster.said("small"))
 
 
 def test_a_hint_without_an_order_begins_nothing(cluster: Cluster) -> None:

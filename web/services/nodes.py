@@ -125,8 +125,8 @@ def _require_empty(node: Node) -> None:
         names = ", ".join(live.order_by("name").values_list("name", flat=True)[:3])
         raise conflict(
             f'"{node.name}" holds {count} container{"s" * (count > 1)} that may live ({names}{", …" * (count > 3)}). '
-            "If it is away, start its scheduler: it says what became of them. If it is gone for good, remove it by force "
-            "(`--force`): then they end as lost with their node.",
+            "If it is away, start its scheduler: it says what became of them. If it is gone for good, remove it by "
+            "force (`--force`): then they end as lost with their node.",
             code="node_holds",
         )
 
