@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,40 +105,55 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A sample of NVML: this part of the card's time (0 to 1) a process computed, up to `at` (seconds of the epoch)."""
+    """What processes computed on a card from `since` to `until` (seconds of the epoch), as parts of that time."""
 
-    pid: int
-    at: float
-    part: float
+    since: float
+    until: float
+    parts: Mapping[int, float]
 
 
-class Busyness:
-    """How busy processes keep one card, from NVML's samples: each of a sixth of a second to a second, by the card.
+class Sampling:
+    """Asks one card again and again what each process has computed since it was asked last.
 
-    A period in which a process did not compute has no sample of it, so what passed since its last one is no measure.
+    NVML looks at a card once in a sixth of a second to a second, by the card, and keeps who it was and how busy. Asked
+    for what was since some time, it says of each process that it saw since then how much of *all* that time it computed
+    (of an H200 in turns with four 99 %, for it sees one at a time), and when it saw it last. Who was not seen is left
+    out; where nobody was, nothing is said.
     """
 
     def __init__(self, now: float) -> None:
-        self._looked = now - LONGEST_PERIOD
-        self._period = LONGEST_PERIOD  # the shortest time between two samples of one process
-        self._last: dict[int, int] = {}  # process → its last sample, in microseconds since the epoch
-        self.newest = int(self._looked * 1e6)  # sample that was taken in: those that come late are still to be
+        self._asked = now - LONGEST_PERIOD
+        self._newest = 0  # microseconds since the epoch, NVML's own clock: up to then it has been told
+        self._period = LONGEST_PERIOD  # seconds between two looks of NVML's, as far as is known
 
-    def take(self, samples: Iterable[tuple[int, int, int]], now: float) -> dict[int, float]:
-        """`samples`: process, microseconds since the epoch, per cent. Per cent of the time since the last look."""
-        new = sorted((at, pid, part) for pid, at, part in samples if at > self._last.get(pid, self.newest))
-        spans = []
-        for at, pid, part in new:
-            apart = (at - self._last[pid]) / 1e6 if pid in self._last else LONGEST_PERIOD
-            self._period = max(SHORTEST_PERIOD, min(self._period, apart))
-            spans.append((pid, apart, part))
-            self._last[pid], self.newest = at, at
+    def take(self, ask: Callable[[int], list[Any]], now: float) -> Work | None:
+        """`ask`: NVML, for what was since then; raises NVMLError. None: nobody has computed."""
+        # What was before it was asked last has been told by now, with some delay.
+        since = max(self._newest, int((self._asked - 2 * self._period) * 1e6))
+        self._asked = now
+        try:
+            samples = [sample for sample in ask(since) if sample.timeStamp > since]
+        except pynvml.NVMLError_NotFound:
+            return None
+        if not samples:
+            return None
+        newest = max(sample.timeStamp for sample in samples)
+        self._period = max(SHORTEST_PERIOD, min(self._period, (newest - since) / 1e6))
+        self._newest = newest
+        return Work(since / 1e6, newest / 1e6, {sample.pid: sample.smUtil / 100 for sample in samples})
+
+
+class Busyness:
+    """Per cent of the time since the last look in which each process computed."""
+
+    def __init__(self, now: float) -> None:
+        self._looked = now - LONGEST_PERIOD
+
+    def take(self, work: Work | None, now: float) -> dict[int, float]:
         passed, self._looked = max(now - self._looked, 1e-3), now
-        self._last = {pid: at for pid, at in self._last.items() if self.newest - at < 1e6 * LONGEST_PERIOD}
-        busy: dict[int, float] = {}
-        for pid, apart, part in spans:
-            busy[pid] = busy.get(pid, 0.0) + part * min(apart, self._period) / passed
-        return busy
+        if work is None:
+            return {}
+        return {pid: 100 * part * (work.until - work.since) / passed for pid, part in work.parts.items()}
 
 
 def parse(spec: str) -> Choice:
@@ -190,7 +206,7 @@ class Gpus:
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
         self._busyness: dict[str, Busyness] = {}
-        self._work_since: dict[str, int] = {}  # microseconds since the epoch, NVML's own clock
+        self._sampling: dict[tuple[str, str], Sampling] = {}
         self.environment: dict[str, str] = {}  # what a program needs to reach these cards
         self._thread = threads.pool(1, "nvml")
 
@@ -230,8 +246,8 @@ class Gpus:
         """Who uses this card, now. Raises NVMLError."""
         return await self._ask(self._processes, uuid)
 
-    async def work(self, uuids: Iterable[str]) -> dict[str, list[Work]]:
-        """NVML's samples of each card since the last call, in the order of time. None of a card that tells nothing."""
+    async def work(self, uuids: Iterable[str]) -> dict[str, Work | None]:
+        """What was computed on each card since the last call; None: nothing, or it does not tell."""
         return await self._ask(lambda: {uuid: self._work(uuid) for uuid in uuids})
 
     async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
@@ -280,25 +296,22 @@ class Gpus:
 
     def _busy(self, uuid: str) -> dict[int, float] | None:
         now = time.time()
-        known = self._busyness.setdefault(uuid, Busyness(now))
         try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], known.newest)
-        except pynvml.NVMLError as error:
-            if not isinstance(error, pynvml.NVMLError_NotFound):
-                return None
-            samples = []  # nobody computed
-        return known.take([(sample.pid, sample.timeStamp, sample.smUtil) for sample in samples], now)
-
-    def _work(self, uuid: str) -> list[Work]:
-        """From the last sample on, not the last look: samples come late."""
-        since = self._work_since.get(uuid, int(time.time() * 1e6) - 1_000_000)
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], since)
+            work = self._sampled(uuid, "busy", now)
         except pynvml.NVMLError:
-            return []
-        new = sorted((s for s in samples if s.timeStamp > since), key=lambda sample: sample.timeStamp)
-        self._work_since[uuid] = new[-1].timeStamp if new else since
-        return [Work(sample.pid, sample.timeStamp / 1e6, sample.smUtil / 100) for sample in new]
+            return None
+        return self._busyness.setdefault(uuid, Busyness(now)).take(work, now)
+
+    def _work(self, uuid: str) -> Work | None:
+        try:
+            return self._sampled(uuid, "work", time.time())
+        except pynvml.NVMLError:
+            return None
+
+    def _sampled(self, uuid: str, who: str, now: float) -> Work | None:
+        """`who` asks: each is told all. Raises NVMLError."""
+        ask = partial(pynvml.nvmlDeviceGetProcessUtilization, self._handles[uuid])
+        return self._sampling.setdefault((uuid, who), Sampling(now)).take(ask, now)
 
     async def _measure_context(self, uuid: str) -> int | None:
         """Bytes that a context takes on this card; None, and the log says why, if that cannot be told now."""

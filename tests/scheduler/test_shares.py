@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 from django.utils import timezone
 
-from scheduler.gpus import Busyness, Reading
+from scheduler.gpus import Reading, Sampling
 from scheduler.rounds.turns.shares import Part, Shares
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
@@ -101,14 +103,56 @@ def test_without_turns_nvml_tells_what_was_had_and_nobody_is_due_anything() -> N
     assert {name: part.had for name, part in crowd.items()} == {"a": 0.5, "b": 0.5}
 
 
-def test_a_sample_of_nvml_is_of_one_period_and_not_of_the_whole_time_between_two_looks() -> None:
-    sixth = Busyness(now=1.0)
-    sixth.take([(7, 700_000, 60), (7, 866_667, 60)], now=1.0)
-    assert sixth.take([(7, 1_866_667, 60)], now=2.0) == {7: pytest.approx(10, abs=0.1)}
-    assert sixth.take([], now=3.0) == {}
-    second = Busyness(now=1.0)
-    second.take([(7, 500_000, 40)], now=1.0)
-    assert second.take([(7, 1_500_000, 40), (7, 500_000, 40)], now=2.0) == {7: 40}
+class Nvml:
+    """As an H200's driver (580) was seen to answer: it looks at the card five times a second, and names whom it sees.
+
+    Asked for what was since some time it gives one sample of each whom it saw since: its part of all looks, and when it
+    was seen last.
+    """
+
+    def __init__(self, seen: dict[int, int]) -> None:
+        self.seen = seen  # microseconds → who was there, 0: nobody
+        self.now = 0
+
+    def __call__(self, since: int) -> list[SimpleNamespace]:
+        looks = {at: pid for at, pid in self.seen.items() if since < at <= self.now}
+        whom = {pid for pid in looks.values() if pid}
+        if not whom:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return [
+            SimpleNamespace(
+                pid=pid,
+                timeStamp=max(at for at, who in looks.items() if who == pid),
+                smUtil=100 * list(looks.values()).count(pid) // len(looks),
+            )
+            for pid in whom
+        ]
+
+
+def computed(seen: dict[int, int], looks: list[float]) -> dict[int, float]:
+    """Seconds of each, as who looks at these times makes them out."""
+    nvml, sampling, had = Nvml(seen), Sampling(0.0), Counter[int]()
+    for at in looks:
+        nvml.now = int(at * 1e6)
+        if work := sampling.take(nvml, at):
+            for pid, part in work.parts.items():
+                had[pid] += part * (work.until - work.since)
+    return dict(had)
+
+
+@pytest.mark.parametrize("apart", [0.1, 0.25, 1.0, 2.5])
+def test_what_two_computed_by_turns_is_told_whenever_one_looks(apart: float) -> None:
+    looks = [(number + 1) * apart for number in range(int(20 / apart))]
+    seen = {200_000 * number: 7 if number % 4 else 8 for number in range(1, 100)}
+    assert computed(seen, looks) == {7: pytest.approx(15, abs=1.5), 8: pytest.approx(5, abs=1)}
+
+
+def test_what_was_idle_for_long_is_not_counted_as_computed_once_somebody_computes() -> None:
+    looks = [number * 0.25 for number in range(1, 81)]
+    once = {200_000 * number: 7 if number % 5 == 0 else 0 for number in range(1, 100)}  # a look in five finds it there
+    assert computed(once, looks)[7] == pytest.approx(4, abs=1)
+    late = {200_000 * number: 7 if number > 50 else 0 for number in range(1, 100)}
+    assert computed(late, looks)[7] == pytest.approx(10, abs=0.7)
 
 
 def test_a_process_past_the_shim_computes_for_its_container_too() -> None:

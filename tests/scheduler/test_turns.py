@@ -99,6 +99,16 @@ async def test_two_that_compute_share_the_card_by_their_weights(host: Host) -> N
     assert not stopped(host, two)
 
 
+@pytest.mark.parametrize("weights", [(50, 30, 20), (90, 10)])
+async def test_shares_come_out_although_a_sample_names_only_one(host: Host, weights: tuple[int, ...]) -> None:
+    """NVML's samples are those of an H200: each gives the whole of its time to whoever was just on the card."""
+    its = [await computing(host, compute_weight=weight) for weight in weights]
+    await take_turns(host, *its)
+    await asyncio.sleep(2)
+    parts = await had(host, *its, seconds=10)
+    assert [part / sum(parts) for part in parts] == pytest.approx([weight / 100 for weight in weights], abs=0.05), parts
+
+
 async def test_a_lone_one_is_never_stopped_but_for_its_limit(host: Host) -> None:
     one = await computing(host)
     assert host.up.turns._guardian.pid is None
