@@ -27,6 +27,7 @@ import pynvml
 
 import shim.sim
 from scheduler import threads
+from scheduler.sampling import Busyness, Sampling, Work
 from scheduler.xids import Xids
 from shim.binding import UUID_SIZE
 from web.sizes import parse_size
@@ -40,7 +41,6 @@ RESERVE = 128 * MIB  # of a real card: the driver's own needs and what fragmenta
 CONTEXT_SECONDS = 60.0  # the first context after a boot, without persistence mode, can take long
 USUAL_CONTEXT = 600 * MIB  # where it was never measured; an H200 takes 526 MiB
 DEFAULT_SIMULATION = "sim:1x5GiB"
-SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 6, 1.0  # seconds of a sample of NVML's (nvmlUtilization_t)
 
 
 class NoGpus(Exception):
@@ -101,59 +101,6 @@ class Reading:
         if self.busy is None:
             return None
         return 100.0 * sum(self.busy.get(pid, 0.0) for pid in pids) / max(100.0, sum(self.busy.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What processes computed on a card from `since` to `until` (seconds of the epoch), as parts of that time."""
-
-    since: float
-    until: float
-    parts: Mapping[int, float]
-
-
-class Sampling:
-    """Asks one card again and again what each process has computed since it was asked last.
-
-    NVML looks at a card once in a sixth of a second to a second, by the card, and keeps who it was and how busy. Asked
-    for what was since some time, it says of each process that it saw since then how much of *all* that time it computed
-    (of an H200 in turns with four 99 %, for it sees one at a time), and when it saw it last. Who was not seen is left
-    out; where nobody was, nothing is said.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._asked = now - LONGEST_PERIOD
-        self._newest = 0  # microseconds since the epoch, NVML's own clock: up to then it has been told
-        self._period = LONGEST_PERIOD  # seconds between two looks of NVML's, as far as is known
-
-    def take(self, ask: Callable[[int], list[Any]], now: float) -> Work | None:
-        """`ask`: NVML, for what was since then; raises NVMLError. None: nobody has computed."""
-        # What was before it was asked last has been told by now, with some delay.
-        since = max(self._newest, int((self._asked - 2 * self._period) * 1e6))
-        self._asked = now
-        try:
-            samples = [sample for sample in ask(since) if sample.timeStamp > since]
-        except pynvml.NVMLError_NotFound:
-            return None
-        if not samples:
-            return None
-        newest = max(sample.timeStamp for sample in samples)
-        self._period = max(SHORTEST_PERIOD, min(self._period, (newest - since) / 1e6))
-        self._newest = newest
-        return Work(since / 1e6, newest / 1e6, {sample.pid: sample.smUtil / 100 for sample in samples})
-
-
-class Busyness:
-    """Per cent of the time since the last look in which each process computed."""
-
-    def __init__(self, now: float) -> None:
-        self._looked = now - LONGEST_PERIOD
-
-    def take(self, work: Work | None, now: float) -> dict[int, float]:
-        passed, self._looked = max(now - self._looked, 1e-3), now
-        if work is None:
-            return {}
-        return {pid: 100 * part * (work.until - work.since) / passed for pid, part in work.parts.items()}
 
 
 def parse(spec: str) -> Choice:

@@ -300,7 +300,7 @@ static unsigned drawn(uint64_t period, unsigned entries, const unsigned *each) {
     return entries;
 }
 
-/* One sample of each process that was named since then: what it computed of all that time, and when it was named last. */
+/* A sample of each process that was named since then: what it computed of all that time, and when it was named last. */
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct process_utilization *samples,
                                                     unsigned *count, unsigned long long since_us) {
     CHECK(valid(device) && count != NULL);

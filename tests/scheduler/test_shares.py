@@ -8,15 +8,16 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-import pynvml
 import pytest
 from django.utils import timezone
 
-from scheduler.gpus import Reading, Sampling
+from scheduler.gpus import Reading
 from scheduler.rounds.turns.shares import Part, Shares
+from scheduler.sampling import Sampling
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, query
+from tests.support.nvml import Nvml
 from web.models import Claim, Container, UsageSample
 
 GPU = "GPU-0"
@@ -103,32 +104,6 @@ def test_without_turns_nvml_tells_what_was_had_and_nobody_is_due_anything() -> N
     assert {name: part.had for name, part in crowd.items()} == {"a": 0.5, "b": 0.5}
 
 
-class Nvml:
-    """As an H200's driver (580) was seen to answer: it looks at the card five times a second, and names whom it sees.
-
-    Asked for what was since some time it gives one sample of each whom it saw since: its part of all looks, and when it
-    was seen last.
-    """
-
-    def __init__(self, seen: dict[int, int]) -> None:
-        self.seen = seen  # microseconds → who was there, 0: nobody
-        self.now = 0
-
-    def __call__(self, since: int) -> list[SimpleNamespace]:
-        looks = {at: pid for at, pid in self.seen.items() if since < at <= self.now}
-        whom = {pid for pid in looks.values() if pid}
-        if not whom:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return [
-            SimpleNamespace(
-                pid=pid,
-                timeStamp=max(at for at, who in looks.items() if who == pid),
-                smUtil=100 * list(looks.values()).count(pid) // len(looks),
-            )
-            for pid in whom
-        ]
-
-
 def computed(seen: dict[int, int], looks: list[float]) -> dict[int, float]:
     """Seconds of each, as who looks at these times makes them out."""
     nvml, sampling, had = Nvml(seen), Sampling(0.0), Counter[int]()
@@ -153,6 +128,12 @@ def test_what_was_idle_for_long_is_not_counted_as_computed_once_somebody_compute
     assert computed(once, looks)[7] == pytest.approx(4, abs=1)
     late = {200_000 * number: 7 if number > 50 else 0 for number in range(1, 100)}
     assert computed(late, looks)[7] == pytest.approx(10, abs=0.7)
+
+
+@pytest.mark.parametrize("late", [0.05, 0.3, 0.55, 0.8])
+def test_what_a_card_tells_that_looks_once_a_second_is_of_a_whole_second(late: float) -> None:
+    seen = {int(1e6 * (second + late)): 7 if second > 9 else 0 for second in range(20)}
+    assert computed(seen, [number * 0.25 for number in range(1, 81)])[7] == pytest.approx(10, abs=0.8)
 
 
 def test_a_process_past_the_shim_computes_for_its_container_too() -> None:

@@ -1,12 +1,14 @@
 """Who computes: NVML's samples of each process, put beside the times in which its container was not locked.
 
-A sample says what part of the time since the last one (a sixth of a second; on some cards a whole one) a process had
-kernels on the card, and comes up to that much later. So a container is judged by what it computed of the time that was
-its own, over a little while that ends with the last sample:
+NVML looks at a card a few times a second and names one process each time, whoever was there (scheduler/sampling.py):
+one look says little, and five say who computes. So a container is judged by what it computed of the time that was its
+own (was not locked), over a while that ends with the last sample:
 
 - one that rests is never locked. It computes once it has used more of the card than half of what would be its due (a
-  quarter, at most): below that it takes nothing from the others that they would miss, and it is served at once;
-- one that computes rests once it leaves most of its own time unused;
+  quarter, at most), over three seconds, or much of three looks in a row: below that it takes nothing from the others
+  that they would miss, and it is served at once;
+- one that computes rests once it leaves most of its own time unused: over a second of that, and one more for each other
+  that was seen on the card while it was not locked, since a look that names another says nothing of this one;
 - who has the turn and uses next to nothing of a processor seems to rest: whoever gives work to a card needs one for
   that. It is stopped to make sure, which takes as long as it has work there. Where it had some (one graph that takes
   long, waited for asleep), that is no sign for a while.
@@ -28,14 +30,15 @@ from scheduler.card import turns
 from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
 from scheduler.core.turns import Mode
-from scheduler.gpus import Gpus, Work
+from scheduler.gpus import Gpus
+from scheduler.sampling import Work
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 
 SELDOM, OFTEN, ALWAYS = 1.0, 0.25, 0.1  # seconds between two looks
 GLANCE = 0.025  # seconds between two looks at the processor time of who has the turn
-OWN = 1.0  # seconds of its own that it is judged by, and as many again for each that computes beside it: five samples
-MOMENT = 0.6  # seconds: three samples
+OWN = 1.0  # seconds of its own that it is judged by, and as many again for each that computes beside it: five looks
+MOMENT = 0.6  # seconds: three looks
 LONG = 3.0  # seconds; over these who computes in bursts does little
 MUCH = 0.4  # of the time: who uses so much of the last moment need not be watched for longer
 ASLEEP = 0.05  # seconds of its turn in which it used less than STIRS of a processor
@@ -50,7 +53,7 @@ FULL = 0.8  # of a card, used by all together
 ESCAPES = 0.1  # of the time, while it is locked: what is locked computes nothing
 ESCAPED = 3  # samples in a row: a new process is locked a moment after it is seen
 LEEWAY, TINY = 0.2, 1e-6  # seconds: by which a sample may be of an earlier time; that are none
-MARK = 0.01  # seconds before the end of a sample: then NVML looked
+MARK = 0.01  # seconds: the last of a sample, when NVML looked
 STATE = "state"  # a reason to take no turns: the container's own
 
 
@@ -74,7 +77,7 @@ class Seen:
             self.spans.popleft()
 
     def judged_by(self) -> float:
-        """Seconds of its own: where several compute at once, a sample names it seldom."""
+        """Seconds of its own: where several compute at once, few looks name it."""
         return OWN * (1 + len(self.beside))
 
     def busy(self, begin: float, end: float) -> float:
@@ -137,7 +140,10 @@ class Computing:
         self._player.see({id_: self._measured(id_, gpus) for id_, gpus in computing.items()})
 
     def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
-        """What it computed since that was told last, on the card where it was most; told where there is enough."""
+        """The part of its own time in which it computes, on the card where that is most; and what is new of that time.
+
+        Told where there is enough to judge by. The part is of all that it is judged by, not of what is new alone.
+        """
         its = [(self._seen[container, gpu], self._last[gpu]) for gpu in gpus]
         for seen, end in its:
             seen.told = max(seen.told, end - CHARGED)  # one that wakes is charged what it was seen by, and no more
@@ -236,7 +242,7 @@ class Computing:
         return [tenant.id for tenant, seen in its.items() if seen.computes]
 
     def _part(self, container: str, seen: Seen, end: float, its_own: float) -> float | None:
-        """Of so many seconds of its own, lately, in which it computed; None while that is too little."""
+        """Of the last `its_own` seconds of its own, the part in which it computed; None while it has had less."""
         window = its_own
         while (own := self._player.free_in(container, end - window, end)) < its_own:
             window *= 1.25
