@@ -169,7 +169,7 @@ def test_what_is_seen_afterwards_is_charged_to_who_computed_and_given_back_to_wh
         host.hear(Computes, name)
     host.hear(Stopped, "b")
     host.at = 0.2
-    host.hear(Computes, "burst", ("g",), 0.25, 0.2)
+    host.hear(Computes, "burst", ("g",), 0.6, 0.2, 0.05)  # 0.6: over a longer while
     host.hear(Rests, "burst")
     had = [host.standing(name).had for name in ("a", "b", "burst")]
     assert had == pytest.approx([0.15, 0.0, 0.05])

@@ -134,15 +134,17 @@ async def test_who_computes_without_a_turn_is_charged_what_the_card_says(host: H
     await eventually(lambda: host.up.turns.standing(str(bursts.pk)))
     await eventually(lambda: standing(host, bursts).had > 0.5)
     began = [(standing(host, each).had, on_card(host, each)) for each in (training, bursts)]
-    await asyncio.sleep(8)
+    seconds = 12
+    await asyncio.sleep(seconds)
     ended = [(standing(host, each).had, on_card(host, each)) for each in (training, bursts)]
     (charged, had), (charged_bursts, had_bursts) = [
         (after[0] - before[0], after[1] - before[1]) for before, after in zip(began, ended, strict=True)
     ]
     assert had_bursts / (had + had_bursts) < 0.4, "it computes in bursts"
-    # On a busy machine the card's samples are looked at late, and less is seen; it is never more.
-    assert 0 < charged_bursts < had_bursts + 0.1 * 8
-    assert charged_bursts < charged < had + 0.15 * 8
+    # A look names one of two who were there, by chance: half a second more or less (its deviation). On a busy machine
+    # the card's samples are looked at late, and less is seen; it is never more.
+    assert 0 < charged_bursts < had_bursts + 0.15 * seconds
+    assert charged_bursts < charged < had + 0.15 * seconds
 
 
 @pytest.mark.parametrize("free_memory", [False, True])

@@ -67,7 +67,7 @@ class Seen:
     asleep: float | None = None  # when its processor time said so, until that is looked into
     unsure: float = 0.0  # until then that is no sign
     told: float = 0.0  # up to when the player has been told what it computed
-    part: float = 1.0  # of its own time, by what was told last
+    part: float = 1.0  # of its own time, in which it computes; all of it until there is enough to judge by
     escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
     beside: dict[str, float] = field(default_factory=dict)  # who was seen on the card while it was free, and when last
 
@@ -140,20 +140,21 @@ class Computing:
         self._player.see({id_: self._measured(id_, gpus) for id_, gpus in computing.items()})
 
     def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
-        """The part of its own time in which it computes, on the card where that is most; and what is new of that time.
+        """What it computed of its own time that is new, and the part in which it does by all that it is judged by.
 
-        Told where there is enough to judge by. The part is of all that it is judged by, not of what is new alone.
+        On the card where that is most.
         """
         its = [(self._seen[container, gpu], self._last[gpu]) for gpu in gpus]
-        for seen, end in its:
-            seen.told = max(seen.told, end - CHARGED)  # one that wakes is charged what it was seen by, and no more
+        for seen, _ in its:  # one that wakes is charged what it was seen by, and no more
+            seen.told = max(seen.told, seen.since - CHARGED)
         own = min((self._player.free_in(container, seen.told, end) for seen, end in its), default=0.0)
-        parts = [self._part(container, seen, end, seen.judged_by()) for seen, end in its] if own >= OWN else []
-        if known := [part for part in parts if part is not None]:
-            for seen, end in its:
-                seen.told, seen.part = end, min(1.0, max(known))
-            return turns.Seen(tuple(gpus), its[0][0].part, own)
-        return turns.Seen(tuple(gpus), max((seen.part for seen, _ in its), default=1.0))
+        had = max((seen.busy(seen.told, end) for seen, end in its), default=0.0)
+        for seen, end in its:
+            seen.told = max(seen.told, end)
+            if (part := self._part(container, seen, end, seen.judged_by())) is not None:
+                seen.part = part
+        part = max((seen.part for seen, _ in its), default=1.0)
+        return turns.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own))
 
     def _present(self) -> list[Tenant]:
         return [tenant for tenant in self._broker.tenants.values() if not tenant.finished]
@@ -238,7 +239,7 @@ class Computing:
                 part = moment[tenant]
                 seen.computes = lately[tenant] >= least or (part is not None and part >= max(MUCH, least))
             if seen.computes != (tenant in before):
-                seen.since = end
+                seen.since, seen.part = end, 1.0
         return [tenant.id for tenant, seen in its.items() if seen.computes]
 
     def _part(self, container: str, seen: Seen, end: float, its_own: float) -> float | None:
