@@ -163,6 +163,13 @@ def test_one_that_computes_without_a_processor_is_not_asked_again():
     assert host.hear(Yields, "a") == []
 
 
+def test_one_that_is_stopped_and_is_seen_to_have_rested_is_let_go_and_waits_for_no_turn():
+    host = compete("a", "b")
+    assert host.hear(Rests, "b") == [Go("b")]
+    assert host.hear(Started, "b") == []
+    assert wake(host.turns) is None, "the other is alone"
+
+
 def test_what_is_seen_afterwards_is_charged_to_who_computed_and_given_back_to_who_had_the_turn():
     host = Host("a", "b", "burst")
     for name in ("a", "b"):

@@ -145,7 +145,7 @@ def _computes(deal: Deal, event: Computes) -> None:
 def _rests(deal: Deal, event: Rests) -> None:
     if not (taker := deal.takers.get(event.container)) or not taker.where:
         return
-    if taker.phase is Phase.GOING or (taker.barred and taker.phase is not Phase.STOPPING):
+    if taker.phase in (Phase.GOING, Phase.STOPPED) or (taker.barred and taker.phase is not Phase.STOPPING):
         deal.put(deal.rest(replace(taker, called=False, beside=False, sleeps=False, since=deal.now), taker.where))
 
 

@@ -102,7 +102,7 @@ class Computes:
 
 @dataclass(frozen=True, slots=True)
 class Rests:
-    """It was seen not to compute, for a whole look in which nothing of it was locked."""
+    """It was seen not to compute, for long enough in which nothing of it was locked. One that is stopped is let go."""
 
     now: float
     container: str

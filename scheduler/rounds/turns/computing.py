@@ -2,7 +2,8 @@
 
 NVML looks at a card a few times a second and names one process each time, whoever was there (scheduler/sampling.py):
 one look says little, and five say who computes. So a container is judged by what it computed of the time that was its
-own (was not locked), over a while that ends with the last sample:
+own (was not locked), over a while that ends with the last sample. Of that, time before a look that met it locked is
+left out: where looks and turns keep step, some are met in none of their turns for long.
 
 - one that rests is never locked. It computes once it has used more of the card than half of what would be its due (a
   quarter, at most), over three seconds, or much of three looks in a row: below that it takes nothing from the others
@@ -39,12 +40,14 @@ SELDOM, OFTEN, ALWAYS = 1.0, 0.25, 0.1  # seconds between two looks
 GLANCE = 0.025  # seconds between two looks at the processor time of who has the turn
 OWN = 1.0  # seconds of its own that it is judged by, and as many again for each that computes beside it: five looks
 MOMENT = 0.6  # seconds: three looks
+FEW = 0.3  # seconds: of one that has had no more in all that is remembered
 LONG = 3.0  # seconds; over these who computes in bursts does little
 MUCH = 0.4  # of the time: who uses so much of the last moment need not be watched for longer
 ASLEEP = 0.05  # seconds of its turn in which it used less than STIRS of a processor
 STIRS = 0.01
 UNSURE = 60.0  # seconds in which that is no sign, once it was wrong
 LATE = 1.0  # seconds after which there would be a sample if anybody had computed
+LONGEST = REMEMBERED - LATE
 WAKES = 0.25  # of the time: who uses more may be noticed by the others, whatever is due to it
 RESTS = 0.5  # of that again
 LEAST = 0.02  # of the time: less is nothing
@@ -53,7 +56,8 @@ FULL = 0.8  # of a card, used by all together
 ESCAPES = 0.1  # of the time, while it is locked: what is locked computes nothing
 ESCAPED = 3  # samples in a row: a new process is locked a moment after it is seen
 LEEWAY, TINY = 0.2, 1e-6  # seconds: by which a sample may be of an earlier time; that are none
-MARK = 0.01  # seconds: the last of a sample, when NVML looked
+MARK = 0.03  # seconds: the last of a sample, when NVML looked
+ONE_LOOK = 0.3  # seconds: a sample of less is of one look, and tells nothing of who was locked at that moment
 STATE = "state"  # a reason to take no turns: the container's own
 
 
@@ -69,12 +73,17 @@ class Seen:
     told: float = 0.0  # up to when the player has been told what it computed
     part: float = 1.0  # of its own time, in which it computes; all of it until there is enough to judge by
     escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
+    missed: deque[tuple[float, float]] = field(default_factory=deque)  # when a look met it locked; its own before
     beside: dict[str, float] = field(default_factory=dict)  # who was seen on the card while it was free, and when last
 
     def note(self, begin: float, end: float, part: float) -> None:
         self.spans.append((begin, end, min(1.0, part)))
         while self.spans[0][1] < end - REMEMBERED:
             self.spans.popleft()
+
+    def missed_since(self, begin: float) -> float:
+        """Seconds of its own that do not count: not all, or who has small turns would never be seen to rest."""
+        return 2 / 3 * sum(own for end, own in self.missed if end > begin)
 
     def judged_by(self) -> float:
         """Seconds of its own: where several compute at once, few looks name it."""
@@ -185,8 +194,12 @@ class Computing:
                     continue
                 if self._player.free_in(owner, begin - LEEWAY, end) < TINY:
                     self._look_for_escape(owner, seen, parts.get(owner, 0.0))
-                if self._player.free_in(owner, end - MARK, end) > 0:
+                if self._player.free_in(owner, end - MARK, end) > MARK - TINY:
                     seen.beside |= dict.fromkeys(parts.keys() - {owner}, end)
+                elif end - begin < ONE_LOOK:
+                    seen.missed.append((end, self._player.free_in(owner, begin, end)))
+                while seen.missed and seen.missed[0][0] < end - REMEMBERED:
+                    seen.missed.popleft()
                 seen.beside = {other: at for other, at in seen.beside.items() if at > end - LONG}
             self._last[gpu] = end
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in self._broker.tenants}
@@ -243,13 +256,16 @@ class Computing:
         return [tenant.id for tenant, seen in its.items() if seen.computes]
 
     def _part(self, container: str, seen: Seen, end: float, its_own: float) -> float | None:
-        """Of the last `its_own` seconds of its own, the part in which it computed; None while it has had less."""
+        """Of the last `its_own` seconds of its own, the part in which it computed; None while it has had less.
+
+        Or of all that are remembered, if there are a few at least: who has small turns does not have more.
+        """
         window = its_own
-        while (own := self._player.free_in(container, end - window, end)) < its_own:
-            window *= 1.25
-            if window > REMEMBERED:
-                return None
-        return seen.busy(end - window, end) / own if end - window >= seen.since else None
+        while (own := self._player.free_in(container, begin := end - window, end) - seen.missed_since(begin)) < its_own:
+            if window == LONGEST:
+                break
+            window = min(1.25 * window, LONGEST)
+        return seen.busy(begin, end) / own if own >= min(its_own, FEW) and begin >= seen.since else None
 
     def _check(self, tenant: Tenant, seen: Seen) -> None:
         """Was it right that it slept, and rests? The core has had it stopped to see that."""
