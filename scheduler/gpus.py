@@ -153,7 +153,7 @@ class Gpus:
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
         self._busyness: dict[str, Busyness] = {}
-        self._sampling: dict[tuple[str, str], Sampling] = {}
+        self._sampling: dict[str, Sampling] = {}
         self.environment: dict[str, str] = {}  # what a program needs to reach these cards
         self._thread = threads.pool(1, "nvml")
 
@@ -244,21 +244,19 @@ class Gpus:
     def _busy(self, uuid: str) -> dict[int, float] | None:
         now = time.time()
         try:
-            work = self._sampled(uuid, "busy", now)
+            return self._busyness.setdefault(uuid, Busyness(now)).take(self._utilization(uuid), now)
         except pynvml.NVMLError:
             return None
-        return self._busyness.setdefault(uuid, Busyness(now)).take(work, now)
 
     def _work(self, uuid: str) -> Work | None:
+        now = time.time()
         try:
-            return self._sampled(uuid, "work", time.time())
+            return self._sampling.setdefault(uuid, Sampling(now)).take(self._utilization(uuid), now)
         except pynvml.NVMLError:
             return None
 
-    def _sampled(self, uuid: str, who: str, now: float) -> Work | None:
-        """`who` asks: each is told all. Raises NVMLError."""
-        ask = partial(pynvml.nvmlDeviceGetProcessUtilization, self._handles[uuid])
-        return self._sampling.setdefault((uuid, who), Sampling(now)).take(ask, now)
+    def _utilization(self, uuid: str) -> Callable[[int], list[Any]]:
+        return partial(pynvml.nvmlDeviceGetProcessUtilization, self._handles[uuid])
 
     async def _measure_context(self, uuid: str) -> int | None:
         """Bytes that a context takes on this card; None, and the log says why, if that cannot be told now."""

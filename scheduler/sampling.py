@@ -17,6 +17,7 @@ from typing import Any
 import pynvml
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 6, 1.0  # seconds between two looks of NVML's (nvmlUtilization_t)
+TOLD = 0.1  # seconds after which a look is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,23 @@ class Sampling:
 
 
 class Busyness:
-    """Per cent of the time since the last look in which each process computed."""
+    """Per cent of the time since it asked last in which each process computed.
+
+    Not made of `Work`: that ends when somebody was seen, and one that computes now and then would have too little.
+    """
 
     def __init__(self, now: float) -> None:
-        self._looked = now - LONGEST_PERIOD
+        self._asked = now - LONGEST_PERIOD
+        self._newest = 0.0  # when somebody was seen last
 
-    def take(self, work: Work | None, now: float) -> dict[int, float]:
-        passed, self._looked = max(now - self._looked, 1e-3), now
-        if work is None:
+    def take(self, ask: Callable[[int], list[Any]], now: float) -> dict[int, float]:
+        """As `Sampling.take`. No look at anybody is in two answers, and each is in one, however seldom a card looks."""
+        since = max(self._newest, min(self._asked, now - LONGEST_PERIOD) - TOLD)
+        passed, self._asked = max(now - self._asked, 1e-3), now
+        try:
+            samples = [sample for sample in ask(int(since * 1e6)) if sample.timeStamp / 1e6 > since]
+        except pynvml.NVMLError_NotFound:
             return {}
-        return {pid: 100 * part * (work.until - work.since) / passed for pid, part in work.parts.items()}
+        self._newest = max([self._newest, *(sample.timeStamp / 1e6 for sample in samples)])
+        looked = max(self._newest, now - TOLD / 2) - since  # seconds, about
+        return {sample.pid: sample.smUtil * looked / passed for sample in samples}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import time
@@ -11,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import shim.sim
 from scheduler.card.helper import CardHelper, State
 from scheduler.card.processes import LOCK_WITHIN
 from scheduler.card.turns import HUNG
 from scheduler.core.turns import Standing
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
+from tests.support.host import GIB, Host, SeparateScheduler, on_card, query
 from tests.support.swapped import HANGS, LOCK, at_once, fault
 from web.models import Container, Gpu, Node
 
@@ -41,14 +39,6 @@ async def had(host: Host, *containers: Container, seconds: float) -> list[float]
     await asyncio.sleep(seconds)
     took = time.monotonic() - begun
     return [(on_card(host, each) - was) / took for each, was in zip(containers, before, strict=True)]
-
-
-def on_card(host: Host, container: Container) -> float:
-    """Seconds that its processes have had of the card."""
-    pids, nanoseconds, at = (ctypes.c_int * 64)(), (ctypes.c_uint64 * 64)(), ctypes.c_uint64()
-    found = shim.sim.load_nvml(BUILD).sim_card_had(0, 64, pids, nanoseconds, ctypes.byref(at))
-    its = host.up.computing.pids(str(container.pk))
-    return sum(nanoseconds[i] for i in range(found) if pids[i] in its) / 1e9
 
 
 async def take_turns(host: Host, *containers: Container) -> None:
