@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -129,8 +130,11 @@ def both_die(three: Three) -> Iterator[None]:
     three.kill("node3")  # first: one that is only starting would end by itself without its engine
     three.kill_engine("node3")
     yield
-    three.member("node3").start()
-    three.start("node3")
+    with ThreadPoolExecutor(1) as beside:  # each waits for the other: Docker asks for the volumes of what it kept
+        back = beside.submit(three.member("node3").start)
+        until(three.member("node3").has_begun, PATIENCE)
+        three.start("node3")
+        back.result()
 
 
 @contextmanager
