@@ -167,12 +167,14 @@ class Scheduler:
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
         self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
+        self.plugin = Plugin(self.store, self.home)
+        stack.push_async_callback(self.plugin.close)
+        await self.plugin.open()
         self.engine = await self._find_engine()
         stack.push_async_callback(self.engine.close)
         self._put_together()
         stack.callback(self.server.close)
         begun = time.monotonic()
-        stack.push_async_callback(self.plugin.close)
         await self.plugin.expect()
         await self.take_over.run()
         self.plugin.mounts.give_again()
@@ -265,7 +267,7 @@ class Scheduler:
             available() // 2 if budget is None else budget,
         )  # fmt: skip
         self.swapping.moved = self._giving_way
-        self.plugin = Plugin(self.containers, self.engine, self.broker, self.server, self.ender, self.store, self.home)
+        self.plugin.meet(self.engine, self.containers, self.broker, self.server, self.ender)
         self.steering = Steering(
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )

@@ -151,6 +151,13 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
     the number is chosen here: those of the host that has most to give now. `wanted`: cards that were asked for by UUID,
     by the name of their host.
     """
+    if not hosts:  # also for some seconds after a Swarm has a new leader, which has to hear of each node first
+        raise Problem(
+            "node_away",
+            "No node of this Swarm takes containers just now: each is away, or drained. Try again shortly; "
+            "`docker node ls` shows them.",
+            503,
+        )
     if not any(host.declared for host in hosts):
         raise Problem(
             "no_generic_resources",

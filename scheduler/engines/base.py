@@ -180,8 +180,10 @@ class Mountings(Protocol):
         `since`: seconds since the epoch; it is called once, after all that an earlier scheduler knew are expected.
         """
 
-    async def begin_given_up(self, driver: str) -> Sequence[str]:
+    async def begin_given_up(self, driver: str, refused: str) -> Sequence[str]:
         """Starts what the engine restarts by itself, and gave up as nobody served volumes of this driver at that time.
+
+        Or as it was refused with these words.
 
         The names of those that it has started. Raises EngineError.
         """

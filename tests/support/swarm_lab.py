@@ -77,6 +77,13 @@ class Member(Dockerd):
         """What a program is to be started by that runs on this host, beside its engine, which has to run."""
         return ["nsenter", f"--target={self._process.pid}", "--mount", "--uts", "--net", "--"]
 
+    def has_begun(self) -> bool:
+        """Whether it is in its surroundings, so that others can be; it need not answer yet."""
+        try:
+            return Path(f"/proc/{self._process.pid}/comm").read_text() == "dockerd\n"
+        except OSError:
+            return False
+
     def cut(self) -> None:
         """Nobody reaches this host, and it reaches nobody."""
         _ip(f"link set {self._cable} down")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,8 +29,9 @@ pytestmark = [
 PEOPLE = [f"person{number}" for number in range(10)]
 LAUNCHES = 100
 ALLOWED = 3 << 30  # bytes of quota at once, each
-# For an allowance; or while the only node with so large a card is away, drained, or not in the Swarm.
-MAY_BE_REFUSED = ("over_allowance", "scheduler_away", "engine_away", "over_capacity", "node_draining")
+# For an allowance; or while the only node with so large a card is away, drained, or not in the Swarm; or all of them,
+# for a moment, as the Swarm has a new leader.
+MAY_BE_REFUSED = ("over_allowance", "scheduler_away", "engine_away", "over_capacity", "node_draining", "node_away")
 PATIENCE = 300.0  # seconds for what a busy machine makes of the longest step: a Swarm that finds its leader again
 
 
@@ -129,8 +131,11 @@ def both_die(three: Three) -> Iterator[None]:
     three.kill("node3")  # first: one that is only starting would end by itself without its engine
     three.kill_engine("node3")
     yield
-    three.member("node3").start()
-    three.start("node3")
+    with ThreadPoolExecutor(1) as beside:  # each waits for the other: Docker asks for the volumes of what it kept
+        back = beside.submit(three.member("node3").start)
+        until(three.member("node3").has_begun, PATIENCE)
+        three.start("node3")
+        back.result()
 
 
 @contextmanager
@@ -153,9 +158,9 @@ def manager_is_restarted(three: Three) -> Iterator[None]:
 def node_is_drained(three: Three) -> Iterator[None]:
     three.api("POST", "nodes/node3/drain/", {})
     until(lambda: availability(three, "node3") == "pause", PATIENCE, 1.0)
-    before = set(three.of_launches("node3"))
+    before = {*three.services(), *three.of_launches("node3")}  # some of them end meanwhile, and are removed
     yield
-    assert set(three.of_launches("node3")) == before
+    assert set(three.of_launches("node3")) <= before
     three.api("POST", "nodes/node3/undrain/", {})
     until(lambda: availability(three, "node3") == "active", PATIENCE, 1.0)
 

@@ -72,10 +72,14 @@ class DockerMountings:
         for engine_id in {engine_id for engine_id, change, *_ in ours if change == "die"}:
             await self._watch.look(engine_id)
 
-    async def begin_given_up(self, driver: str) -> Sequence[str]:
-        """After a boot Docker looks for a plugin for 15 s twice a volume, is up only then, and does not try again."""
+    async def begin_given_up(self, driver: str, refused: str) -> Sequence[str]:
+        """After a boot Docker looks for a plugin for 15 s twice a volume, is up only then, and does not try again.
+
+        Nor does it where the plugin was there and had to refuse: who starts needs Docker, which waits for its answer.
+        """
+        reasons = (f"error looking up volume plugin {driver}", refused)
         begun = []
-        for id_, name in await self._client.call(_given_up, self._client.look, driver):
+        for id_, name in await self._client.call(_given_up, self._client.look, driver, reasons):
             try:
                 await self._client.call(self._client.api.start, id_)
             except EngineError as error:
@@ -92,8 +96,8 @@ class DockerMountings:
             await self._watch.reconcile()
 
 
-def _given_up(api: APIClient, driver: str) -> list[tuple[str, str]]:
-    """Id and name of those that ran before, are to run again, and failed to for want of this volume driver."""
+def _given_up(api: APIClient, driver: str, reasons: Sequence[str]) -> list[tuple[str, str]]:
+    """Id and name of those that ran before, are to run again, and for one of these reasons did not."""
     found = []
     for listed in api.containers(all=True, filters={"status": "exited"}):
         if not any(mount.get("Driver") == driver for mount in listed["Mounts"]):
@@ -103,6 +107,6 @@ def _given_up(api: APIClient, driver: str) -> list[tuple[str, str]]:
         except NotFound:
             continue
         restarted = seen["HostConfig"]["RestartPolicy"]["Name"] in RESTARTED
-        if restarted and f"error looking up volume plugin {driver}" in seen["State"]["Error"]:
+        if restarted and any(reason in seen["State"]["Error"] for reason in reasons):
             found.append((listed["Id"], seen["Name"].removeprefix("/")))
     return found
