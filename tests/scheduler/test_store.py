@@ -25,6 +25,7 @@ from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
 from web.models import AllocationEvent, Command, Container, Node
+from web.services import nodes
 
 RATE = 2000  # events a second
 SECONDS = float(os.environ.get("GPUSHARE_TEST_LOAD_SECONDS", "5"))
@@ -137,6 +138,40 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
     )
     assert sizes == [0, 1, 2]
     assert (await query(Container.objects.get, pk=container.pk)).reason == "number 2"
+
+
+async def test_scheduler_that_was_away_while_its_node_was_removed_begins_anew(transactional_db: None) -> None:
+    """Else it would go on unseen: its node is on no list, and gets no launches."""
+    store = Store("removed", "one")
+    await store.open({}, {})
+    await query(Node.objects.filter(name="removed").update, started_at=timezone.now() - timedelta(minutes=1))
+    await query(nodes.expel, "root", "removed", force=True)
+    store.node(seen_at=timezone.now())
+    with pytest.raises(NameTaken, match="an admin removed the"):
+        await store.flush()
+    await store.close()
+    again = Store("removed", "one")
+    await again.open({}, {})
+    assert await query(Node.objects.listed().filter(name="removed").exists)
+    await again.close()
+
+
+async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await query(Node.objects.create, name="removed")
+    found = Node.objects.get_or_create
+
+    def and_removed(name: str) -> tuple[Node, bool]:
+        node = found(name=name)
+        nodes.expel("root", name)
+        return node
+
+    monkeypatch.setattr(Node.objects, "get_or_create", and_removed)
+    store = Store("removed", "one")
+    await store.open({}, {})
+    assert await query(Node.objects.listed().filter(name="removed").exists)
+    await store.close()
 
 
 @pytest.fixture

@@ -77,3 +77,30 @@ def test_over_rest_it_has_to_be_asked_for(held: Container, admin_user: User) -> 
     assert client.delete("/api/v1/nodes/gone/?force=true").status_code == 204
     held.refresh_from_db()
     assert held.reason == "Lost with its node."
+
+
+def test_one_whose_scheduler_has_just_started_is_not_removed(held: Container) -> None:
+    """It has given no sign of life yet, and takes over what lives: that would be lost, and then ended by it."""
+    Node.objects.update(holder="a boot and a home", started_at=timezone.now())
+    with pytest.raises(Problem, match="lives"):
+        nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at is None
+
+
+def test_one_whose_scheduler_comes_back_in_the_middle_of_its_removal_is_not_removed(
+    held: Container, admin_user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = nodes.named
+
+    def and_back(name: str) -> Node:
+        found = named(name)
+        Node.objects.update(seen_at=timezone.now())
+        return found
+
+    monkeypatch.setattr(nodes, "named", and_back)
+    Node.objects.update(role="of_its_own")  # which may be taken away from one that lives, but not by this
+    with pytest.raises(Problem, match="lives"):
+        nodes.remove(admin_user, "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at is None

@@ -13,6 +13,7 @@ from django.utils import timezone
 SUPPOSED = float(1 << 30)  # bytes a second, before a scheduler has said what it supposes
 SKEW = 5.0  # seconds between a host's clock and the database's that somebody should know of
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
+LAPSES = timedelta(seconds=15)  # after its last sign of life, or its start, a scheduler's node name may be another's
 
 
 def large_of_nodes(path: str = "") -> list[str]:

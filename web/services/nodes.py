@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from django.db import transaction
 from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from web import audit
 from web.errors import conflict, invalid, not_found
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
+from web.models.hosts import LAPSES, SIGN_OF_LIFE
 from web.models.states import NOT_SWAPPED, NOTHING_HELD
 from web.people.roles import Deed, require
 from web.services.joining import invitations, roles
@@ -83,9 +85,7 @@ def label(user: User, name: str, labels: Mapping[str, str | None]) -> Node:
 def remove(user: User, name: str, *, force: bool = False) -> None:
     """Raises Problem while its scheduler lives, or while a container is thought to live there, but for `force`."""
     require(user, Deed.MANAGE_NODES)
-    node = named(name)
-    _require_away(node)
-    expel(user.get_username(), node.name, force=force)
+    _expel(user.get_username(), named(name).name, force=force, alive=False)
 
 
 def expel(actor: str, name: str, *, force: bool = False) -> None:
@@ -94,26 +94,37 @@ def expel(actor: str, name: str, *, force: bool = False) -> None:
     Raises Problem while a container is thought to live there; with `force` those end, as far as is told, as lost
     with their node. And while it is alive with the appliance's own rights, which cannot be taken away.
     """
-    node, lost = Node.objects.filter(name=name).first(), list[str]()
+    _expel(actor, name, force=force, alive=True)
+
+
+def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
+    """`alive`: it may be, if it has a role of its own."""
+    lost = list[str]()
     with transaction.atomic():
+        # Whoever writes for it, or takes its name, does so before or after all of this.
+        node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
         invited = Invitation.objects.filter(name=name).delete()[0]
         if node is None and not invited:
             raise not_found(f'There is no node "{name[:64]}".')
         if node is not None:
-            if not node.role:
+            if not (alive and node.role):
                 _require_away(node)
             roles.take(node)  # from here on nobody writes for it
             if force:
                 lost = _lose(node)
             else:
                 _require_empty(node)
-            Node.objects.filter(pk=node.pk).update(removed_at=timezone.now(), drained_at=None, placer="")
+            # Without a holder: a scheduler that was away and comes back has lost the name, and begins anew.
+            gone = Node.objects.filter(pk=node.pk)
+            gone.update(removed_at=timezone.now(), drained_at=None, placer="", holder="")
             Gpu.objects.filter(node=node).update(present=False)
         audit.record(actor, "node-removed", name, **({"lost": lost} if lost else {}))
 
 
 def _require_away(node: Node) -> None:
-    if node.is_alive():
+    silent = ~Q(seen_at__gte=Now() - SIGN_OF_LIFE)
+    starting = ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)  # its first sign of life is still to come
+    if not Node.objects.filter(silent & ~starting, pk=node.pk).exists():
         raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
                        code="node_alive")  # fmt: skip
 
