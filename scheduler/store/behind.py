@@ -71,6 +71,27 @@ class WriteBehind:
         """Runs a query in the database's thread."""
         return await self.database.ask(query, *arguments)
 
+    async def write(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Runs one that writes, while this node's name is ours. Raises OperationalError if it is not any more."""
+        return await self.write_by(_while_ours, self.require_name, query, *arguments)
+
+    async def write_by(self, query: Callable[..., T], *arguments: Any) -> T:
+        """The same of a query that calls `require_name` in its own transaction, before it writes anything."""
+        try:
+            return await self.ask(query, *arguments)
+        except naming.NameTaken as error:
+            self._lose(error)
+            raise OperationalError(str(error)) from error
+
+    def require_name(self) -> None:
+        """For a query, within its transaction. Raises NameTaken."""
+        if self._here.node:
+            naming.require(self._here.node, self._here.holder)
+
+    def _lose(self, because: naming.NameTaken) -> None:
+        self.lost_because = because
+        self.lost.set()
+
     # ---- remembering ----
 
     def put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
@@ -142,8 +163,7 @@ class WriteBehind:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
             except naming.NameTaken as error:
-                self.lost_because = error
-                self.lost.set()
+                self._lose(error)
                 await asyncio.Event().wait()
 
     async def _flush_and_keep(self) -> None:
@@ -316,6 +336,12 @@ class WriteBehind:
         if self.keeping:
             await self.keeping.close()
         await self.database.close()
+
+
+def _while_ours(require_name: Callable[[], None], query: Callable[..., T], *arguments: Any) -> T:
+    with transaction.atomic():
+        require_name()
+        return query(*arguments)
 
 
 def _parts(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:

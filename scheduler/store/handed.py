@@ -26,7 +26,7 @@ class Handed:
 
     async def change(self, id_: str, **fields: Any) -> bool:
         """Whether no host has it, so that it was changed. Raises DatabaseError."""
-        return await self._behind.ask(_change, id_, fields)
+        return await self._behind.write(_change, id_, fields)
 
     async def ended(self, ids: Sequence[str], over: Collection[str]) -> dict[str, bool]:
         """Those of these launches that have ended, wherever that was, and whether they had begun.
@@ -37,7 +37,7 @@ class Handed:
 
     async def explain(self, id_: str, reason: str) -> None:
         """Why one has not begun, of which its host knows only that."""
-        await self._behind.ask(_explain, id_, reason)
+        await self._behind.write(_explain, id_, reason)
 
     async def choice(self, labels: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
         """The best of these hosts by what the appliance knows, if it is to say so to a Swarm (GPUSHARE_PLACEMENT)."""
