@@ -23,7 +23,8 @@ from scheduler.store import naming, telling
 from scheduler.store.database import Database, Here
 from scheduler.store.keeping import Keeping, Numbered, Row, Rows
 from web import audit
-from web.models import AllocationEvent, Claim, Command, Node, UsageSample
+from web.models import AllocationEvent, Claim, Command, Container, Node, UsageSample
+from web.models.states import LOST
 from web.services.issuing import outcome_channel
 
 log = logging.getLogger(__name__)
@@ -375,7 +376,10 @@ def _write(
             if model is Node and "seen_at" in fields:
                 fields = {**fields, "seen_at": Now()}
             key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
-            model._default_manager.filter(**key).update(**fields)
+            found = model._default_manager.filter(**key)
+            if model is Container:  # what was lost with its node, while that was away, stays so; its events come
+                found = found.exclude(reason=LOST)
+            found.update(**fields)
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
         UsageSample.objects.bulk_create(samples)
         audit.append(new)  # last: until this is committed, nobody else can append

@@ -182,6 +182,22 @@ async def test_scheduler_that_was_away_while_its_node_was_removed_begins_anew(tr
     await again.close()
 
 
+async def test_what_was_lost_with_its_node_stays_so_whatever_that_brings_later(alone: Store) -> None:
+    container = await _bystander()
+    await query(Container.objects.update, node=await query(Node.objects.get, name="alone"))
+    await query(Node.objects.update, started_at=None)
+    await query(nodes.expel, "root", "alone", force=True)
+    again = Store("alone")
+    await again.open({}, {})
+    again.event("ended", str(container.pk), detail="exit code 0")
+    again.container(str(container.pk), paused_at=timezone.now(), reason="", exit_code=0)
+    await again.close()
+    found = await query(Container.objects.get, pk=container.pk)
+    assert (found.reason, found.paused_at, found.exit_code) == ("Lost with its node.", None, None)
+    told = await query(lambda: list(AllocationEvent.objects.order_by("id").values_list("detail", flat=True)))
+    assert told == ["Lost with its node.", "exit code 0"]
+
+
 async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from web import audit
 from web.errors import conflict, invalid, not_found
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
 from web.models.hosts import LAPSES, SIGN_OF_LIFE
-from web.models.states import NOT_SWAPPED, NOTHING_HELD
+from web.models.states import LOST, NOT_SWAPPED, NOTHING_HELD
 from web.people.roles import Deed, require
 from web.services.joining import invitations, roles
 from web.spec.nodes import LabelsSpec
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 MOST_LABELS = 64  # of one node
-LOST = "Lost with its node."
 
 
 def named(name: str) -> Node:
