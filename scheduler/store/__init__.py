@@ -123,7 +123,7 @@ class Store(WriteBehind):
         if node.outbox != keeping.id:
             if await keeping.holds_anything():
                 if self.on_return is not None:
-                    raise OperationalError(f"{OTHER}. Start again.")
+                    raise naming.NameTaken(f"{OTHER}. This scheduler ends; the next one sets that aside.")
                 log.error("%s: it is in %s", OTHER, await keeping.set_aside())
             await self.ask(_note_outbox, node.pk, keeping.id)
         if not self._number:

@@ -263,6 +263,9 @@ class WriteBehind:
         rows, events, samples = batch
         *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
         try:
+            if self.keeping and self.keeping.holds_rows:  # whoever starts after a kill is not to send an older value
+                with contextlib.suppress(OperationalError):  # without room it may be so
+                    await self.keeping.keep([], rows)
             # No row says what the audit does not know yet.
             await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
         finally:

@@ -92,7 +92,7 @@ def spans(
     # The engine says that it ended a moment before the card has all memory back: the events decide.
     lately = Q(finished_at=None) | Q(finished_at__gte=start - _LINGERING)
     alive = Container.objects.filter(chosen, lately, created_at__lt=end)
-    finished = {pk: (at, lost) for pk, at, lost in alive.values_list("pk", "finished_at", Q(reason=LOST))}
+    finished = {pk: (at, why == LOST) for pk, at, why in alive.values_list("pk", "finished_at", "reason")}
     events_of = AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)
     if kinds is not None:
         events_of = events_of.filter(kind__in=kinds)
