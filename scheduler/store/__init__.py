@@ -60,7 +60,7 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
-        self.handed = Handed(self)
+        self.handed = Handed(self, self.figures)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
