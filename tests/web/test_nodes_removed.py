@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,7 +14,8 @@ from tests.support.machine import GIB, make_container, make_gpu, make_node
 from web import audit
 from web.errors import Problem
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
-from web.services import nodes
+from web.services import launching, nodes
+from web.services.placing import Place
 
 pytestmark = pytest.mark.django_db
 
@@ -104,3 +106,28 @@ def test_one_whose_scheduler_comes_back_in_the_middle_of_its_removal_is_not_remo
         nodes.remove(admin_user, "gone", force=True)
     held.refresh_from_db()
     assert held.finished_at is None
+
+
+def test_launch_that_had_chosen_it_a_moment_before_ends_as_lost_too(
+    held: Container, ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would ever end it: its node takes no command any more."""
+    Node.objects.update(role="of_its_own", seen_at=timezone.now())
+    place = launching.place
+
+    def and_removed(*arguments: Any, **options: Any) -> Place:
+        chosen = place(*arguments, **options)
+        nodes.expel("root", "gone", force=True)
+        return chosen
+
+    monkeypatch.setattr(launching, "place", and_removed)
+    monkeypatch.setattr(nodes.roles, "take", lambda node: None)
+    launch = launching.launch(ada, {"image": "local", "gpu_memory": "1GiB"})
+    assert Container.objects.live().get() == launch.container
+    nodes.lose_late()
+    launch.refresh_from_db()
+    assert (launch.outcome, launch.code) == (Command.Outcome.REFUSED, "node_removed")
+    assert not Container.objects.live().exists()
+    nodes.lose_late()
+    assert AuditEntry.objects.filter(action="node-removed").count() == 2
+    assert audit.verify()[1] == []

@@ -141,6 +141,15 @@ def _require_empty(node: Node) -> None:
         )
 
 
+def lose_late() -> None:
+    """The same of what came to a node while it was removed: a launch that had chosen it a moment before."""
+    for node in Node.objects.filter(removed_at__isnull=False, containers__finished_at=None, containers__isnull=False):
+        with transaction.atomic():
+            removed = Node.objects.select_for_update(no_key=True).filter(pk=node.pk, removed_at__isnull=False)
+            if removed.first() and (lost := _lose(node)):
+                audit.record("gpushare", "node-removed", node.name, lost=lost)
+
+
 def _lose(node: Node) -> list[str]:
     """Nobody will ever tell what became of what it held: it has ended now. The ids."""
     now = timezone.now()
