@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Container
+from web.models import Command, Container
 from web.models.records import ContainerQuerySet
 from web.people import allowances
 from web.people.roles import account_that_launches
@@ -33,7 +33,19 @@ def is_over(first: Container) -> bool:
     """Whether no further run is to begin, of one that has begun."""
     newest = of(first).first() or first
     killed = of(first).filter(kill_requested_at__isnull=False).exists()
-    return not first.restart or killed or newest.removed_at is not None or _left(first) == 0
+    return not first.restart or killed or _was_removed(newest) or _left(first) == 0
+
+
+def is_awaited(run: Container) -> bool:
+    """Whether this one has ended, and another is to begin after it."""
+    first = run.run_of or run
+    return bool(run.restart) and run.finished_at is not None and of(first).first() == run and not is_over(first)
+
+
+def _was_removed(run: Container) -> bool:
+    """By somebody here, or as it could not begin. Docker forgets containers, too, and lost nodes take theirs along."""
+    asked = run.commands.filter(kind=Command.Kind.REMOVE).exclude(outcome=Command.Outcome.REFUSED)
+    return run.removed_at is not None and (run.started_at is None or asked.exists())
 
 
 def begun(handed: Handed) -> Container | None:
