@@ -76,6 +76,15 @@ def test_a_run_after_the_first_is_a_container_with_the_same_fields_and_claims_of
     assert 69 <= (again.ttl_seconds or 0) <= 70  # one time limit for all runs
 
 
+def test_a_run_has_what_the_swarm_has_reserved_whatever_the_one_before_was_given(nodes, first) -> None:
+    """A scheduler that takes it over gives it what its record says."""
+    take(nodes[0], first, "m1")
+    goes(first, gpu_memory=2 * GIB)  # it was changed while it ran
+    ends(first)
+    again = take(nodes[1], first, "m2")
+    assert (again.gpu_memory, again.claims.get().quota) == (GIB, GIB)
+
+
 def test_no_run_begins_beside_one_that_lives(nodes, first) -> None:
     take(nodes[0], first, "m1")
     assert refused(nodes[1], first) == "started_already"
@@ -84,6 +93,15 @@ def test_no_run_begins_beside_one_that_lives(nodes, first) -> None:
     ends(first)
     take(nodes[0], first, "m2")
     assert refused(nodes[0], first) == "started_already"
+
+
+def test_a_host_whose_clock_is_ahead_begins_no_run_beside_one_that_lives(nodes, first, monkeypatch) -> None:
+    """Signs of life are stamped by the database's clock; of that of its own it was told that all others are away."""
+    take(nodes[0], first, "m1")
+    goes(first, started_at=timezone.now())
+    ahead = timezone.now() + timedelta(minutes=1)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    assert refused(nodes[1], first) == "started_already"
 
 
 def test_where_its_node_is_away_it_goes_on_elsewhere_and_what_was_there_stays_as_it_was(nodes, first) -> None:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from web import audit
 from web.errors import conflict, invalid, not_found
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
-from web.models.hosts import LAPSES, SIGN_OF_LIFE
+from web.models.hosts import LAPSES
 from web.models.states import LOST, NOT_SWAPPED, NOTHING_HELD
 from web.people.roles import Deed, require
 from web.services.joining import invitations, roles
@@ -121,9 +121,9 @@ def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
 
 
 def _require_away(node: Node) -> None:
-    silent = ~Q(seen_at__gte=Now() - SIGN_OF_LIFE)
-    starting = ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)  # its first sign of life is still to come
-    if not Node.objects.filter(silent & ~starting, pk=node.pk).exists():
+    starts = ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)  # its first sign of life is still to come
+    there = Node.objects.filter(pk=node.pk)
+    if (there.alive() | there.filter(starts)).exists():
         raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
                        code="node_alive")  # fmt: skip
 

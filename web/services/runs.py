@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Command, Container
+from web.models import Command, Container, Node
 from web.models.records import ContainerQuerySet
 from web.people import allowances
 from web.people.roles import account_that_launches
@@ -64,8 +64,9 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
     Raises Problem while one lives on a node that is alive, or where its owner may not have it any more.
     """
     Container.objects.select_for_update(of=("self",), no_key=True).get(pk=first.pk)  # two at once: one after the other
-    for lives in of(first).live().select_related("node"):
-        if lives.node is None or lives.node.is_alive():
+    alive = Node.objects.alive()
+    for lives in of(first).live():
+        if lives.node_id is None or alive.filter(pk=lives.node_id).exists():
             raise Problem("started_already", f'"{lives.name}" runs already.', 409)
     _require_allowed(first, quota)
     again = Container(
@@ -80,6 +81,8 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
         environment=first.environment,
         **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)},
     )
+    if first.gpu_memory is not None:  # what the first was given while it ran is not what is reserved for this one
+        again.gpu_memory = quota // first.gpu_count
     again.name = free_name(first.name, again.pk)
     again.node_reason = f"Docker's Swarm has begun it again: it is run {of(first).count() + 1} of {first.name}."[:500]
     again.save(force_insert=True)
