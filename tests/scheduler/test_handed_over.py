@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from scheduler.containers.handing import CameToANode, Handing
 from scheduler.store import Store
 from tests.support.eventually import PATIENCE
 from tests.support.host import Host, query
 from web.models import AllocationEvent, Command, Container, Node
+from web.services import nodes
 
 ANY: Any = None
 
@@ -68,6 +70,19 @@ async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: 
         await Handing(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     await store.close()
     assert await query(_told) == []
+
+
+async def test_swarm_gives_nothing_to_a_node_that_was_drained_and_then_removed(transactional_db: None) -> None:
+    """Its scheduler has no rights any more: what came to it would fail there."""
+    store = Store("manager", "us")
+    await store.open({}, {})
+    made = await query(Node.objects.create, name="gone")
+    assert await store.handed.spared() == []
+    await query(Node.objects.filter(pk=made.pk).update, drained_at=timezone.now())
+    assert await store.handed.spared() == ["gone"]
+    await query(nodes.expel, "root", "gone")
+    assert await store.handed.spared() == ["gone"]
+    await store.close()
 
 
 async def test_kill_of_one_that_has_come_to_a_node_is_that_nodes_to_carry_out(host: Host) -> None:
