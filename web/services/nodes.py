@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -121,7 +121,8 @@ def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
 
 
 def _require_away(node: Node) -> None:
-    starts = ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)  # its first sign of life is still to come
+    silent = Q(seen_at=None) | Q(seen_at__lt=F("started_at"))  # its first sign of life is still to come
+    starts = silent & ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)
     there = Node.objects.filter(pk=node.pk)
     if (there.alive() | there.filter(starts)).exists():
         raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
