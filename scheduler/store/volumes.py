@@ -79,11 +79,13 @@ class Volumes:
             return [row for row in self.recalled.containers() if row.mount]
         return await self._behind.ask(_mounted, self._here.node)
 
-    async def known(self, container: str, about: Mapping[str, Any]) -> None:
-        """What Docker shows of one that was only guessed at before. Raises Problem if its owner may not have that."""
-        guessed = await self._behind.write(_known, container, about)
-        if guessed is not None:
-            await self._behind.ask(mounting.require_image_of, guessed, about["image"])
+    async def require_image(self, container: str, image: str) -> None:
+        """Of one whose image was not known before. Raises Problem if its owner may not have that."""
+        await self._behind.ask(_require_image, container, image)
+
+    async def known(self, container: str, about: Mapping[str, Any], *, begins: bool) -> None:
+        """What Docker shows of one that was only guessed at before. `begins`: it has not run yet."""
+        await self._behind.write(_known, container, about, begins)
 
 
 def _all(node: int) -> dict[str, dict[str, str]]:
@@ -94,14 +96,21 @@ def _mounted(node: int) -> list[Container]:
     return list(Container.objects.listed().filter(node=node).exclude(mount="").whole().order_by("created_at"))
 
 
-def _known(id_: str, about: Mapping[str, Any]) -> Container | None:
-    """It, if even its image is known only now."""
+def _require_image(id_: str, image: str) -> None:
     container = Container.objects.whole().get(pk=id_)  # without what a node may not read of people
-    if container.run_of_id or container.commands.filter(kind=Command.Kind.LAUNCH).exists():
-        return None  # what was asked for is known better
+    if not container.image and not _was_launched(container):
+        mounting.require_image_of(container, image)
+
+
+def _known(id_: str, about: Mapping[str, Any], begins: bool) -> None:
+    container = Container.objects.whole().get(pk=id_)
+    if _was_launched(container) or (container.image and not begins):
+        return  # what was asked for is known better, and so is what it was begun with
     fields: dict[str, Any] = {"command": about["command"], "memory": about["memory"], "cpus": about["cpus"]}
-    guessed = not container.image
-    if guessed:
+    if not container.image:
         fields |= {"image": about["image"][:255], "name": free_name(about["name"], container.pk)}
     Container.objects.filter(pk=id_).update(**fields)
-    return container if guessed else None
+
+
+def _was_launched(container: Container) -> bool:
+    return bool(container.run_of_id) or container.commands.filter(kind=Command.Kind.LAUNCH).exists()
