@@ -100,9 +100,9 @@ def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
     """`alive`: it may be, if it has a role of its own."""
     lost = list[str]()
     with transaction.atomic():
+        invited = Invitation.objects.filter(name=name).delete()[0]  # first, as who joins uses it up first
         # Whoever writes for it, or takes its name, does so before or after all of this.
         node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
-        invited = Invitation.objects.filter(name=name).delete()[0]
         if node is None and not invited:
             raise not_found(f'There is no node "{name[:64]}".')
         if node is not None:

@@ -63,6 +63,7 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
 
     Raises Problem while one lives on a node that is alive, or where its owner may not have it any more.
     """
+    allowances.hold(first.owner)  # before its record, as everybody
     Container.objects.select_for_update(of=("self",), no_key=True).get(pk=first.pk)  # two at once: one after the other
     alive = Node.objects.alive()
     for lives in of(first).live():
@@ -90,11 +91,10 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
 
 
 def _require_allowed(first: Container, quota: int) -> None:
-    """As at its launch: between two runs its owner may have used the room for others."""
+    """As at its launch: between two runs its owner, who is held, may have used the room for others."""
     owner = account_that_launches(first.owner.get_username())
     limits = allowances.limits_of(owner)
     require_gib_hours(gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0, limits.gib_hours)
-    allowances.hold(owner)
     allowances.require_launch(owner, limits, first.priority, quota, ())
 
 
