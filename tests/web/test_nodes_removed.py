@@ -63,6 +63,14 @@ def test_with_force_what_it_held_has_ended_as_lost_with_it(held: Container) -> N
     assert audit.verify()[1] == []
 
 
+def test_what_a_node_whose_clock_is_ahead_held_has_not_ended_before_its_start(held: Container) -> None:
+    ahead = timezone.now() + timedelta(hours=2)
+    Container.objects.update(started_at=ahead)
+    nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at == ahead
+
+
 def test_one_that_lives_with_the_appliances_own_rights_is_never_removed(held: Container) -> None:
     Node.objects.update(seen_at=timezone.now())
     with pytest.raises(Problem, match="lives"):

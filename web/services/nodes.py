@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -157,7 +157,9 @@ def _lose(node: Node) -> list[str]:
     live = Container.objects.live().filter(node=node).order_by("pk")
     ids = list(live.select_for_update(no_key=True).values_list("pk", flat=True))
     gone = Container.objects.filter(pk__in=ids)
-    gone.update(finished_at=now, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
+    # Its start is by its node's clock, which may be ahead of ours: nothing ends before that.
+    end = Case(When(started_at__gt=now, then=F("started_at")), default=now)
+    gone.update(finished_at=end, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
                 no_turns="", queue_position=None, queue_bytes=0, queue_reason="", **NOT_SWAPPED)  # fmt: skip
     Claim.objects.filter(container__in=ids).update(**NOTHING_HELD)
     open_ = Command.objects.filter(Q(node=node) | Q(container__in=ids), done_at=None)
