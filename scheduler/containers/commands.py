@@ -261,6 +261,9 @@ class Commands:
 
     def _living(self, row: Container) -> Tenant:
         if (tenant := self._find(row)) is None:
+            if self._handing and self._handing.has(row):
+                message = f'"{row.name}" waits for a node of the Swarm. It can only be killed until it runs.'
+                raise Problem("not_running", message, 409)
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)
         return tenant
 

@@ -100,3 +100,13 @@ async def test_kill_of_one_that_has_come_to_a_node_is_that_nodes_to_carry_out(ho
             await asyncio.sleep(0.02)
     await host.stop()
     assert (await query(Command.objects.get, pk=command.pk)).done_at is None
+
+
+async def test_pause_of_one_that_waits_for_a_node_is_refused_as_that(host: Host) -> None:
+    """And not as of one that has ended."""
+    host.up.commands._handing = Handing(Swarm(), ANY, host.up.store)  # type: ignore[arg-type]
+    owner = await query(User.objects.create, username="eve")
+    fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
+    answer = await host.command("pause", await query(Container.objects.create, **fields))
+    assert (answer.outcome, answer.code) == ("refused", "not_running")
+    assert answer.message.startswith('"a" waits for a node of the Swarm.')
