@@ -34,6 +34,7 @@ from scheduler.engines.base import Condition, EngineError, Mountings, MountUser,
 from scheduler.plugin.folders import Folders
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
+from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
@@ -209,17 +210,24 @@ class Mounts:
     # ---- what is seen ----
 
     def _found_out(self, id_: str, about: Mapping[str, Any]) -> None:
-        tenant = self._containers.find(id_)
-        if tenant is not None and tenant.started_at is None:
-            self._later(self._write_down(id_, about))
+        if (tenant := self._containers.find(id_)) is not None:
+            self._later(self._write_down(tenant, about, begins=tenant.started_at is None))
 
-    async def _write_down(self, id_: str, about: Mapping[str, Any]) -> None:
-        tenant = self._containers.find(id_)
-        try:
-            await self._store.volumes.known(id_, about)
-        except Problem as problem:
-            if tenant is not None:
-                self._ender.want(tenant, reason=problem.message)
+    async def _write_down(self, tenant: Tenant, about: Mapping[str, Any], *, begins: bool) -> None:
+        """What is written last says that the rest was done: who is killed before that does it all again."""
+        while True:
+            try:
+                try:
+                    await self._store.volumes.require_image(tenant.id, about["image"])
+                except Problem as problem:
+                    self._ender.want(tenant, reason=problem.message)
+                    await self._store.durable()
+                await self._store.volumes.known(tenant.id, about, begins=begins)
+            except DatabaseError as error:
+                log.warning("what Docker shows of container %s is written later: %s", tenant, error)
+                await asyncio.sleep(LOOK_EVERY)
+            else:
+                return
 
     async def run(self) -> None:
         """Gives back what Docker has mounted and never started. Until cancelled."""

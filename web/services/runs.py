@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Container
+from web.models import Command, Container, Node
 from web.models.records import ContainerQuerySet
 from web.people import allowances
 from web.people.roles import account_that_launches
@@ -33,7 +33,19 @@ def is_over(first: Container) -> bool:
     """Whether no further run is to begin, of one that has begun."""
     newest = of(first).first() or first
     killed = of(first).filter(kill_requested_at__isnull=False).exists()
-    return not first.restart or killed or newest.removed_at is not None or _left(first) == 0
+    return not first.restart or killed or _was_removed(newest) or _left(first) == 0
+
+
+def is_awaited(run: Container) -> bool:
+    """Whether this one has ended, and another is to begin after it."""
+    first = run.run_of or run
+    return bool(run.restart) and run.finished_at is not None and of(first).first() == run and not is_over(first)
+
+
+def _was_removed(run: Container) -> bool:
+    """By somebody here, or as it could not begin. Docker forgets containers, too, and lost nodes take theirs along."""
+    asked = run.commands.filter(kind=Command.Kind.REMOVE).exclude(outcome=Command.Outcome.REFUSED)
+    return run.removed_at is not None and (run.started_at is None or asked.exists())
 
 
 def begun(handed: Handed) -> Container | None:
@@ -51,9 +63,11 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
 
     Raises Problem while one lives on a node that is alive, or where its owner may not have it any more.
     """
+    allowances.hold(first.owner)  # before its record, as everybody
     Container.objects.select_for_update(of=("self",), no_key=True).get(pk=first.pk)  # two at once: one after the other
-    for lives in of(first).live().select_related("node"):
-        if lives.node is None or lives.node.is_alive():
+    alive = Node.objects.alive()
+    for lives in of(first).live():
+        if lives.node_id is None or alive.filter(pk=lives.node_id).exists():
             raise Problem("started_already", f'"{lives.name}" runs already.', 409)
     _require_allowed(first, quota)
     again = Container(
@@ -68,6 +82,8 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
         environment=first.environment,
         **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)},
     )
+    if first.gpu_memory is not None:  # what the first was given while it ran is not what is reserved for this one
+        again.gpu_memory = quota // first.gpu_count
     again.name = free_name(first.name, again.pk)
     again.node_reason = f"Docker's Swarm has begun it again: it is run {of(first).count() + 1} of {first.name}."[:500]
     again.save(force_insert=True)
@@ -75,11 +91,10 @@ def next_of(first: Container, node: int, volume: str, mount: str, quota: int) ->
 
 
 def _require_allowed(first: Container, quota: int) -> None:
-    """As at its launch: between two runs its owner may have used the room for others."""
+    """As at its launch: between two runs its owner, who is held, may have used the room for others."""
     owner = account_that_launches(first.owner.get_username())
     limits = allowances.limits_of(owner)
     require_gib_hours(gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0, limits.gib_hours)
-    allowances.hold(owner)
     allowances.require_launch(owner, limits, first.priority, quota, ())
 
 

@@ -61,6 +61,7 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
 def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Container, list[Gpu]]:
     """Its first run, or its only one."""
     require(handed)
+    _hold_its_owner(handed)
     if not _is_ours(node, volume, mount, handed):
         raise conflict("This launch has been started already.", code="started_already")
     container = Container.objects.live().whole().get(pk=handed.container)
@@ -68,6 +69,13 @@ def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Containe
     if container.gpu_memory is None:  # its label was looked at when it was handed over
         allowances.require_promise(container, handed.quota * len(gpus))
     return container, gpus
+
+
+def _hold_its_owner(handed: Handed) -> None:
+    """Before its record is, as everybody does (`allowances.hold`). With a host's own role PostgreSQL does it."""
+    launch = None if settings.GPUSHARE_AUDIT_KEY else Container.objects.whole().filter(pk=handed.container).first()
+    if launch is not None:
+        allowances.hold(launch.owner)
 
 
 def _wanted(handed: Handed) -> Q:

@@ -235,7 +235,8 @@ CREATE OR REPLACE FUNCTION gpushare_is_wanted(launch uuid, key text) RETURNS boo
     $$SELECT EXISTS (SELECT 1 FROM web_container WHERE {_WANTED})$$;
 CREATE OR REPLACE FUNCTION gpushare_take(launch uuid, key text, volume text, mount text) RETURNS boolean
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
-    $$WITH taken AS (
+    $$SELECT FROM auth_user WHERE id = (SELECT owner_id FROM web_container WHERE {_WANTED}) FOR NO KEY UPDATE;
+      WITH taken AS (
         UPDATE web_container c SET node_id = {HERE}, node_reason = coalesce(nullif(c.node_reason, ''), '{PLACED}'),
             volume = $3, mount = $4, engine = '', queue_reason = ''
         WHERE {_WANTED} AND c.engine = 'swarm' AND c.mount = '' AND started_at IS NULL AND {HERE} IS NOT NULL
