@@ -3,126 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
-from appliance import VERSION, envfile, joining
-from tests.support.appliance import ROOT, WORKLOAD, http, until
-from tests.support.postgres import BIN, Postgres, running_postgres
-from tests.support.production import Production, end_all
+from appliance import VERSION, joining
+from tests.support.appliance import http, until
+from tests.support.joined import KEPT, Site, as_node, launched
+from tests.support.postgres import BIN
 
 pytestmark = [
     pytest.mark.production,
     pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
 ]
-
-KEPT = "# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=before\n"
-
-
-class Site:
-    """A web side, and hosts that join it."""
-
-    def __init__(self, folder: Path, postgres: Postgres) -> None:
-        self.folder, self.url = folder, postgres.database("appliance")
-        postgres.ask_for_passwords("appliance_nodes")
-        self.main = Production(folder / "main", postgres, DATABASE_URL=self.url)
-        self.main.manage("shell", "-c", "from web.people.bootstrap import ensure_admin; ensure_admin()")
-        self.main.start_web()
-        until(self.answers)
-        self._schedulers: list[subprocess.Popen[bytes]] = []
-
-    def answers(self) -> bool:
-        try:
-            return http.get(f"http://{self.main.address}/healthz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def invite(self, name: str) -> str:
-        return self.main.manage("node", "add", name).split()[3]
-
-    def join(self, token: str, name: str) -> subprocess.CompletedProcess[str]:
-        """`gpushare-node join`, on the host of that name."""
-        file = self.settings(name)
-        file.parent.mkdir(exist_ok=True)
-        if not file.exists():
-            file.write_text(KEPT)
-        words = ["join", f"http://{self.main.address}", token, "--name", name, "--file", str(file)]
-        command = [sys.executable, "-m", "appliance.joining", *words]
-        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
-
-    def settings(self, name: str) -> Path:
-        return self.folder / name / "gpushare.env"
-
-    def joined(self, name: str) -> dict[str, str]:
-        """Its settings, once it has joined."""
-        done = self.join(self.invite(name), name)
-        assert done.returncode == 0, done.stderr
-        return envfile.read(self.settings(name))
-
-    def start(self, name: str) -> None:
-        """Its scheduler, with what joining has written."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "DJANGO_"))}
-        environ = {"GPUSHARE_ENGINE": "process", "GPUSHARE_HOME": str(self.folder / name / "home")}
-        environ |= envfile.read(self.settings(name))
-        command = [sys.executable, "manage.py", "runscheduler"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._schedulers.append(subprocess.Popen(command, cwd=ROOT, env=kept | environ, stdout=log, stderr=log))
-        until(lambda: self.sql("SELECT seen_at FROM web_node WHERE name = %s", name) not in ([], [(None,)]))
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
-    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """As the owner of everything."""
-        with psycopg.connect(self.url) as database:
-            done = database.execute(statement, values)
-            return done.fetchall() if done.description else []
-
-    def close(self) -> None:
-        for scheduler in self._schedulers:
-            scheduler.send_signal(signal.SIGTERM)
-            assert scheduler.wait(30) in (0, -signal.SIGTERM)
-        self.main.close()
-        end_all(self.folder)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_postgres() as postgres:
-        site = Site(tmp_path_factory.mktemp("site"), postgres)
-        try:
-            yield site
-        finally:
-            site.close()
-
-
-@pytest.fixture(scope="module")
-def gpu2(site: Site) -> dict[str, str]:
-    """A node that runs."""
-    settings = site.joined("gpu2")
-    site.start("gpu2")
-    return settings
-
-
-def as_node(settings: dict[str, str]) -> psycopg.Connection[Any]:
-    return psycopg.connect(settings["DATABASE_URL"])
-
-
-def launched(site: Site, name: str, **more: Any) -> str:
-    body = {"name": name, "image": "local", "command": [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"], **more}
-    container = site.main.launch({"gpu_memory": "300MiB", **body})
-    until(lambda: site.main.state(container) == "running")
-    return container
 
 
 def test_joining_writes_what_a_node_needs_and_keeps_what_was_there(site: Site) -> None:
@@ -353,8 +249,8 @@ def handed(site: Site, of_another: dict[str, Any]) -> dict[str, str]:
     for name, id_ in ids.items():
         site.sql(
             "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
-            "%s::text, 'engine', 'swarm', 'started_at', null, 'mount', '', 'volume', '', 'handed', 'key of ' || "
-            "%s))).* FROM web_container c WHERE c.id = %s",
+            "%s::text, 'engine', 'swarm', 'started_at', null, 'mount', '', 'volume', '', 'node_reason', '', 'handed', "
+            "'key of ' || %s))).* FROM web_container c WHERE c.id = %s",
             id_, name, name, of_another["theirs"],
         )  # fmt: skip
     site.sql("UPDATE web_container SET kill_requested_at = now() WHERE name = 'over'")

@@ -97,7 +97,7 @@ class Node(models.Model):
 
     def rates(self, *, first: bool) -> dict[str, float]:
         """Bytes a second with which memory moves `out` and `back`; the first time that a program's goes is slower."""
-        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items()}
+        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items() if size > 0 and seconds > 0}
         return {"out": rates.get("first" if first else "out", SUPPOSED), "back": rates.get("back", SUPPOSED)}
 
     def is_alive(self) -> bool:

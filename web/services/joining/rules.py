@@ -8,8 +8,10 @@ CREATEROLE.
 Rows are told apart by the policies of PostgreSQL's row-level security; the tables' owner, who the web side is, is not
 bound by them. Whose node it is, is by the role that signed in (`session_user`), which a session cannot change.
 
+What is written has to be readable (values.py): one row that nobody can read would end every page with all of them.
+
 The audit's chain is one for all. A node adds to its end: a seal with its own name and by its own key (web/audit/),
-events of its containers under it, and then the chain's last number goes up by one. A trigger lets it do nothing else.
+events of its containers under it, and then the chain's last number goes up by one. Triggers let it do nothing else.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from web.models import (
     UsageSample,
     Volume,
 )
+from web.services.joining import values
 
 SECRETS = ("password", "email", "last_login")  # of people
 NOT_ITS = ("id", "name", "role", "labels", "placer", "drained_at", "removed_at")  # of a node: what only people change
@@ -76,11 +79,17 @@ class Rule:
     def table(self) -> str:
         return self.model._meta.db_table
 
+    def fields(self, names: Iterable[str] | None) -> set[str]:
+        """These; None: all but the key."""
+        return {*_others(self.model)} if names is None else {*names}
+
     def columns(self, names: Iterable[str] | None) -> str:
-        """Of these fields; None: of all but the key."""
-        fields = self.model._meta.concrete_fields
-        wanted = {field.name for field in fields if not field.primary_key} if names is None else {*names}
-        return ", ".join(f'"{field.column}"' for field in fields if field.name in wanted)
+        wanted = self.fields(names)
+        return ", ".join(f'"{field.column}"' for field in self.model._meta.concrete_fields if field.name in wanted)
+
+    def may_be(self, rows: str, names: Iterable[str] | None) -> str:
+        """These rows, with such values in these columns that everybody can read them, in SQL."""
+        return f"({rows}) AND {values.readable(self.model, self.fields(names))}" if rows else "false"
 
 
 def _rules() -> list[Rule]:
@@ -154,7 +163,7 @@ def apply() -> None:
     with _alone(), connection.cursor() as cursor:
         if not are_applied():
             cursor.execute(f"CREATE ROLE {quoted} NOLOGIN")
-        for statement in (FUNCTIONS, *TRIGGERS):
+        for statement in (values.FUNCTIONS, FUNCTIONS, *TRIGGERS):
             cursor.execute(statement)
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quoted}")
         cursor.execute(f"GRANT SELECT ON django_migrations TO {quoted}")
@@ -196,8 +205,8 @@ def _statements(rule: Rule, to: str) -> Iterator[str]:
         yield f"GRANT DELETE ON {table} TO {to}"
     policies = {
         "select": f"USING ({rule.reads})",
-        "insert": f"WITH CHECK ({rule.inserts or 'false'})",
-        "update": f"USING ({rule.updates or 'false'}) WITH CHECK ({rule.updates or 'false'})",
+        "insert": f"WITH CHECK ({rule.may_be(rule.inserts, rule.inserted)})",
+        "update": f"USING ({rule.updates or 'false'}) WITH CHECK ({rule.may_be(rule.updates, rule.updated)})",
         "delete": f"USING ({rule.deletes or 'false'})",
     }
     yield f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
@@ -265,6 +274,31 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+-- What it adds is under a seal that comes with it: nobody else adds one before it is done.
+CREATE OR REPLACE FUNCTION gpushare_under_its_seal() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    last bigint;
+BEGIN
+    IF gpushare_node() IS NOT NULL THEN
+        SELECT number INTO last FROM web_chain WHERE id = 1 FOR UPDATE;
+        IF EXISTS (SELECT FROM added WHERE seal_id <> last + 1) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'a node adds to the audit log under its own seal';
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- A seal that the chain did not end with would be in everybody's way for ever.
+CREATE OR REPLACE FUNCTION gpushare_seal_is_the_end() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    IF gpushare_node() IS NOT NULL AND NOT EXISTS (SELECT FROM web_chain WHERE id = 1 AND number >= NEW.number) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'a node adds a seal and moves the end of the chain, at once';
+    END IF;
+    RETURN NULL;
+END $$;
 """
 
 TRIGGERS = (
@@ -272,4 +306,16 @@ TRIGGERS = (
        FOR EACH ROW EXECUTE FUNCTION gpushare_asked_stays()""",
     """CREATE OR REPLACE TRIGGER gpushare_chain_grows BEFORE UPDATE ON web_chain
        FOR EACH ROW EXECUTE FUNCTION gpushare_chain_grows()""",
+    *(
+        f"""CREATE OR REPLACE TRIGGER gpushare_under_its_seal AFTER INSERT ON {table} REFERENCING NEW TABLE AS added
+            FOR EACH STATEMENT EXECUTE FUNCTION gpushare_under_its_seal()"""
+        for table in ("web_allocationevent", "web_auditentry")
+    ),
+    # At the end of the transaction; such a trigger cannot be replaced.
+    """DO $$ BEGIN
+        IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'gpushare_seal_is_the_end') THEN
+            CREATE CONSTRAINT TRIGGER gpushare_seal_is_the_end AFTER INSERT ON web_seal DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION gpushare_seal_is_the_end();
+        END IF;
+    END $$""",
 )
