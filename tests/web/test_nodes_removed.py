@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from web import audit
 from web.errors import Problem
+from web.live import figures, openmetrics
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
 from web.services import nodes
 
@@ -77,3 +78,10 @@ def test_over_rest_it_has_to_be_asked_for(held: Container, admin_user: User) -> 
     assert client.delete("/api/v1/nodes/gone/?force=true").status_code == 204
     held.refresh_from_db()
     assert held.reason == "Lost with its node."
+
+
+def test_one_that_is_removed_is_none_that_metrics_call_down(held: Container) -> None:
+    """Somebody would be woken each night for a host that is gone."""
+    assert 'gpushare_scheduler_up{node="gone"} 0' in openmetrics.text(figures.read())
+    nodes.expel("root", "gone", force=True)
+    assert "gone" not in openmetrics.text(figures.read())

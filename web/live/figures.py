@@ -61,7 +61,7 @@ WORK = {  # what every scheduler tells of its own
 
 
 def read() -> Iterator[Family]:
-    nodes = list(Node.objects.order_by("pk"))
+    nodes = list(Node.objects.listed().order_by("pk"))
     names = {node.pk: node.name for node in nodes}
     yield from _nodes(nodes)
     yield from _work([(labels(node=node.name), node.figures) for node in nodes if _are_whole(node.figures)])

@@ -123,7 +123,8 @@ class SwarmManager:
         newest: dict[str, Mapping[str, Any]] = {}
         for task in sorted(self._look.tasks() if services else (), key=lambda task: str(task["CreatedAt"])):
             newest[task["ServiceID"]] = task
-        return {each["Spec"]["Labels"][service.LABEL]: _stands(newest.get(each["ID"])) for each in services}
+        ours = {each["ID"]: service.launch_of(each["Spec"]) for each in services}
+        return {launch: _stands(newest.get(id_)) for id_, launch in ours.items() if launch}
 
     def _take_back(self, name: str) -> None:
         api = self._api

@@ -16,7 +16,7 @@ from django.db import models
 
 from web.models import Claim, Command, Container, Gpu, Node, Volume
 
-TIMES = "BETWEEN '1970-01-02' AND '9000-01-01'"
+TIMES = "BETWEEN '0002-01-01' AND '9000-01-01'"
 SECONDS = 10_000_000_000  # and all else that is no whole number; it can be added to any time
 WHOLE = 1 << 53  # bytes and counts: what a browser can tell apart
 LONGEST = 1 << 20  # bytes of a JSON value
