@@ -208,17 +208,23 @@ gpu = Gpu.objects.get(node=node)
 mounting.make(node.pk, "data", {"gpu_memory": "100MiB"})
 asked = mounting.Mounting(uuid4(), "mount-1", "by-docker", "image", ["true"], 100 << 20, [gpu.uuid])
 print(mounting.mount(node.pk, "data", {"gpu_memory": "100MiB"}, asked).name)
+asked = mounting.Mounting(uuid4(), "mount-2", "theirs", "image", ["true"], 100 << 20, [gpu.uuid])
+print(mounting.mount(node.pk, "data", {"gpu_memory": "100MiB"}, asked).name)
 mounting.remove(node.pk, "data")
 """
 
 
-def test_containers_that_docker_starts_are_written_under_the_role(site: Site, gpu2: dict[str, str]) -> None:
+def test_containers_that_docker_starts_are_written_under_the_role(
+    site: Site, gpu2: dict[str, str], of_another: dict[str, Any]
+) -> None:
+    """Also one whose name somebody on another host has, whom the role does not see."""
     environ = {"GPUSHARE_PLUGIN_PEOPLE": "admin", "GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
-    assert site.main.manage("shell", "-c", MOUNTS, **gpu2, **environ).split()[-1] == "by-docker"
+    first, second = site.main.manage("shell", "-c", MOUNTS, **gpu2, **environ).split()[-2:]
+    assert (first, second[:7]) == ("by-docker", "theirs-")
     assert site.sql("SELECT node_id = (SELECT id FROM web_node WHERE name = 'gpu2'), volume FROM web_container "
                     "WHERE name = 'by-docker'") == [(True, "data")]  # fmt: skip
     said = site.sql("SELECT action FROM web_auditentry WHERE actor = 'docker' ORDER BY id")
-    assert said == [("volume",), ("mount",), ("volume-removed",)]
+    assert said == [("volume",), ("mount",), ("mount",), ("volume-removed",)]
     assert "whole" in site.main.manage("verify_audit")
 
 
@@ -274,6 +280,45 @@ def test_what_a_swarm_gave_to_the_host_is_taken_under_the_role_and_nothing_else(
             taken = database.execute("SELECT gpushare_take(%s, %s, 'v', 'm')", [handed["other"], key]).fetchone()
             assert taken == (False,)
     assert seen == {"given"}
+    assert "whole" in site.main.manage("verify_audit")
+
+
+AGAIN = """
+from uuid import UUID
+from web.errors import Problem
+from web.models import Node
+from web.services import mounting, taking
+from web.spec.handed import Handed
+node = Node.objects.get(name="gpu2").pk
+for key, mount in (("another key", "m-1"), ("key of again", "m-2"), ("key of again", "m-3")):
+    handed = Handed(UUID("{id}"), 100 << 20, (0,), key)
+    try:
+        mounting.make(node, f"gpushare-{id}", handed.options())
+        taken = taking.take(node, "gpushare-{id}", mount, handed)
+        print(taken.run_of_id, taken.environment, taken.node_reason, sep="|")
+    except Problem as problem:
+        print(problem.code)
+"""
+
+
+def test_what_is_begun_again_on_another_host_is_taken_under_the_role(
+    site: Site, gpu2: dict[str, str], of_another: dict[str, Any]
+) -> None:
+    """Its first run was on gpu3, whose rows the role does not see; who has the launch's key has the next run."""
+    first = "00000009-0000-0000-0000-000000000000"
+    site.sql(
+        "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
+        "'again', 'mount', 'm-0', 'volume', 'v', 'restart', 'always', 'environment', jsonb_build_object('A', 'b'), "
+        "'finished_at', now(), 'handed', 'key of again'))).* FROM web_container c WHERE c.id = %s",
+        first, of_another["theirs"],
+    )  # fmt: skip
+    environ = {"GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
+    said = site.main.manage("shell", "-c", AGAIN.replace("{id}", first), **gpu2, **environ).splitlines()[-3:]
+    reason = "Docker's Swarm has begun it again: it is run 2 of again."
+    assert said == ["called_off", f"{first}|{{'A': 'b'}}|{reason}", "started_already"]
+    site.sql("UPDATE web_container SET finished_at = now(), kill_requested_at = now() WHERE run_of_id = %s", first)
+    said = site.main.manage("shell", "-c", AGAIN.replace("{id}", first), **gpu2, **environ).splitlines()[-3:]
+    assert said == ["conflict", "called_off", "called_off"]  # the volume is there, and has the key
     assert "whole" in site.main.manage("verify_audit")
 
 

@@ -251,6 +251,13 @@ CREATE OR REPLACE FUNCTION gpushare_take(launch uuid, key text, volume text, mou
         RETURNING 1
       ) SELECT EXISTS (SELECT 1 FROM taken)$$;
 
+-- Of what a Swarm begins again, who has the key sees all runs: web/services/runs.py.
+CREATE OR REPLACE FUNCTION gpushare_runs(launch uuid, key text) RETURNS SETOF web_container {_DEFINER} AS
+    $$SELECT c.* FROM web_container c, web_container f
+      WHERE f.id = $1 AND f.handed = $2 AND f.handed <> '' AND f.restart <> '' AND $1 IN (c.id, c.run_of_id)$$;
+CREATE OR REPLACE FUNCTION gpushare_is_named(asked text) RETURNS boolean {_DEFINER} AS
+    $$SELECT EXISTS (SELECT 1 FROM web_container WHERE name = $1 AND finished_at IS NULL)$$;
+
 -- What was asked for here stays as it was; of a container that Docker starts it is found out later.
 CREATE OR REPLACE FUNCTION gpushare_asked_stays() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
