@@ -104,12 +104,20 @@ class Node(models.Model):
         return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
 
 
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def good(self) -> InvitationQuerySet:
+        """Those with which a host may still join."""
+        return self.filter(expires_at__gt=timezone.now())
+
+
 class Invitation(models.Model):
     """With its token a host of this name may join, once. Only the token's hash is kept; using it deletes the row."""
 
     name = models.CharField(max_length=255, unique=True, help_text="Of the node.")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     expires_at = models.DateTimeField()
+
+    objects = InvitationQuerySet.as_manager()
 
     def __str__(self) -> str:
         return f"{self.name}, until {self.expires_at}"

@@ -60,7 +60,7 @@ def command(name: str, token: str) -> str:
 def join(asked: Any, address: str) -> dict[str, str]:
     """What a host at this address needs as a node, as settings by their names. Raises Problem."""
     spec = JoinSpec.parse(asked)
-    good = Invitation.objects.filter(digest=digest(spec["token"]), expires_at__gt=timezone.now())
+    good = Invitation.objects.good().filter(digest=digest(spec["token"]))
     invitation = good.first()
     if invitation is None:
         _refuse(spec["node"], 403, "bad_token", SPENT)
