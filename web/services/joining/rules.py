@@ -16,6 +16,7 @@ events of its containers under it, and then the chain's last number goes up by o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ OBSERVED = (
 BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)
 OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message", "result")
 
+LONGEST_ROLE = 63  # bytes
 PLACED = "Placed by Swarm."
 HERE = "gpushare_node()"
 END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
@@ -141,7 +143,20 @@ def _others(model: type[models.Model]) -> list[str]:
 
 def group() -> str:
     """The role that holds what all nodes of this database may; each node's own is a member."""
-    return f"{connection.settings_dict['NAME']}_nodes"[:63]
+    return _role("nodes")
+
+
+def role_of(node: int) -> str:
+    """The name of a node's own role."""
+    return _role(f"node_{node}")
+
+
+def _role(whose: str) -> str:
+    """Roles are all databases': each has the name of its own, whole or as a digest, for PostgreSQL cuts off the rest."""
+    database = str(connection.settings_dict["NAME"])
+    if len(name := f"{database}_{whose}".encode()) <= LONGEST_ROLE:
+        return name.decode()
+    return f"{hashlib.sha256(database.encode()).hexdigest()[:32]}_{whose}"
 
 
 def are_applied() -> bool:
