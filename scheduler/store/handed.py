@@ -45,8 +45,8 @@ class Handed:
             return None
         return await self._behind.ask(choosing.among, labels, wish)
 
-    async def drained(self) -> list[str]:
-        """The names of the nodes that are to get nothing new."""
+    async def drained(self) -> dict[str, bool]:
+        """Of each node by name, whether it is to get nothing new. One that was removed is none."""
         return await self._behind.ask(_drained)
 
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
@@ -80,8 +80,8 @@ def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
 
 
-def _drained() -> list[str]:
-    return list(Node.objects.listed().exclude(drained_at=None).values_list("name", flat=True))
+def _drained() -> dict[str, bool]:
+    return {name: since is not None for name, since in Node.objects.listed().values_list("name", "drained_at")}
 
 
 def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:
