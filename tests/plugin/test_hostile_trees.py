@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.plugin.folders import Folders
 
-DEEP = 1500  # folders in each other: more than Python's recursion goes, and fewer than an address of a file has room for
+DEEP = 1500  # folders in each other: more than Python's recursion goes, and fewer than a path has room for
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_a_program_gets_no_more_than_its_quota(appliance: Appliance) -> None:
 
 def test_a_program_has_its_environment_as_it_was_said(appliance: Appliance) -> None:
     """A Swarm reads {{…}} there as words of its own, and refuses what it cannot read."""
-    said = "{{.Node.Hostname}} {{{ }} {{\"{{\"}} {{ open"
+    said = '{{.Node.Hostname}} {{{ }} {{"{{"}} {{ open'
     id_ = launch(appliance, *SHELL, 'echo "$SAID"', env={"SAID": said})
     until_it_is(appliance, id_, "exited")
     headers = {"Authorization": f"Token {appliance.token}"}

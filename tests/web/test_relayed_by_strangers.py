@@ -1,9 +1,10 @@
-"""What another host's scheduler says over the relay when it is none any more: it costs its own sessions, and no more."""
+"""What another host's scheduler says over the relay when it is none any more: it costs its own sessions alone."""
 
 import asyncio
 import socket
 
 import pytest
+from channels.db import database_sync_to_async
 
 from tests.support.machine import make_container, make_node
 from web.console import relayed
@@ -41,17 +42,14 @@ async def test_a_host_that_hangs_up_again_and_again_is_asked_once_a_second(monke
     near, far = socket.socketpair()
     far.close()
     never = asyncio.get_running_loop().create_future()
+    far_output = relayed._Far(container, never, None, follow=True).read(near)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(WITHIN):
-            async for _ in relayed._Far(container, never, None, follow=True).read(near):
-                pass
+        await asyncio.wait_for(anext(far_output), WITHIN)
     await asyncio.gather(*answering)
     assert 1 <= len(asked) <= WITHIN / relayed.AGAIN + 1
 
 
 async def made(owner) -> Container:
-    from channels.db import database_sync_to_async
-
     def make():
         make_node()
         return make_container(owner, node=make_node(name="far"))
