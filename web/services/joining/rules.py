@@ -152,7 +152,7 @@ def role_of(node: int) -> str:
 
 
 def _role(whose: str) -> str:
-    """Roles are all databases': each has its own in the name, whole or as a digest, for PostgreSQL cuts off the rest."""
+    """Roles are all databases': each has its own in the name, whole or as a digest: PostgreSQL cuts off the rest."""
     database = str(connection.settings_dict["NAME"])
     if len(name := f"{database}_{whose}".encode()) <= LONGEST_ROLE:
         return name.decode()

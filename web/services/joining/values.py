@@ -17,6 +17,7 @@ from django.db import models
 from web.models import Claim, Command, Container, Gpu, Node, Volume
 
 TIMES = "BETWEEN '0002-01-01' AND '9000-01-01'"
+STAMPED = ((Node, "seen_at"), (Node, "started_at"))  # by the database: nobody has given a sign of life of tomorrow
 SECONDS = 10_000_000_000  # and all else that is no whole number; it can be added to any time
 WHOLE = 1 << 53  # bytes and counts: what a browser can tell apart
 LONGEST = 1 << 20  # bytes of a JSON value
@@ -100,6 +101,8 @@ def _check(model: type[models.Model], field: models.Field[Any, Any]) -> str:
             return ""
         case types.DateTimeField():
             said = f"{column} {TIMES}"
+            if (model, field.name) in STAMPED:
+                said += f" AND {column} <= now() + interval '1 minute'"
         case types.FloatField():
             said = f"{column} BETWEEN -{SECONDS} AND {SECONDS}"
         case types.IntegerField():
