@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -61,6 +62,26 @@ def test_what_cannot_be_is_refused(site: Site, gpu2: dict[str, str], mine: str, 
         site.main.api("POST", f"containers/{mine}/resume/", {})
     with as_node(gpu2) as database, pytest.raises(InsufficientPrivilege):
         database.execute(UNREADABLE[what])
+
+
+ASKED = {
+    "what somebody holds": "SELECT * FROM gpushare_held(1)",
+    "whether a name is taken": "SELECT gpushare_is_named('x')",
+    "that an allowance be held": "SELECT gpushare_hold(1)",
+    "a launch": "SELECT gpushare_take(gen_random_uuid(), 'x', 'v', 'm')",
+    "the runs of a launch": "SELECT * FROM gpushare_runs(gen_random_uuid(), 'x')",
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_somebody_elses_role_of_the_same_postgresql_asks_nothing(site: Site, gpu2: dict[str, str], what: str) -> None:
+    site.sql("DROP ROLE IF EXISTS stranger")
+    site.sql("CREATE ROLE stranger LOGIN")
+    url = urlsplit(site.url)
+    place = url.netloc.rpartition("@")[2]
+    with psycopg.connect(urlunsplit(url._replace(netloc=f"stranger@{place}"))) as database:
+        with pytest.raises(InsufficientPrivilege):
+            database.execute(ASKED[what])
 
 
 def test_seal_beyond_the_end_of_the_chain_is_refused(site: Site, gpu2: dict[str, str]) -> None:

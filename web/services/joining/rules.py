@@ -180,6 +180,10 @@ def apply() -> None:
             cursor.execute(f"CREATE ROLE {quoted} NOLOGIN")
         for statement in (values.FUNCTIONS, FUNCTIONS, *TRIGGERS):
             cursor.execute(statement)
+        cursor.execute(OUR_FUNCTIONS)
+        for (function,) in cursor.fetchall():  # else whoever may sign in to this database may call them
+            cursor.execute(f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC")
+            cursor.execute(f"GRANT EXECUTE ON FUNCTION {function} TO {quoted}")
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quoted}")
         cursor.execute(f"GRANT SELECT ON django_migrations TO {quoted}")
         rules = {rule.table: rule for rule in _rules()}
@@ -233,6 +237,9 @@ def _statements(rule: Rule, to: str) -> Iterator[str]:
 # The same in SQL as `_wanted` in web/services/taking.py; $1 and $2 are the launch and its key.
 _WANTED = "id = $1 AND handed = $2 AND handed <> '' AND kill_requested_at IS NULL AND finished_at IS NULL"
 _DEFINER = "LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp"
+
+OUR_FUNCTIONS = r"""SELECT format('%I(%s)', proname, pg_get_function_identity_arguments(oid)) FROM pg_proc
+    WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'gpushare\_%'"""
 
 # They run as the tables' owner, and so see all rows: each answers one question.
 FUNCTIONS = f"""
