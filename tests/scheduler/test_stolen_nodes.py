@@ -79,9 +79,17 @@ def test_somebody_elses_role_of_the_same_postgresql_asks_nothing(site: Site, gpu
     site.sql("CREATE ROLE stranger LOGIN")
     url = urlsplit(site.url)
     place = url.netloc.rpartition("@")[2]
-    with psycopg.connect(urlunsplit(url._replace(netloc=f"stranger@{place}"))) as database:
-        with pytest.raises(InsufficientPrivilege):
-            database.execute(ASKED[what])
+    stranger = psycopg.connect(urlunsplit(url._replace(netloc=f"stranger@{place}")))
+    with stranger as database, pytest.raises(InsufficientPrivilege):
+        database.execute(ASKED[what])
+
+
+def test_schema_in_which_everybody_makes_things_is_closed_before_a_host_joins(site: Site, gpu2: dict[str, str]) -> None:
+    """It is open in databases that began before PostgreSQL 15. An operator there would be called by what sees all."""
+    site.sql("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    site.joined("careful")
+    with as_node(gpu2) as database, pytest.raises(InsufficientPrivilege):
+        database.execute("CREATE TABLE x (a integer)")
 
 
 def test_seal_beyond_the_end_of_the_chain_is_refused(site: Site, gpu2: dict[str, str]) -> None:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.db import connection, models, transaction
+from django.db import DatabaseError, connection, models, transaction
 
 from web.audit.seals import DOCKER
 from web.models import (
@@ -168,6 +168,13 @@ def are_applied() -> bool:
         return cursor.fetchone() is not None
 
 
+def is_open() -> bool:
+    """Whether a node could make things in the schema: operators there would be called by functions that see all."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT has_schema_privilege(%s, 'public', 'CREATE')", [group()])
+        return bool(cursor.fetchone()[0])
+
+
 def apply() -> None:
     """Makes the rules in the database what they are here. Not within a transaction. Raises DatabaseError.
 
@@ -184,6 +191,9 @@ def apply() -> None:
         for (function,) in cursor.fetchall():  # else whoever may sign in to this database may call them
             cursor.execute(f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC")
             cursor.execute(f"GRANT EXECUTE ON FUNCTION {function} TO {quoted}")
+        if is_open():  # as in databases that began before PostgreSQL 15
+            with suppress(DatabaseError), transaction.atomic():
+                cursor.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quoted}")
         cursor.execute(f"GRANT SELECT ON django_migrations TO {quoted}")
         rules = {rule.table: rule for rule in _rules()}
