@@ -105,7 +105,7 @@ class Handing:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
-        await self._placer.spare(await self._handed.spared())
+        await self._placer.spare(await self._handed.drained())
         # First ours and then the placer's: what was handed over is there before its launch is done.
         waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
         standing = await self._placer.standing()

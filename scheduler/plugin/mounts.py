@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import logging
 import shlex
-import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from scheduler.containers import placement
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Condition, EngineError, Mountings, MountUser, Run, Sighting
-from scheduler.plugin.folders import Folders
+from scheduler.plugin.folders import Folders, take_tree_away
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
@@ -113,7 +112,7 @@ class Mounts:
             except EngineError as error:
                 log.warning("how containers ended that Docker has removed meanwhile is not known: %s", error)
         if self._copies.exists():
-            await asyncio.to_thread(shutil.rmtree, self._copies, ignore_errors=True)
+            await take_tree_away(self._copies)
 
     def give_again(self) -> None:
         """After their sockets were opened anew."""
@@ -187,7 +186,8 @@ class Mounts:
         """At once: Docker lets nobody look at the container until it has its answer."""
         known = self._known.get(mount)
         if known is None:
-            await asyncio.to_thread(shutil.rmtree, self._copy_place(mount), ignore_errors=True)
+            if (copy := self._copy_place(mount)).exists():
+                await take_tree_away(copy)
         elif self._lives(known.id):
             known.on = False
             self._later(self._look_at(known))
@@ -235,7 +235,7 @@ class Mounts:
             await asyncio.sleep(LOOK_EVERY)
             self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
             for id_ in self._folders.left_by({known.id for known in self._known.values()}):
-                await self._folders.take_away(id_)
+                self._later(self._folders.take_away(id_))
             broke_off = self._mountings.restarted_at if self._mountings else 0.0
             for known in list(self._known.values()):
                 waited = time.time() - (self._began if known.inherited else known.since)

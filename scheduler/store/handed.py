@@ -66,9 +66,9 @@ class Handed:
             return None
         return await self._behind.ask(choosing.among, labels, wish)
 
-    async def spared(self) -> list[str]:
-        """The names of the nodes that are to get nothing new: they are drained, or were removed."""
-        return await self._behind.ask(_spared)
+    async def drained(self) -> dict[str, bool]:
+        """Of each node by name, whether it is to get nothing new: it is drained, or was removed."""
+        return await self._behind.ask(_drained)
 
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
         """The numbers of these GPUs, by the name of their host."""
@@ -110,8 +110,9 @@ def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
 
 
-def _spared() -> list[str]:
-    return list(Node.objects.exclude(drained_at=None, removed_at=None).values_list("name", flat=True))
+def _drained() -> dict[str, bool]:
+    nodes = Node.objects.values_list("name", "drained_at", "removed_at")
+    return {name: drained is not None or removed is not None for name, drained, removed in nodes}
 
 
 def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from web import audit
 from web.errors import Problem
+from web.live import figures, openmetrics
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
 from web.services import launching, nodes
 from web.services.placing import Place
@@ -139,3 +140,10 @@ def test_launch_that_had_chosen_it_a_moment_before_ends_as_lost_too(
     nodes.lose_late()
     assert AuditEntry.objects.filter(action="node-removed").count() == 2
     assert audit.verify()[1] == []
+
+
+def test_one_that_is_removed_is_none_that_metrics_call_down(held: Container) -> None:
+    """Somebody would be woken each night for a host that is gone."""
+    assert 'gpushare_scheduler_up{node="gone"} 0' in openmetrics.text(figures.read())
+    nodes.expel("root", "gone", force=True)
+    assert "gone" not in openmetrics.text(figures.read())

@@ -103,12 +103,18 @@ class Node(models.Model):
 
     def rates(self, *, first: bool) -> dict[str, float]:
         """Bytes a second with which memory moves `out` and `back`; the first time that a program's goes is slower."""
-        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items()}
+        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items() if size > 0 and seconds > 0}
         return {"out": rates.get("first" if first else "out", SUPPOSED), "back": rates.get("back", SUPPOSED)}
 
     def is_alive(self) -> bool:
         """By this host's clock, which the web side's has to be right for."""
         return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
+
+
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def good(self) -> InvitationQuerySet:
+        """Those with which a host may still join."""
+        return self.filter(expires_at__gt=timezone.now())
 
 
 class Invitation(models.Model):
@@ -117,6 +123,8 @@ class Invitation(models.Model):
     name = models.CharField(max_length=255, unique=True, help_text="Of the node.")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     expires_at = models.DateTimeField()
+
+    objects = InvitationQuerySet.as_manager()
 
     def __str__(self) -> str:
         return f"{self.name}, until {self.expires_at}"

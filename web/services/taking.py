@@ -46,10 +46,9 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
         its = Container.objects.live().whole().filter(Q(pk=handed.container) | Q(run_of=handed.container))
         if same := its.filter(node=node, mount=mount).first():
             return same
-        first = runs.begun(handed)
-        if first is not None:
+        if runs.begun(handed):
             gpus = _cards(node, handed)
-            container = runs.next_of(first, node, volume, mount, handed.quota * len(gpus))
+            container = runs.next_of(handed, node, volume, mount, handed.quota * len(gpus))
         else:
             container, gpus = _begin(node, volume, mount, handed)
         Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=handed.quota) for gpu in gpus)
