@@ -13,7 +13,7 @@ WORKERS ?= 2 # processes that share the tests out among them
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test test-long check audit faults soak turns hub-test format bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test test-long check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -53,6 +53,10 @@ format: dev $(BIOME)
 	$(VENV)/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 	cd static && $(BIOME) format --write
 	$(VENV)/bin/djlint --quiet --reformat templates
+
+# What the driver for Kubernetes reads instead of generated code, from the .proto files beside it.
+protocols: dev
+	cd scheduler/kubernetes/kubelet && $(PY) -m grpc_tools.protoc -I. --descriptor_set_out=contracts.pb *.proto
 
 # Kills the scheduler before each line that acts, then everything at random. Its short part is in `make test`.
 # `soak` is a day in an hour.

@@ -1,0 +1,1 @@
+"""How the kubelet and we talk: gRPC over UNIX sockets."""
