@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.worker import Worker  # type: ignore[import-untyped]
@@ -55,6 +55,7 @@ from scheduler.core.turns import Rules
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
 from scheduler.engines.host_memory import HostMemory
+from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
@@ -85,6 +86,9 @@ from scheduler.sessions.waits import RECONNECTING
 from scheduler.store import Store
 from scheduler.watchdog import Watchdog
 from web.schema import NewerDatabase, OlderDatabase
+
+if TYPE_CHECKING:
+    from scheduler.kubernetes.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +174,7 @@ class Scheduler:
         stack.push_async_callback(self.plugin.close)
         await self.plugin.expect()
         await self.take_over.run()
-        self.plugin.mounts.give_again()
+        self.plugin.give_again()
         self.grants.all_noted()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
@@ -257,7 +261,7 @@ class Scheduler:
             available() // 2 if budget is None else budget,
         )  # fmt: skip
         self.swapping.moved = self._giving_way
-        self.plugin = Plugin(self.containers, self.engine, self.broker, self.server, self.ender, self.store, self.home)
+        self.plugin = self._plugin()
         self.steering = Steering(
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )
@@ -296,6 +300,15 @@ class Scheduler:
         self.leftovers = Leftovers(self.containers, self.launcher, self.removal, self.store)
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
+
+    def _plugin(self) -> Plugin | Node:
+        """Who brings containers that nobody launches here."""
+        if isinstance(self.engine, KubernetesEngine):
+            from scheduler.kubernetes.node import Node  # needs grpcio, which only such a node has
+
+            return Node(self.containers, self.engine, self.server, self.store, self.gpus, self.home,
+                        lambda: self.broker.state, lambda gpu: self.turns.mode(gpu).value)  # fmt: skip
+        return Plugin(self.containers, self.engine, self.broker, self.server, self.ender, self.store, self.home)
 
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()

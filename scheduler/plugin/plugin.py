@@ -55,6 +55,10 @@ class Plugin:
             # While Docker waits for an answer of ours, it shows nobody that container: it has it before it is asked.
             self._serving = asyncio.create_task(self._server.run())
 
+    def give_again(self) -> None:
+        """After the sockets were opened anew."""
+        self.mounts.give_again()
+
     async def close(self) -> None:
         if self._serving is not None:
             self._serving.cancel()

@@ -9,7 +9,8 @@ from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
 from scheduler.store.known import Known
 from web.models import Claim, Command, Container, Volume
-from web.services import mounting, taking
+from web.services import claiming, mounting, taking
+from web.services.claiming import Claimed
 from web.services.mounting import Mounting
 from web.spec.handed import Handed
 
@@ -60,6 +61,12 @@ class Volumes:
         async with self._behind.nothing_written():
             container = await self._behind.ask(taking.take, self._here.node, volume, mount, handed)
             await self._promised(container)
+        return container
+
+    async def claim(self, claimed: Claimed) -> Container:
+        """The same for a claim of a Kubernetes cluster's. Raises Problem, and then there is no record."""
+        container = await self._behind.ask(claiming.claim, self._here.node, claimed)
+        await self._promised(container)
         return container
 
     async def _promised(self, container: Container) -> None:

@@ -21,7 +21,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import connection, models, transaction
 
-from web.audit.seals import DOCKER
+from web.audit.seals import OF_NODES
 from web.models import (
     AllocationEvent,
     Allowance,
@@ -97,8 +97,9 @@ def _rules() -> list[Rule]:
             Container, reads=MINE, updates=MINE, updated=(*OBSERVED, *BY_VOLUME), inserted=("id", *_others(Container)),
             inserts=f"node_id = {HERE} AND volume <> '' AND mount <> ''",
         ),
-        # What Docker asks of the volume plugin is no deed of a person, and the only one that a node may write.
-        Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor = '{DOCKER}' AND seal_id = {END}"),
+        # What Docker asks of the volume plugin, and a kubelet of the driver, is no deed of a person: a node may
+        # write that.
+        Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor IN {OF_NODES} AND seal_id = {END}"),
         Rule(
             Claim, reads=MY_CONTAINER, inserts=f"{MY_CONTAINER} AND {MY_GPU}", updates=f"{MY_CONTAINER} AND {MY_GPU}",
         ),

@@ -1,0 +1,134 @@
+"""The driver of a node, put together: what the kubelet asks (driver.py), what the cluster is told (slices.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from scheduler.containers.life import Containers
+from scheduler.core.state import State
+from scheduler.engines.base import EngineError
+from scheduler.engines.kubernetes.engine import KubernetesEngine
+from scheduler.gpus import Gpus
+from scheduler.kubernetes.api.client import Api, ApiError
+from scheduler.kubernetes.api.slices import Offer, Slices
+from scheduler.kubernetes.driver import Driver
+from scheduler.kubernetes.kubelet.server import CannotServe, KubeletServer
+from scheduler.kubernetes.names import ARCHITECTURES
+from scheduler.kubernetes.outfit import Outfitter
+from scheduler.kubernetes.records import Records
+from scheduler.sessions.server import Server
+from scheduler.store import Store
+
+log = logging.getLogger(__name__)
+
+LOOKS_EVERY = 2.0  # seconds; what the cards are like is shown to the cluster by then
+FORGOTTEN_EVERY = 60.0
+TRIES_AGAIN = 5.0
+GOES_WITHIN = 5.0  # seconds in which the API server may take our slice away at the end
+
+
+class Node:
+    """`state`: the core's, now. `computing`: how a card's time is shared, in a word."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        engine: KubernetesEngine,
+        server: Server,
+        store: Store,
+        gpus: Gpus,
+        home: Path,
+        state: Callable[[], State],
+        computing: Callable[[str], str],
+    ) -> None:
+        self._gpus, self._state, self._computing = gpus, state, computing
+        try:
+            self._api = Api(settings.GPUSHARE_KUBERNETES_API, Path(settings.GPUSHARE_KUBERNETES_ACCOUNT))
+        except ApiError as error:
+            raise EngineError(str(error)) from None
+        name = settings.GPUSHARE_NODE
+        place = home / "kubernetes"
+        records = Records(place / "claims")
+        totals = {uuid: card.total for uuid, card in gpus.cards.items()}
+        outfitter = Outfitter(
+            Path(settings.GPUSHARE_CDI_FOLDER), place, engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
+        )
+        most = {uuid: card.capacity(0) for uuid, card in gpus.cards.items()}
+        self.driver = Driver(containers, engine, server, store, self._api, records, outfitter, most, name)
+        self.slices = Slices(self._api, name)
+        self.kubelet = KubeletServer(
+            Path(settings.GPUSHARE_KUBELET), self.driver.prepare, self.driver.unprepare, self.driver.fault
+        )
+
+    async def expect(self) -> None:
+        """Before the engine is asked what it has. Raises DatabaseError or OSError."""
+        await self.driver.expect()
+
+    def give_again(self) -> None:
+        """After the sockets were opened anew: nothing to do, as containers see the folders that these are in."""
+
+    async def run(self) -> None:
+        """Once all is taken over, until cancelled."""
+        await self.driver.begin()
+        async with asyncio.TaskGroup() as together:
+            for part in (self._serve, self._offer, self.slices.run, self._look_for_forgotten):
+                together.create_task(part())
+
+    async def close(self) -> None:
+        """Nothing more is allocated here; what is prepared stays so."""
+        try:
+            async with asyncio.timeout(GOES_WITHIN):
+                await self.slices.remove()
+        except (ApiError, TimeoutError) as error:
+            log.warning("the cluster goes on offering this node's cards, until its kubelet notices: %s", error)
+        await self._api.close()
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.kubelet.run()
+            except CannotServe as error:
+                self.kubelet.registered = str(error)
+                log.error("%s", error)
+            await asyncio.sleep(TRIES_AGAIN)
+
+    async def _offer(self) -> None:
+        while True:
+            self.slices.show(self._offers())
+            await asyncio.sleep(LOOKS_EVERY)
+
+    def _offers(self) -> list[Offer]:
+        state = self._state()
+        return [
+            Offer(
+                uuid=card.uuid,
+                memory=card.capacity(0),
+                product=card.name,
+                architecture=ARCHITECTURES.get(card.architecture, ""),
+                driver=self._gpus.driver,
+                computing=self._computing(card.uuid),
+                taint=_taint(state.gpus[card.uuid].capacity, card.capacity(0)),
+            )
+            for card in self._gpus.cards.values()
+        ]
+
+    async def _look_for_forgotten(self) -> None:
+        while True:
+            await asyncio.sleep(FORGOTTEN_EVERY)
+            try:
+                await self.driver.look_for_forgotten()
+            except (ApiError, DatabaseError, OSError) as error:
+                log.debug("what the cluster has forgotten is looked for later: %s", error)
+
+
+def _taint(now: int, most: int) -> str:
+    """Why nothing new should come to a card that has so many bytes for containers; empty if all of it is there."""
+    if now >= most:
+        return ""
+    return "foreign-memory" if now else "no-memory"
