@@ -48,6 +48,7 @@ class Node:
         computing: Callable[[str], str],
     ) -> None:
         self._gpus, self._state, self._computing = gpus, state, computing
+        self._missing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
         try:
             self._api = Api(settings.GPUSHARE_KUBERNETES_API, Path(settings.GPUSHARE_KUBERNETES_ACCOUNT))
         except ApiError as error:
@@ -104,7 +105,10 @@ class Node:
             await asyncio.sleep(LOOKS_EVERY)
 
     def _offers(self) -> list[Offer]:
-        state = self._state()
+        """Where memory is missing at two looks in a row: a program that only comes and goes is no reason."""
+        missing = {uuid: _missing(gpu.capacity, gpu.most) for uuid, gpu in self._state().gpus.items()}
+        taints = {uuid: why for uuid, why in missing.items() if self._missing.get(uuid)}
+        self._missing = missing
         return [
             Offer(
                 uuid=card.uuid,
@@ -113,7 +117,7 @@ class Node:
                 architecture=ARCHITECTURES.get(card.architecture, ""),
                 driver=self._gpus.driver,
                 computing=self._computing(card.uuid),
-                taint=_taint(state.gpus[card.uuid].capacity, card.capacity(0)),
+                taint=taints.get(card.uuid, ""),
             )
             for card in self._gpus.cards.values()
         ]
@@ -127,7 +131,7 @@ class Node:
                 log.debug("what the cluster has forgotten is looked for later: %s", error)
 
 
-def _taint(now: int, most: int) -> str:
+def _missing(now: int, most: int) -> str:
     """Why nothing new should come to a card that has so many bytes for containers; empty if all of it is there."""
     if now >= most:
         return ""

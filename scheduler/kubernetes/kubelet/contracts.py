@@ -22,13 +22,20 @@ DRA = {
 }
 
 _pool = descriptor_pool.DescriptorPool()
-for _file in descriptor_pb2.FileDescriptorSet.FromString(Path(__file__).with_name("contracts.pb").read_bytes()).file:
+_files = descriptor_pb2.FileDescriptorSet.FromString(Path(__file__).with_name("contracts.pb").read_bytes()).file
+for _file in _files:
     _pool.Add(_file)
+# Made once and kept: protobuf's own list of classes is a weak one, and has outlived them (protobuf#12047).
+_classes = {
+    (name := f"{_file.package}.{each.name}"): message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))
+    for _file in _files
+    for each in _file.message_type
+}
 
 
 def message(name: str) -> Any:
     """The class of a message, by its full name."""
-    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))
+    return _classes[name]
 
 
 def service(name: str) -> ServiceDescriptor:
@@ -42,7 +49,7 @@ def handler(name: str, calls: Mapping[str, Any]) -> grpc.GenericRpcHandler:
         kind = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
         methods[method.name] = kind(
             calls[method.name],
-            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
-            response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
+            request_deserializer=message(method.input_type.full_name).FromString,
+            response_serializer=message(method.output_type.full_name).SerializeToString,
         )
     return grpc.method_handlers_generic_handler(name, methods)
