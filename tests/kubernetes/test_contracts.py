@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.kubernetes.api import quantity
 from scheduler.kubernetes.kubelet import contracts
 
 FOLDER = Path(contracts.__file__).parent
@@ -58,3 +59,13 @@ def test_the_services_have_the_kubelets_names_and_methods() -> None:
     methods = {each.name: each for each in contracts.service("v1beta1.DevicePlugin").methods}
     assert methods["ListAndWatch"].server_streaming
     assert not methods["Allocate"].server_streaming
+
+
+def test_amounts_are_read_as_kubernetes_writes_them() -> None:
+    said = {"4Gi": 4 << 30, "1500M": 1_500_000_000, "0.5Gi": 1 << 29, "1e9": 10**9, "12E": 12 * 10**18, "1": 1}
+    assert {text: quantity.read(text) for text in said} == said
+    assert quantity.read("1500m") == 2  # rounded up, as Kubernetes rounds
+    for odd in ("", "4GiB", "Gi", "four", "--1", True, None, 4.5, "1" * 50):
+        with pytest.raises(ValueError, match="is no amount of memory such as 4Gi"):
+            quantity.read(odd)
+    assert quantity.write((5 << 30) - 1) == "5119Mi"
