@@ -62,7 +62,7 @@ def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sent
         env={**os.environ, "GPUSHARE_HOME": str(tmp_path), "PORT": "0", "GPUSHARE_ENGINE": "process", name: value},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )  # fmt: skip
     assert ended.returncode == 1

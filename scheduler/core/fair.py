@@ -11,6 +11,7 @@ workload (`manage.py simulate`), and no run time enters.
 holding a part while waiting for the rest is what spoils the paper's rules. A program asks for its context first, and a
 moment later for its memory. So what a container that began to hold less than STARTING seconds ago may still claim is
 *meant* for it: no newcomer starts with that, nor with a part of what is left because it is the only one that waits.
+Nothing is meant for who is not completable: its whole claim is not to be had, and nobody waits for what may never end.
 
 **The bound.** Call r *due* once it has waited PATIENCE / 2^(priority/25) seconds. Among due calls the first is
 the one that became due first; call it the head. While the head waits, these alone are granted anything on the
@@ -61,8 +62,8 @@ class Sure:
 class Meant:
     """Bytes that are free, and meant for those who are starting. Worked out for a GPU when first asked for."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, sure: Sure) -> None:
+        self._state, self._sure = state, sure
         self._meant: dict[str, int] = {}
 
     def __getitem__(self, gpu: str) -> int:
@@ -73,17 +74,20 @@ class Meant:
         return self._meant[gpu]
 
     def _starts(self, container: Container) -> bool:
+        if self._state.now - container.began >= STARTING or not container.leased:
+            return False
         stopped = container.paused or container.killed or container.leaving
-        return self._state.now - container.began < STARTING and bool(container.leased) and not stopped
+        return not stopped and container.id in self._sure
 
 
 def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Request]:
     """The calls to try, best first; the file's header says why."""
-    room, meant = safety.free(state, gpu), Meant(state)
+    room = safety.free(state, gpu)
     able = [r for r in waiting if r.bytes <= room or state.containers[r.container].guaranteed]
     if not able:
         return []
     sure = Sure(state, gpu)
+    meant = Meant(state, sure)
     alone = len(waiting) == 1 and not meant[gpu]
     starting: Sequence[Request] = [r for r in able if alone or _starts(state, r, sure, meant)]
     if first := head(state, gpu):

@@ -24,7 +24,7 @@ def why(state: State, request: Request, *, tried: bool) -> str:
             f"It needs {asked} of {size(room)} free; with the {left} that this would leave, it and others could end up "
             "waiting for each other for ever."
         )
-    meant = fair.Meant(state)
+    meant = fair.Meant(state, fair.Sure(state, gpu))
     if state.policy == "fair" and (lacking := fair.lacking(state, container, meant)):
         whole, free = size(container.quota[lacking]), size(max(0, safety.free(state, lacking)))
         begins = "comes back" if request.back else "starts"

@@ -41,7 +41,7 @@ def say(layer: Datagrams, times: int = 1) -> None:
 
 
 async def soon(layer: Datagrams, channel: str) -> dict[str, object]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         message: dict[str, object] = await layer.receive(channel)
     return message
 

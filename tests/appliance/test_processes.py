@@ -148,7 +148,7 @@ async def test_wishes_and_outcomes_cross_as_hints_without_redis(appliance):
     mine = await layer.new_channel()
     await layer.group_add("live", mine)
     made = await asyncio.to_thread(appliance.launch, "sleep", "60")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await layer.receive("scheduler") == {"type": "wake"}
         assert await layer.receive(mine) == {"type": "live.changed"}
         (launch,) = (await asyncio.to_thread(appliance.api, "GET", "commands/"))["results"]
@@ -185,7 +185,7 @@ def test_a_second_web_process_over_the_same_home_answers_as_the_first_does(appli
         finally:
             appliance.url = first
             second.terminate()
-            second.wait(20)
+            second.wait(60)
 
 
 def up(home: Path, **environ: str) -> subprocess.Popen[str]:

@@ -159,7 +159,7 @@ def test_a_user_who_cannot_write_the_database_is_refused_in_a_sentence_if_asked_
     environ = {**os.environ, **elsewhere, "GPUSHARE_HOME": str(tmp_path / "home"), "GPUSHARE_GPUS": "sim:1x1GiB",
                "GPUSHARE_ENGINE": "process", "PORT": "0", "GPUSHARE_WEB_USER": "daemon"}  # fmt: skip
     up = [sys.executable, "manage.py", "up"]
-    ended = subprocess.run(up, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(up, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "CommandError: The web process cannot be daemon (it may not write " in ended.stderr
     appliance = Appliance(tmp_path / "home", **elsewhere)
@@ -176,7 +176,7 @@ def test_a_database_that_is_another_file_is_refused_before_anything_is_written_t
     make(other, tmp_path / "home/database/gpushare.sqlite3")
     environ = {**os.environ, "GPUSHARE_HOME": str(tmp_path / "home"), "PORT": "0"}
     up = [sys.executable, "manage.py", "up"]
-    ended = subprocess.run(up, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(up, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "CommandError: " in ended.stderr
     assert "it has to be a file of its own" in ended.stderr

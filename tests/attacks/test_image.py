@@ -17,7 +17,7 @@ from tests.support.dockerd import Dockerd, build_image
 from tests.support.host import BUILD, GIB, Host
 from web.models import Command
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.docker
 ESCAPE = "\x1b]52;c;ZXZpbA==\x07"  # writes the clipboard of whoever shows it on a terminal
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.appliance import Appliance, until
 from tests.support.dockerd import IMAGE, Dockerd
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.docker
 
 LAUNCHES, AT_ONCE = 50, 5
 RENAME_EXCHANGE = 2

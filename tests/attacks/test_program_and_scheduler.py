@@ -22,7 +22,7 @@ from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, ROOT, Host
 from web.models import Container
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.docker
 
 IMAGE = "gpushare/python:latest"
 PYTHON = Path(sys.executable).resolve()

@@ -15,8 +15,6 @@ from tests.support.appliance import Appliance, until
 from tests.support.attacks import Bystander
 from tests.support.strangers import STRANGERS, stranger
 
-pytestmark = pytest.mark.timeout(300)
-
 MIB = 1 << 20
 CALLS = 50  # of the bystander's, during each attack
 # Of what a stranger may cause: with 2,048 connections of at most 32 KiB each, and threads for some of them.

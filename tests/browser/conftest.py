@@ -20,7 +20,7 @@ from tests.support.site import Site, person, running_site
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-expect.set_options(timeout=15_000)  # milliseconds: a page shares two processors with another job
+expect.set_options(timeout=30_000)  # milliseconds: a page shares two processors with another job
 SIZES: dict[str, Any] = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
@@ -64,7 +64,7 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
         context = chromium.new_context(
             viewport=SIZES[size], color_scheme=theme, base_url=site.url, reduced_motion="reduce"
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         contexts.append(context)
         if name:
             context.add_cookies([site.cookie(person(name, role or name))])  # type: ignore[list-item]

@@ -126,7 +126,7 @@ def test_killing_many_gives_a_sign_at_once(site, open_as):
     go_on = threading.Event()
 
     def slowly(command: Command) -> str:
-        go_on.wait(20)
+        go_on.wait(60)
         return obey(command)
 
     with answering(slowly):

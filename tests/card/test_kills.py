@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.card.kills import SETS, Play
 from tests.support.card import Card
-
-pytestmark = pytest.mark.timeout(300)
 
 
 async def test_nobody_stays_locked_whoever_of_them_is_killed_at_whatever_moment(card: Card) -> None:

@@ -23,7 +23,7 @@ def environment(given=None):
     return kept | (given or {})
 
 
-def gpushare(*words, environ=None, stdin="", timeout=30):
+def gpushare(*words, environ=None, stdin="", timeout=60):
     return subprocess.run(
         [*ENTRY, *words],
         env=environment(environ),

@@ -72,12 +72,12 @@ def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, sh
     reader = start("logs", "-f", "long", environ=appliance.environ)
     assert reader.stdout.readline() == "first\n"
     reader.send_signal(signal.SIGINT)
-    assert reader.wait(10) == -signal.SIGINT
+    assert reader.wait(60) == -signal.SIGINT
     assert appliance.named("long")["state"] == "running"
     second = start("logs", "-f", "long", environ=appliance.environ)
     assert second.stdout.readline() == "first\n"
     appliance.api("POST", f"containers/{made['id']}/kill/", {})
-    assert (second.wait(20), second.stdout.read(), second.stderr.read()) == (0, "", "")
+    assert (second.wait(60), second.stdout.read(), second.stderr.read()) == (0, "", "")
 
 
 def test_resume_says_of_one_without_room_that_it_comes_back(appliance, shell):
@@ -213,7 +213,7 @@ def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, termi
     read_until(ours, b"newcomer")
     process.send_signal(signal.SIGINT)
     read_until(ours, b"\x1b[?1049l")  # it leaves the screen as it was: a terminal that nobody reads would hold it up
-    assert (process.wait(10), process.stderr.read()) == (0, "")
+    assert (process.wait(60), process.stderr.read()) == (0, "")
 
 
 def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_path):
@@ -240,7 +240,7 @@ def test_login_with_a_password_makes_a_token(appliance, tmp_path, start, termina
     )  # fmt: skip
     read_until(ours, b"Password")
     os.write(ours, appliance.token.encode() + b"\n")  # the admin's first password is the first token
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert "as admin" in out
     assert json.loads((tmp_path / "login.json").read_text())["token"] != appliance.token

@@ -15,7 +15,7 @@ from tests.support.terminal import Terminal
 
 __all__ = ["dockerd"]
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,6 @@ def reader(tmp_path):
     running.close()
 
 
-@pytest.mark.timeout(300)
 def test_the_page_about_the_command_line_shows_what_happens(reader):
     code = 0
     for example in console(ROOT / "docs" / "cli.md"):

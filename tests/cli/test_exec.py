@@ -19,7 +19,6 @@ from tests.support.terminal import Terminal
 
 __all__ = ["dockerd"]
 MIB = 2**20
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.docker)])
@@ -112,7 +111,7 @@ def test_ctrl_c_without_a_terminal_ends_what_was_started(appliance: Appliance, s
     process = start("exec", "stopped", "sh", "-c", "echo begun; exec sleep 4321", environ=appliance.environ)
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     until(lambda: not runs("sleep", "4321"))
 
 

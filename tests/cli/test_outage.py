@@ -21,5 +21,5 @@ def test_an_attached_run_outlives_the_appliance_and_repeats_no_output(own, start
     own.start()
     assert process.stderr.readline() == "gpushare: the appliance answers again\n"
     out, err = process.stdout.read(), process.stderr.read()
-    assert (process.wait(10), err) == (9, "")
+    assert (process.wait(60), err) == (9, "")
     assert out == "".join(f"{number}\n" for number in range(2, 101))

@@ -29,7 +29,7 @@ def follow(appliance, start):
 def ended(process):
     """Exit code of an attached run, and the output and remarks that were not read yet."""
     out, err = process.stdout.read(), process.stderr.read()
-    return process.wait(10), out, err
+    return process.wait(60), out, err
 
 
 @pytest.mark.parametrize("code", [0, 7, 125])

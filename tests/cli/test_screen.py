@@ -86,7 +86,7 @@ def in_terminal(appliance, start, *words):
             break
         said += part
     os.close(ours)
-    process.wait(20)
+    process.wait(60)
     return said
 
 

@@ -451,4 +451,4 @@ def test_the_terminal_that_goes_takes_it_along(stand: Stand) -> None:
         os.close(master)
         os.close(screen._master)  # the last one that held it open: the kernel hangs up
         screen._master = os.open(os.devnull, os.O_RDWR)
-        assert screen.process.wait(20) == -signal.SIGHUP
+        assert screen.process.wait(60) == -signal.SIGHUP

@@ -20,7 +20,7 @@ from tests.support.registry import Registry, serving
 
 __all__ = ["docker_api", "dockerd"]
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 
 LAB = "gpushare/lab:latest"
 OUT_OF_MEMORY = 2  # workload's exit code

@@ -32,8 +32,8 @@ def card(*quotas: int) -> World:
     return world
 
 
-def add(world: World, number: int, quota: int) -> None:
-    world.do(ContainerAdded(world.state.now, str(number), {"g": quota}))
+def add(world: World, number: int, quota: int, *, fail_fast: bool = False) -> None:
+    world.do(ContainerAdded(world.state.now, str(number), {"g": quota}, fail_fast=fail_fast))
     world.do(SessionOpened(world.state.now, number, str(number)))
     world.processes[number] = Process(str(number))
 
@@ -87,6 +87,24 @@ def test_the_claim_is_kept_for_a_moment_only(over):
     world = card(320, 300)
     assert frees(world) == {"1"}
     assert "2" in granted(over(world))
+
+
+@pytest.mark.parametrize("fail_fast", [False, True])
+@pytest.mark.parametrize(
+    "disturbance",
+    [GpuSeen(0.2, "g", 600, most=1000), ContainerPaused(0.2, "10")],
+    ids=["foreign memory has come", "another is paused"],
+)
+def test_nothing_is_kept_for_who_can_no_longer_get_all_of_it(disturbance, fail_fast):
+    world = World("fair")
+    world.do(GpuSeen(0, "g", 1000))
+    add(world, 10, 300)
+    world.need(10, 1, "g", 300, 0)
+    add(world, 1, 750)
+    assert granted(world.need(1, 1, "g", CONTEXT, 0)) == {"1"}
+    world.do(disturbance)
+    add(world, 2, 200, fail_fast=fail_fast)
+    assert granted(world.need(2, 1, "g", CONTEXT, 0.4)) == {"2"}
 
 
 def test_programs_that_ask_in_steps_end_earlier_by_it(monkeypatch):

@@ -15,7 +15,6 @@ import pytest
 from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytestmark = pytest.mark.timeout(180)
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -46,7 +46,7 @@ def a_launch(tmp_path: Path, *command: str, **fields: object) -> Launch:
 
 
 async def next_change(engine: ProcessEngine, condition: Condition) -> Sighting:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for sighting in engine.changes():
             if sighting.condition is condition:
                 return sighting

@@ -184,7 +184,7 @@ async def test_console_shows_what_is_typed_or_there_is_none(engine: Engine, a_la
         return
     console = await engine.attach(sighting.engine_id)
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await console.write(b"hello\n")
             _, data = await console.read()
             assert data == b"hello\n"
@@ -222,7 +222,7 @@ async def test_pause_and_resume_are_told_in_order_and_may_be_repeated(engine: En
     await engine.kill(engine_id)
     await engine.remove(engine_id)
     conditions = []
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async for sighting in engine.changes():
             conditions.append(sighting.condition)
             if sighting.condition is Condition.GONE:
@@ -350,7 +350,7 @@ async def test_containers_that_are_launched_while_it_looks_are_not_taken_for_gon
     await engine.sightings()
     last = a_launch("true")
     await engine.launch(last)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async for sighting in engine.changes():
             assert sighting.condition is not Condition.GONE
             if (sighting.id, sighting.condition) == (last.id, Condition.ENDED):
@@ -388,7 +388,7 @@ async def test_restarted_scheduler_finds_the_living_the_paused_and_the_ended(
 async def test_changes_end_when_it_is_closed(opened: Opener) -> None:
     async with opened() as engine:
         stream = engine.changes()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert [sighting async for sighting in stream] == []
 
 

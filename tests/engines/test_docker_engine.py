@@ -16,7 +16,7 @@ Launcher = Callable[..., Launch]
 
 
 async def next_change(engine: DockerEngine, condition: Condition) -> Sighting:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for sighting in engine.changes():
             if sighting.condition is condition:
                 return sighting

@@ -19,6 +19,7 @@ import requests.exceptions
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
 from scheduler.engines.docker import versions
+from scheduler.engines.docker.client import Client
 from scheduler.engines.docker.engine import DockerEngine, limits_of
 from scheduler.engines.docker.errors import explain
 from scheduler.engines.docker.options import container_name
@@ -182,6 +183,24 @@ class TestRealDocker:
         filters = {"label": f"com.gpushare.container={launch.id}"}
         await eventually(lambda: not self.api.containers(all=True, filters=filters), within=4)
         assert self.engine._watch.changes.last(launch.id) is None
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Container 8318 is not paused",
+        "Cannot unpause container 8318: cannot resume a running process: unknown",
+        "Cannot unpause container 8318: cannot resume a stopped container: unknown",
+    ],
+)
+async def test_what_its_signal_let_go_on_before_it_could_be_unpaused_is_no_failure(sentence: str) -> None:
+    client = Client("unix:///nobody/is/here.sock")
+    try:
+        await client.unless_gone(Mock(side_effect=said_by_docker(sentence)))
+        with pytest.raises(EngineError, match="OCI runtime state"):
+            await client.unless_gone(Mock(side_effect=said_by_docker("Cannot unpause 8318: OCI runtime state failed")))
+    finally:
+        client.close()
 
 
 @pytest.fixture

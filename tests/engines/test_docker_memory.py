@@ -50,7 +50,7 @@ async def test_limit_that_was_passed_is_told_where_docker_never_learns_of_it(
     monkeypatch.setattr(watch, "_inspect", unaware)
     launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M; exit $?", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async for sighting in docker_engine.changes():
             if sighting.condition is Condition.ENDED:
                 break
@@ -69,7 +69,7 @@ async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
     )
     monkeypatch.setattr(kernel_log, "_read", lambda: said)
     docker_api.kill(engine_id)  # as the kernel would
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async for sighting in docker_engine.changes():
             if sighting.condition is Condition.ENDED:
                 break
@@ -93,7 +93,7 @@ async def test_reason_that_docker_tells_after_the_end_is_waited_for(
     launch = a_launch("sleep", "60", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
     docker_api.kill(engine_id)  # as the kernel would
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async for sighting in docker_engine.changes():
             if sighting.condition is Condition.ENDED:
                 break

@@ -31,7 +31,7 @@ from web import audit
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Gpu
 from web.people import tokens
 
-pytestmark = [pytest.mark.long, pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.docker]
 
 PEOPLE, LAUNCHES_EACH = 10, 10
 IMAGE = "gpushare/lab:latest"

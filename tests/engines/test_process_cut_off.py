@@ -118,7 +118,7 @@ async def test_program_that_cannot_be_started_is_never_seen_running(
 
     def slow(*arguments: Any) -> list[Sighting]:
         begun.set()
-        launched.wait(10)
+        launched.wait(60)
         return look(*arguments)
 
     async def failing(folder: Path) -> None:

@@ -224,7 +224,7 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     def slow(*arguments: Any) -> list[Sighting]:
         found = look(*arguments)
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return found
 
     monkeypatch.setattr(engine, "_look", slow)
@@ -236,7 +236,7 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     await eventually(begun.is_set)  # the first look is through
     await engine.kill(launch.id)
     told = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for sighting in engine.changes():
             told.append(sighting.condition)
             if sighting.condition is not Condition.RUNNING:

@@ -17,7 +17,7 @@ from tests.support.appliance import Appliance, until
 from tests.support.dockerd import SHIFTED, Dockerd, build_image, have_dockerd, private
 from tests.support.host import BUILD, MIB
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 
 LAB = "gpushare/lab:latest"
 HOLDS = ("workload", "--bytes", "300MiB", "--hold", "600")

@@ -18,7 +18,6 @@ from web.models import Container
 __all__ = ["docker_api", "dockerd", "lab"]
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("docker-compose") is None, reason="needs docker-compose"),
 ]
 COMPOSE = EXAMPLES / "compose-volumes" / "compose.yaml"

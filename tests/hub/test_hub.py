@@ -10,8 +10,6 @@ import pytest
 from tests.hub.a_hub import BUSY, LARGE, SMALL, Hub
 from tests.support.appliance import WORKLOAD, Appliance, http, until
 
-pytestmark = pytest.mark.timeout(300)  # each is a start of a hub, a notebook or both
-
 
 def messages(events: list[dict[str, Any]]) -> str:
     return "\n".join(str(event.get("message")) for event in events)

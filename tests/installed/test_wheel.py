@@ -12,8 +12,6 @@ import pytest
 from appliance import VERSION
 from tests.support.appliance import ROOT, Appliance
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:

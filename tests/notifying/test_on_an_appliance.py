@@ -28,7 +28,6 @@ def is_told(appliance: Appliance, name: str, url: str) -> None:
     appliance.api("POST", "notifying/rules/", {"receiver": name})
 
 
-@pytest.mark.timeout(300)  # it starts an appliance, and waits for a scheduler to be missed
 def test_a_scheduler_that_stands_still_is_told_though_another_receiver_never_answers(appliance):
     with hooks.listening() as hook, hooks.dripping(1.0) as never:
         is_told(appliance, "never", never)

@@ -14,7 +14,7 @@ from tests.support.dockerd import Dockerd
 from tests.support.host import GIB, a_host, query
 from web.models import Allowance, AuditEntry, Container, Gpu, Volume
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 
 REFUSED = [
     ({"memory": "4GiB"}, '"memory" is no option of these volumes. There are: gpu_memory, gpus, priority,'),

@@ -14,7 +14,7 @@ from tests.support.eventually import eventually
 from tests.support.host import query
 from web.models import Container, Volume
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 FINE = {"Err": ""}
 
 

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.host import ROOT, SeparateScheduler, query
 from web.models import Claim, Container, Volume
 
-pytestmark = [pytest.mark.long, pytest.mark.docker, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.long, pytest.mark.docker]
 RUN = """
 import functools, importlib, inspect, os, django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")

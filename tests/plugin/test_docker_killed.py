@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 from tests.support.host import GIB, query
 from web.models import Container
 
-pytestmark = [pytest.mark.long, pytest.mark.docker, pytest.mark.timeout(180), leaks_sockets]
+pytestmark = [pytest.mark.long, pytest.mark.docker, leaks_sockets]
 
 
 @pytest.fixture(autouse=True)

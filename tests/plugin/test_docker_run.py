@@ -8,7 +8,7 @@ from tests.plugin.conftest import Lab
 from tests.support.host import GIB, query
 from web.models import AuditEntry, Container
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 OUT_OF_MEMORY = 2  # workload's exit code
 
 

@@ -11,7 +11,7 @@ from appliance.doctor.finding import Finding, State
 from appliance.doctor.plugin import plugin
 from tests.plugin.conftest import Lab
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.docker
 
 
 def told(state: State) -> str:

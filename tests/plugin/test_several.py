@@ -10,7 +10,7 @@ from tests.plugin.conftest import IMAGE, Lab
 from tests.support.host import GIB, query
 from web.models import Container
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.docker
 
 
 async def test_each_is_itself_also_where_all_start_at_once(lab: Lab) -> None:

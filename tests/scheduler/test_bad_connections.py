@@ -190,7 +190,7 @@ async def test_calls_beyond_a_containers_budget_wait_unread_and_are_answered_in_
     needs = settings.GPUSHARE_BUDGETS.needs
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
-    raw.socket.settimeout(20)
+    raw.socket.settimeout(60)
     assert (await asyncio.to_thread(neighbour.need, 2 * MIB)) == str(Frame(Type.GRANTED.value, 0, 99, 0, 2 * MIB))
     filler = await fill(host, 5110 * MIB)
 
@@ -213,7 +213,7 @@ async def test_what_a_process_frees_comes_back_although_it_is_not_heard(host: Ho
     """Its RELEASED lies behind calls that wait for that very memory."""
     raw = await asyncio.to_thread(Raw, directory)
     page = await asyncio.to_thread(raw.hello)
-    raw.socket.settimeout(20)
+    raw.socket.settimeout(60)
     raw.need(512 * MIB, serial=0)
     assert await asyncio.to_thread(raw.read) is not None
     page[0].accept(512 * MIB)

@@ -47,5 +47,5 @@ async def test_a_console_reads_its_container_no_faster_than_its_budget(
     settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, console_bytes_a_second=1000)
     monkeypatch.setattr(module, "FIRST", 0.0)
     clock = Clock(monkeypatch)
-    await asyncio.wait_for(Console(cast(Any, Screen(pieces))).run(), 20)
+    await asyncio.wait_for(Console(cast(Any, Screen(pieces))).run(), 60)
     assert clock.now == pytest.approx(seconds, abs=0.2)

@@ -21,7 +21,6 @@ from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host
 from tests.support.swapped import CHECKPOINT, FAILS, LOCK, at_once, fault, free_memory
 from web.models import Container, Swap
 
-pytestmark = pytest.mark.timeout(180)
 IDLE = 0.02  # minutes
 
 # It holds memory and sleeps until somebody wants something of it; then it computes a little and looks at every byte.
@@ -224,7 +223,7 @@ async def test_one_of_whose_habits_nothing_is_known_is_brought_back(lab: Host) -
     await lab.until(container, "running")
 
 
-@pytest.mark.parametrize("moment", [Swap.LEAVING, Swap.OUT, Swap.COMING])
+@pytest.mark.parametrize("moment", [Swap.LEAVING, pytest.param(Swap.OUT, marks=pytest.mark.long), Swap.COMING])
 async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Host, moment: Swap) -> None:
     separate = SeparateScheduler(lab.home, GPUSHARE_IDLE_MINUTES=str(IDLE))
     container = await notebook(lab)
@@ -256,7 +255,7 @@ async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Ho
 
 
 def slowly() -> None:
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(3 * GIB), ctypes.c_uint64(3 * GIB))
+    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
 
 
 async def test_two_that_compute_take_turns_where_they_do_not_fit_together(

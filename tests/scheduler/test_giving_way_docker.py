@@ -15,7 +15,7 @@ from tests.support.host import BUILD, GIB, Host, a_host
 from tests.support.swapped import at_once
 
 __all__ = ["docker_api", "dockerd"]
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.docker
 IMAGE = "gpushare/holder:latest"
 LIMIT = 1 * GIB  # of host memory: less than it has on its card
 

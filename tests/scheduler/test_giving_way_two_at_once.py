@@ -26,7 +26,6 @@ from tests.support.swapped import at_once, free_memory
 from web.models import Container
 
 __all__ = ["lab"]
-pytestmark = pytest.mark.timeout(180)
 
 
 class Step:

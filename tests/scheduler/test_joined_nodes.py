@@ -23,7 +23,6 @@ from tests.support.production import Production, end_all
 
 pytestmark = [
     pytest.mark.production,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
 ]
 

@@ -86,7 +86,7 @@ async def test_kill_that_is_cut_off_after_it_acted_is_told_as_done_with_its_reas
 
     monkeypatch.setattr(host.up.engine, "kill", cut_off)
     command = await _asked(host, "kill", container)
-    await asyncio.wait_for(acted.wait(), 15)
+    await asyncio.wait_for(acted.wait(), 60)
     await host.stop()
     await host.start()
     answer = await host.answer(command)

@@ -18,7 +18,7 @@ HOLD = ("--check", "1MiB", "--hold", "600")
 
 async def _told(*expected: int) -> None:
     """Waits until the record says so much is free, idle and the most."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             card = await query(Gpu.objects.get)
             if (card.free, card.idle, card.most) == expected:

@@ -33,8 +33,7 @@ async def scheduler(transactional_db: None, tmp_path: Path) -> AsyncIterator[Sep
 async def two(tmp_path: Path, scheduler: SeparateScheduler) -> AsyncIterator[Host]:
     host = Host(tmp_path)
     yield host
-    for container in await host.living():
-        await host.command("kill", container)
+    await asyncio.gather(*(host.command("kill", container) for container in await host.living()))
 
 
 async def _gpus_of(container: Container) -> list[int]:

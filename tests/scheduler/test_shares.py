@@ -139,7 +139,6 @@ def test_an_earlier_schedulers_count_goes_on() -> None:
     assert desk.look() == {}
 
 
-@pytest.mark.timeout(60)
 async def test_it_is_written_down_and_taken_over(host: Host) -> None:
     container = await host.launch("sleep", "600")
     clock = asyncio.get_running_loop().time

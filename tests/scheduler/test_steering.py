@@ -302,7 +302,7 @@ async def test_container_that_wants_it_is_removed_when_done(host: Host) -> None:
 
 async def recorded(rows: QuerySet[Any]) -> None:
     """Waits until the database has such a row."""
-    for _ in range(500):
+    for _ in range(3000):
         if await query(rows.exists):
             return
         await asyncio.sleep(0.01)
@@ -328,7 +328,7 @@ async def test_owner_of_an_idle_holder_is_warned_if_configured(host: Host, setti
 
 async def marked(host: Host, container: Container, idle: bool) -> None:
     """Waits until the row of the container says whether it is an idle holder."""
-    for _ in range(500):
+    for _ in range(3000):
         if ((await host.get(container)).idle_since is not None) is idle:
             return
         await asyncio.sleep(0.02)

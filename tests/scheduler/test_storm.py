@@ -97,7 +97,7 @@ async def host(transactional_db: None, settings, tmp_path_factory: pytest.TempPa
         yield host
 
 
-@pytest.mark.timeout(120 + 2 * SECONDS)
+@pytest.mark.timeout(300 + 2 * SECONDS)
 async def test_a_storm_of_kills_leaves_exactly_what_the_survivors_hold(host: Host) -> None:
     container = await host.launch(sys.executable, "-c", STORM, gpu_memory=QUOTA)
     await eventually(lambda: "survivors" in host.log(container), within=SECONDS + 60)

@@ -205,7 +205,13 @@ async def test_where_the_driver_cannot_do_it_all_compute_at_once_and_it_is_told(
     assert "CUDA 12.4" in answer.message
 
 
-@pytest.mark.parametrize("killed", [("scheduler",), ("scheduler", "guardian"), ("scheduler", "helper")], ids="+".join)
+KILLED = [("scheduler",), ("scheduler", "guardian"), ("scheduler", "helper")]
+RARE = pytest.mark.long  # both at the same moment; the guardian alone: tests/card/test_guardian.py
+
+
+@pytest.mark.parametrize(
+    "killed", [pytest.param(each, marks=RARE if len(each) > 1 else (), id="+".join(each)) for each in KILLED]
+)
 async def test_a_killed_scheduler_leaves_nobody_stopped(host: Host, killed: tuple[str, ...]) -> None:
     pair = [await computing(host), await computing(host)]
     pids = [pid for each in pair for pid in host.up.computing.pids(str(each.pk))]

@@ -109,7 +109,7 @@ class Steps:
         await asyncio.sleep(0.5)
 
 
-@pytest.mark.timeout(120 + 3 * STEPS)
+@pytest.mark.timeout(300 + 3 * STEPS)
 async def test_random_steps_leave_nobody_stopped(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once()
     monkeypatch.setattr("scheduler.card.turns.HUNG_FOR", 1.0)

@@ -47,7 +47,7 @@ async def test_container_that_is_cut_off_in_the_middle_of_a_kill_was_never_pause
 
     monkeypatch.setattr(host.up.engine, "kill", cut_off)
     host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.")
-    await asyncio.wait_for(frozen.wait(), 15)
+    await asyncio.wait_for(frozen.wait(), 60)
     await host.stop()
     await host.start()
     assert (await host.until(container, "killed")).reason == "Its time was over."
@@ -226,7 +226,7 @@ async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its
     await host.says(container, "began")
     killing = await query(Command.objects.create, kind="kill", container=container)
     host.up.commands.wake()
-    await asyncio.wait_for(looking.wait(), 15)
+    await asyncio.wait_for(looking.wait(), 60)
     await host.stop()
     await host.start()
     await host.answer(killing)
@@ -246,14 +246,14 @@ async def test_launch_that_is_called_off_under_the_next_scheduler_leaves_no_sock
 
     monkeypatch.setattr(host.up.engine, "launch", cut_off)
     container, launching = await host.start_launch("sleep", "600")
-    await asyncio.wait_for(asked.wait(), 15)
+    await asyncio.wait_for(asked.wait(), 60)
     await host.stop()
     asked.clear()
     folder = host.home / "sockets" / str(container.pk)
     assert folder.exists()
     monkeypatch.setattr(Promises, "made", cut_off)
     await host.start()
-    await asyncio.wait_for(asked.wait(), 15)
+    await asyncio.wait_for(asked.wait(), 60)
     await host.command("kill", container)
     assert (await host.answer(launching)).code == "killed"
     assert not folder.exists()

@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +14,11 @@ import psycopg
 import pytest
 
 from tests.support.appliance import WORKLOAD, until
-from tests.support.postgres import BIN, running_postgres
+from tests.support.postgres import BIN, Postgres, running_postgres
 from tests.support.production import Production, end_all
 
 pytestmark = [
     pytest.mark.production,
-    pytest.mark.timeout(180),
     pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
 ]
 
@@ -43,6 +43,12 @@ class Lab(Production):
         # A new scheduler tells once more of a wait that goes on.
         return [kind for before, kind in pairwise(["", *kinds]) if (before, kind) != ("suspended", "suspended")]
 
+    def seen_at(self) -> datetime:
+        """When a scheduler gave its last sign of life. Without one for some seconds, launches are refused."""
+        with psycopg.connect(self.postgres.url) as database:
+            found: datetime = database.execute("SELECT max(seen_at) FROM web_node").fetchall()[0][0]
+            return found
+
     def kept(self) -> list[str]:
         """The kinds of what the outbox has."""
         with sqlite3.connect(f"file:{self.home}/outbox.sqlite3?mode=ro", uri=True) as file:
@@ -65,10 +71,19 @@ class Lab(Production):
                 os.kill(int(path.parent.name), signal.SIGTERM)
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A server that is stopped and has the tables: a copy of it is made sooner than they are."""
     with running_postgres() as postgres:
-        lab = Lab(tmp_path / "home", postgres)
+        Production(tmp_path_factory.mktemp("migrated") / "home", postgres).close()
+        postgres.stop()
+        yield postgres
+
+
+@pytest.fixture
+def lab(migrated: Postgres, tmp_path: Path) -> Iterator[Lab]:
+    with running_postgres(like=migrated) as postgres:
+        lab = Lab(tmp_path / "home", postgres, migrated=True)
         try:
             lab.start_scheduler()
             lab.start_web()
@@ -139,8 +154,18 @@ STEPS = {
     "after its first number": f"{OUTBOX}.next_run:after",
 }
 
+# Of each kind one is in the suite: nobody has it yet, the file alone, the file and the database, and a new beginning.
+SHOWN = (
+    "before it keeps what happened",
+    "before the database has it",
+    "after the database has it",
+    "after its first number",
+)
 
-@pytest.mark.parametrize("step", STEPS)
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in SHOWN else pytest.mark.long) for step in STEPS]
+)
 def test_killed_at_any_step_it_brings_each_event_once(lab: Lab, step: str) -> None:
     first, second = two(lab)
     lab.postgres.kill()
@@ -168,7 +193,9 @@ def test_killed_at_any_step_it_brings_each_event_once(lab: Lab, step: str) -> No
 
 def test_events_whose_commit_was_not_answered_are_not_written_twice(lab: Lab) -> None:
     lab.stop("scheduler")
+    before = lab.seen_at()
     lab.start_scheduler(*DYING, f"{BEHIND}:_write:lost")
+    until(lambda: lab.seen_at() > before)
     first = lab.hold("first", "600MiB")
     until(lambda: "closed the connection unexpectedly" in lab.said())
     until(lambda: lab.holds(first))

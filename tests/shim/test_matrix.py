@@ -11,7 +11,6 @@ import pytest
 from tests.support.card import MIB, ROOT
 
 
-@pytest.mark.timeout(120)
 def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp_path):
     words = ["--gpus", "sim:1x16GiB", "--engine", "process", "--still", "0.5", "--out", str(tmp_path), "driver API"]
     done = subprocess.run(
@@ -28,7 +27,7 @@ def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp
     assert told["left"] == 0
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.long
 def test_programs_on_two_gpus(tmp_path):
     words = ["--gpus", "sim:2x16GiB", "--engine", "process", "--still", "0.5", "--out", str(tmp_path)]
     done = subprocess.run(

@@ -219,7 +219,7 @@ cuda.free(address)
     read_until(process, "closed")
     held = {other: CONTEXT + 100 * MIB}
     until(lambda: card.gpus()[0]["held"] == held)
-    process.communicate("go on\n", timeout=20)
+    process.communicate("go on\n", timeout=60)
     assert process.returncode == 0
     assert card.gpus()[0]["held"] == held
 

@@ -27,7 +27,7 @@ def test_a_single_wrong_byte_is_found(card: Card) -> None:
         (byte,) = file.read(1)
         file.seek(3 << 20)
         file.write(bytes([byte ^ 1]))
-    assert "WRONG: 1 of 524288 words" in process.communicate(timeout=20)[0]
+    assert "WRONG: 1 of 524288 words" in process.communicate(timeout=60)[0]
     assert process.returncode == 1
 
 

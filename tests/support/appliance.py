@@ -22,6 +22,7 @@ import httpx
 
 from tests.support import eventually
 from tests.support.eventually import PATIENCE
+from tests.support.tables import begin_with_tables
 
 T = TypeVar("T")
 
@@ -42,8 +43,11 @@ class Appliance:
         within: Sequence[str] = (),
         **environ: str,
     ) -> None:
-        """`within`: a command that becomes the one that follows it."""
+        """`within`: a command that becomes the one that follows it. A new home has its tables already."""
         self.home = home
+        if not home.exists():
+            home.mkdir(mode=0o750)
+            begin_with_tables(home / "database/gpushare.sqlite3")
         self._command = [*within, sys.executable, *program, "up"]
         self.port = "0"
         self._environ = {"GPUSHARE_GPUS": gpus, "GPUSHARE_ENGINE": "process", "GPUSHARE_POLICY": "fifo", **environ}

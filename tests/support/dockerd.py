@@ -166,8 +166,8 @@ def dockerd() -> Iterator[Dockerd]:
         try:
             build_image(client, IMAGE)
             yield engine
-            for container in client.containers(all=True, quiet=True):
-                client.remove_container(container["Id"], force=True, v=True)
+            for container in client.containers(quiet=True):  # those that have ended go with the engine's folder
+                client.kill(container["Id"])
         finally:
             client.close()
 

@@ -102,7 +102,7 @@ class Grants:
         self._holding = True
 
     def next_open(self) -> tuple[Peer, Frame]:
-        return self.open.get(timeout=20)
+        return self.open.get(timeout=60)
 
     def answer(self, question: tuple[Peer, Frame], code: Code = Code.OK) -> None:
         peer, frame = question

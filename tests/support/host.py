@@ -71,7 +71,7 @@ class SeparateScheduler:
             return
         begun = timezone.now()
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN, cwd=ROOT, env=self._environment)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not await query(Node.objects.filter(seen_at__gte=begun).exists):
                 assert self._process.returncode is None, "it ended by itself"
                 await asyncio.sleep(0.02)
@@ -85,7 +85,7 @@ class SeparateScheduler:
     async def _end(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
-            await asyncio.wait_for(self._process.wait(), 15)
+            await asyncio.wait_for(self._process.wait(), PATIENCE)
 
 
 async def _gone(worker: Process) -> None:
@@ -131,7 +131,7 @@ class Host:
     async def stop(self) -> None:
         self._stop.set()
         if self._run is not None:
-            await asyncio.wait_for(self._run, 15)
+            await asyncio.wait_for(self._run, PATIENCE)
             self._run = None
         if self.scheduler is not None:
             left = self.scheduler.turns._card._left | self.scheduler.swapping._card._left

@@ -35,7 +35,7 @@ class Keyboards:
 
     def __enter__(self) -> Keyboards:
         self._thread.start()
-        self._ready.wait(10)
+        self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -24,9 +24,12 @@ BIN = _FOUND[-1].parent if _FOUND else None
 
 
 class Postgres:
-    """`url` is its DATABASE_URL. The server refuses to run as root: then it runs as the package's user."""
+    """`url` is its DATABASE_URL. The server refuses to run as root: then it runs as the package's user.
 
-    def __init__(self, folder: str) -> None:
+    `like`: another one, which is stopped, with whose databases this one begins.
+    """
+
+    def __init__(self, folder: str, like: Postgres | None = None) -> None:
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._folder, self._data = folder, f"{folder}/data"
         shutil.chown(folder, self._user)
@@ -34,7 +37,10 @@ class Postgres:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.url = f"postgres://gpushare@127.0.0.1:{self._port}/postgres"
-        self._run("initdb", "-A", "trust", "-U", "gpushare")
+        if like is None:
+            self._run("initdb", "--no-sync", "--wal-segsize=1", "-A", "trust", "-U", "gpushare")
+        else:
+            subprocess.run(["cp", "-a", like._data, self._data], check=True)
         self.start()
 
     def database(self, name: str) -> str:
@@ -55,8 +61,9 @@ class Postgres:
         self._run("pg_ctl", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
 
     def stop(self) -> None:
-        """Cuts its connections off; what was committed stays."""
-        self._run("pg_ctl", "-m", "fast", "-w", "stop")
+        """Cuts its connections off; what was committed stays. Does nothing if it is stopped."""
+        if Path(self._data, "postmaster.pid").exists():
+            self._run("pg_ctl", "-m", "fast", "-w", "stop")
 
     def kill(self) -> None:
         """`kill -9` of all of it, and nothing of it is left."""
@@ -86,9 +93,9 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
+def running_postgres(like: Postgres | None = None) -> Iterator[Postgres]:
     with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
-        postgres = Postgres(folder)
+        postgres = Postgres(folder, like)
         try:
             yield postgres
         finally:

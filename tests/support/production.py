@@ -19,9 +19,14 @@ from tests.support.redis_server import Redis
 
 
 class Production:
-    """Both services, each of which may be stopped and started without the other."""
+    """Both services, each of which may be stopped and started without the other.
 
-    def __init__(self, home: Path, postgres: Postgres, redis: Redis | None = None, **environ: str) -> None:
+    `migrated`: the database has its tables already.
+    """
+
+    def __init__(
+        self, home: Path, postgres: Postgres, redis: Redis | None = None, *, migrated: bool = False, **environ: str
+    ) -> None:
         self.home, self.postgres = home, postgres
         if redis is not None:
             self.redis = redis
@@ -39,7 +44,8 @@ class Production:
         self._services: dict[str, subprocess.Popen[bytes]] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self._environ, check=True)
+        if not migrated:
+            self.manage("migrate", "-v0")
 
     def start_scheduler(self, *program: str, **environ: str) -> None:
         """`program`: what runs it, if that is not `manage.py`."""

@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Raw:
-    """One connection. Every read waits at most 5 s; the end of the connection reads as None."""
+    """One connection. Every read waits a minute at most; the end of the connection reads as None."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(5)
+        self.socket.settimeout(60)
         folder = os.open(directory, os.O_PATH)
         try:
             self.socket.connect(f"/proc/self/fd/{folder}/gpushare.sock")

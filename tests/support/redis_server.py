@@ -40,7 +40,7 @@ class Redis:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import Group, User
 from django.db import connections
 
+from tests.support.tables import begin_with_tables
+
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "a long enough password"
 
@@ -97,7 +99,7 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
         **environment,
     }
     run = {"cwd": ROOT, "env": env}
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], check=True, **run)
+    begin_with_tables(home / "gpushare.sqlite3")
     with socket.create_server(("127.0.0.1", 0)) as listener, open(home / "server.log", "wb") as log:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the appliance does
         fd = listener.fileno()
@@ -109,4 +111,4 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
             yield Site(url, home, process, blocker)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)

@@ -32,7 +32,7 @@ class Wire:
 
     def open(self) -> None:
         self._thread.start()
-        self._ready.wait(10)
+        self._ready.wait(60)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)

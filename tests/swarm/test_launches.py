@@ -15,7 +15,7 @@ from tests.support.appliance import Appliance, until
 from tests.support.swarm_lab import Lab, why_no_lab
 from tests.swarm.appliance import IMAGE, in_a_swarm
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.docker
 MIB = 1 << 20
 SHELL = ("sh", "-c")
 FOREVER = (*SHELL, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
@@ -198,6 +198,7 @@ def test_a_service_that_somebody_else_removes_ends_its_launch(appliance: Applian
     assert "outside of this appliance" in ended["reason"]
 
 
+@pytest.mark.long  # a Swarm of its own
 def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_the_reason_says_so() -> None:
     if why_not := why_no_lab():
         pytest.skip(why_not)
@@ -213,6 +214,7 @@ def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_the_reason_says_so(
         assert not swarm.members[1].api.containers(all=True)
 
 
+@pytest.mark.long  # a Swarm of its own
 def test_a_swarm_that_declares_no_cards_is_refused_with_what_to_do() -> None:
     if why_not := why_no_lab():
         pytest.skip(why_not)

@@ -23,7 +23,6 @@ from tests.cli.support import ENTRY, environment
 from tests.support.appliance import ROOT, Appliance, http, until
 from tests.upgrade.lab import DATABASE, HOLD, KEY, LAST, SETTINGS, SHIM, WAIT, fill, places, unpacked
 
-pytestmark = pytest.mark.timeout(300)
 needs_the_shim = pytest.mark.skipif(platform.machine() != "x86_64", reason="the frozen shim is for x86-64")
 NAMES = [f"job-{number:02}" for number in range(HOLD + WAIT)]
 

@@ -19,7 +19,6 @@ from tests.upgrade.lab import LAST, SETTINGS
 from tests.upgrade.test_upgrade import manage, stop
 
 __all__ = ["chromium", "dockerd"]
-pytestmark = pytest.mark.timeout(300)
 # Each row's name, state, and what it holds of what.
 TABLE = """() => [...document.querySelectorAll("tr[data-id]")].map((row) => [row.dataset.name, row.dataset.state,
     row.querySelector('[data-field="figures"]').textContent]).sort()"""

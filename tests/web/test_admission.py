@@ -96,7 +96,7 @@ async def test_whoever_is_no_longer_signed_in_hears_no_more_and_cannot_come_back
 async def test_whoever_stays_signed_in_stays_even_if_the_database_is_away_for_a_moment(
     looks: Looks, page: ApplicationCommunicator
 ) -> None:
-    await asyncio.wait_for(looks.enough.wait(), 10)
+    await asyncio.wait_for(looks.enough.wait(), 60)
     assert (await page.receive_output(10))["type"] == "websocket.send"
 
 

@@ -79,7 +79,7 @@ def test_so_many_large_bodies_are_on_their_way_at_once(site):
 
     def begin(key: str) -> None:
         """A request whose large body does not come."""
-        one = socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2])), timeout=10)
+        one = socket.create_connection(("127.0.0.1", int(site.url.rpartition(":")[2])), timeout=60)
         made.append(one)
         head = f"POST /api/v1/containers/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Token {key}\r\n"
         one.sendall(f"{head}Content-Length: 5000\r\nExpect: 100-continue\r\n\r\n".encode())

@@ -146,7 +146,7 @@ def test_who_asks_while_somebody_reads_waits_for_the_next_read_and_all_of_them_f
         found = Container.objects.get().name
         calls.append(found)
         reading.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return found
 
     def ask() -> None:
@@ -156,7 +156,7 @@ def test_who_asks_while_somebody_reads_waits_for_the_next_read_and_all_of_them_f
     found: list[str] = []
     threads = [threading.Thread(target=ask) for _ in range(9)]
     threads[0].start()
-    assert reading.wait(20)
+    assert reading.wait(60)
     elsewhere(lambda: rename("newer"))
     for thread in threads[1:]:
         thread.start()

@@ -94,14 +94,23 @@ schema = schemathesis.openapi.from_wsgi(URL, get_wsgi_application())
 EXCLUDED = [schemathesis.checks.positive_data_acceptance]
 
 
-@schema.parametrize()
+HEALTH = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
+# Each run asks the same: what it finds can be repeated.
+asked = settings(derandomize=True, deadline=None, suppress_health_check=HEALTH)
 # The one answer that streams is made for ASGI, and is read through WSGI here.
-@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators:Warning")
-@settings(
-    max_examples=10,
-    derandomize=True,  # each run asks the same: what it finds can be repeated
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+streams = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators:Warning")
+
+
+@schema.parametrize()
+@streams
+@settings(asked, max_examples=5)
 def test_every_operation_does_what_the_document_says(case, appliance):
+    case.call_and_validate(headers={"Authorization": f"Token {appliance}"}, excluded_checks=EXCLUDED)
+
+
+@pytest.mark.long
+@schema.parametrize()
+@streams
+@settings(asked, max_examples=50)
+def test_every_operation_does_what_the_document_says_asked_more_often(case, appliance):
     case.call_and_validate(headers={"Authorization": f"Token {appliance}"}, excluded_checks=EXCLUDED)

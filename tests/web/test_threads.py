@@ -158,10 +158,10 @@ async def test_who_leaves_while_an_answer_streams_ends_it(
     monkeypatch.setattr(handler, "get_response", lambda _: StreamingHttpResponse(lines()))
     client = Client()
     asking = asyncio.create_task(client.ask(handler))
-    await asyncio.wait_for(client.heard.wait(), 10)
+    await asyncio.wait_for(client.heard.wait(), 60)
     assert not finished
     client.leave.set()
-    await asyncio.wait_for(asking, 10)
+    await asyncio.wait_for(asking, 60)
     assert (ended, finished) == ([True], [Handler])
 
 

@@ -41,7 +41,6 @@ def _finish() -> None:
     Command.objects.update(done_at=timezone.now(), outcome=Command.Outcome.DONE, message="Paused.")
 
 
-@pytest.mark.timeout(60)
 def test_a_word_through_redis_ends_the_wait(command, monkeypatch):
     monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
 

@@ -62,7 +62,6 @@ async def rest(host) -> Rest:
     return Rest(await query(lambda: tokens.make(make_user("olga", Role.ADMIN))[1]))
 
 
-@pytest.mark.timeout(60)
 async def test_an_outcome_is_told_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
     monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=3600.0))

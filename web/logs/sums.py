@@ -42,7 +42,7 @@ class InSums(logging.Filter):
         self._lock = threading.RLock()
         self._kinds: dict[tuple[object, ...], Seen] = {}
         self._swept = time.monotonic()
-        atexit.register(self._sweep, everything=True)
+        atexit.register(self._at_exit)
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
@@ -74,6 +74,14 @@ class InSums(logging.Filter):
         if now - self._swept > SECONDS or len(self._kinds) > KINDS:
             self._sweep()
         return True
+
+    def _at_exit(self) -> None:
+        """Says the rest. Whoever took the stream may have closed it by now, and then nobody is left to tell of that."""
+        told, logging.raiseExceptions = logging.raiseExceptions, False
+        try:
+            self._sweep(everything=True)
+        finally:
+            logging.raiseExceptions = told
 
     def _sweep(self, *, everything: bool = False) -> None:
         """Forgets the kinds that have become quiet, and says how many of each were left out."""

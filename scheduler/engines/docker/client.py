@@ -70,11 +70,10 @@ class Client:
         try:
             await self.blocking(function, *arguments)
         except docker.errors.APIError as error:
-            # Docker has no code of its own for what ended, or was let go on, by its signal before it could be unpaused.
-            runs = any(
-                words in str(error.explanation) for words in ("is not paused", "cannot resume a running process")
-            )
-            if error.status_code not in (304, 404, 409) and not runs:
+            # Docker has no code of its own for what ended, or was let go on, by its signal before it could be unpaused:
+            # runc refuses "a running process" or "a stopped container", by how far that signal has come.
+            goes_on = any(words in str(error.explanation) for words in ("is not paused", "cannot resume a"))
+            if error.status_code not in (304, 404, 409) and not goes_on:
                 raise explain(error, address=self.address) from error
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             raise explain(error, address=self.address) from error
