@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.kubernetes.api import quantity
 from scheduler.kubernetes.kubelet import contracts
+from tests.support.host import ROOT
 
 FOLDER = Path(contracts.__file__).parent
 
@@ -20,6 +21,38 @@ def test_what_is_kept_is_what_the_proto_files_say(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={made}", *files]
     subprocess.run(words, cwd=FOLDER, check=True)
     assert made.read_bytes() == (FOLDER / "contracts.pb").read_bytes(), "after a change: make protocols"
+
+
+FORKS = """
+import asyncio, os, sys
+from scheduler.kubernetes.kubelet import contracts  # before gRPC: it says how that should be
+import grpc
+from google.protobuf.internal import api_implementation
+
+def fork():
+    if not (child := os.fork()):
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+async def serve():
+    server = grpc.aio.server()
+    server.add_insecure_port(f"unix:{sys.argv[1]}")
+    await server.start()
+    for _ in range(150):
+        async with grpc.aio.insecure_channel(f"unix:{sys.argv[1]}") as channel:
+            ended.append((await asyncio.gather(asyncio.to_thread(fork), channel.channel_ready()))[0])
+    await server.stop(None)
+
+ended = []
+assert api_implementation.Type() == "python", api_implementation.Type()
+asyncio.run(serve())
+assert not any(ended), ended
+"""
+
+
+def test_no_part_in_c_reads_messages_and_a_fork_is_no_crash(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS, tmp_path / "s"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1000:]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

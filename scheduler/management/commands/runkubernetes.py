@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +17,5 @@ class Command(runscheduler.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         if find_spec("grpc") is None:
             raise CommandError("The kubelet is talked to by gRPC: pip install -r requirements/kubernetes.txt")
-        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # what we start begins anew with its exec
         settings.GPUSHARE_ENGINE = "kubernetes"
         super().handle(*args, **options)
