@@ -314,12 +314,16 @@ GPUSHARE_GPU_ACCESS = environment.one_of("GPUSHARE_GPU_ACCESS", "auto", "runtime
 # Whose containers may come by Docker's volume plugin; the first is whose they are where nobody is named.
 GPUSHARE_PLUGIN_PEOPLE = environment.words("GPUSHARE_PLUGIN_PEOPLE")
 GPUSHARE_PLUGIN_SOCKET = environment.text("GPUSHARE_PLUGIN_SOCKET", "/run/docker/plugins/gpushare.sock")
-# A node of Kubernetes: whose its claims are, by namespace ("*": all others); where the cluster and the kubelet are.
+# A node of Kubernetes: whose its claims are, by namespace, or namespace/service account ("*": all others; @GROUP: the
+# member of that name); how a pod is ended; where the cluster and the kubelet are.
 GPUSHARE_KUBERNETES_PEOPLE = directory.group_map(environment.text("GPUSHARE_KUBERNETES_PEOPLE"))
 GPUSHARE_KUBERNETES_API = environment.text("GPUSHARE_KUBERNETES_API")  # empty: as a pod finds it
 GPUSHARE_KUBERNETES_ACCOUNT = environment.text(
     "GPUSHARE_KUBERNETES_ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"
 )  # with `token` and `ca.crt`
+GPUSHARE_KUBERNETES_KILL = environment.one_of("GPUSHARE_KUBERNETES_KILL", "delete", "evict")
+# Where people read what pods print: a link with {namespace}, {pod} and {container} in it.
+GPUSHARE_KUBERNETES_LOGS = environment.text("GPUSHARE_KUBERNETES_LOGS")
 GPUSHARE_KUBELET = environment.text("GPUSHARE_KUBELET", "/var/lib/kubelet")
 GPUSHARE_CDI_FOLDER = environment.text("GPUSHARE_CDI_FOLDER", "/var/run/cdi")  # where runtimes look for specifications
 GPUSHARE_REGISTRY_CONFIG = environment.text("GPUSHARE_REGISTRY_CONFIG")  # a Docker config.json with credentials

@@ -265,6 +265,8 @@ class Scheduler:
         self.steering = Steering(
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )
+        if isinstance(self.engine, KubernetesEngine):
+            self.steering.require_within = self.engine.require_within
         self.commands = Commands(
             self.containers,
             self.launcher,

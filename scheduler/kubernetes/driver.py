@@ -27,15 +27,16 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.life import Containers, as_problem, as_tenant
-from scheduler.engines.base import Condition, Sighting
+from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
 from scheduler.engines.docker.mounting.runs import folder_of
-from scheduler.engines.kubernetes.engine import KubernetesEngine
+from scheduler.engines.kubernetes.engine import UNKNOWN, KubernetesEngine
 from scheduler.kubernetes import claims
 from scheduler.kubernetes.api.client import RESOURCES, Api, ApiError
 from scheduler.kubernetes.claims import Allocated
 from scheduler.kubernetes.kubelet.server import Asked, Device
 from scheduler.kubernetes.names import device_name
 from scheduler.kubernetes.outfit import Outfitter
+from scheduler.kubernetes.pods import CannotEnd, End, Pod, Pods, recalled
 from scheduler.kubernetes.records import Record, Records
 from scheduler.sessions.server import Server
 from scheduler.store import Store
@@ -50,6 +51,7 @@ T = TypeVar("T")
 
 NEVER = "Kubernetes has given it back before it was prepared."
 LOST = "What this node knew of its claim was lost: the kubelet asks for it anew."
+TELLS_WITHIN = 2.0  # seconds that the kubelet's call is held up for its API server to know how the programs ended
 FORGOTTEN_AFTER = 60.0  # seconds that a claim has been prepared before anybody asks whether it still is there
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -69,6 +71,7 @@ class Driver:
         server: Server,
         store: Store,
         api: Api,
+        pods: Pods,
         records: Records,
         outfitter: Outfitter,
         cards: Mapping[str, int],
@@ -79,6 +82,7 @@ class Driver:
         self._server = server
         self._store = store
         self._api = api
+        self._pods = pods
         self._records = records
         self._outfitter = outfitter
         self._cards = cards
@@ -94,10 +98,11 @@ class Driver:
     async def expect(self) -> None:
         """Before the engine is asked what it has. Raises DatabaseError or OSError."""
         living = {str(row.pk) for row in await self._store.volumes.mounted() if row.finished_at is None}
+        stopped = await asyncio.to_thread(self._engine.frozen, living)
         for record in await asyncio.to_thread(lambda: list(self._records.all())):
             if record.id in living:
                 self._known[record.uid] = record
-                self._engine.prepared(record.id, record.at)
+                self._engine.prepared(record.id, record.at, paused=record.id in stopped)
             else:  # it had ended, or was never told to anybody
                 await asyncio.to_thread(self._records.drop, record.uid)
         self._lost = sorted(living - {record.id for record in self._known.values()})
@@ -130,21 +135,28 @@ class Driver:
         ]
 
     async def _begin(self, asked: Asked) -> Record:
-        allocated = claims.allocated(await self._read(asked), asked.uid, self._pool)
+        claim = await self._read(asked)
+        allocated = claims.allocated(claim, asked.uid, self._pool)
         quotas = self._quotas(allocated)
         self._require_room(asked.uid, quotas)
         self._coming[asked.uid] = quotas
         try:
-            return await self._promise(allocated, quotas)
+            return await self._promise(allocated, quotas, await self._pods.of(claim))
         finally:
             del self._coming[asked.uid]
 
-    async def _promise(self, allocated: Allocated, quotas: Mapping[str, int]) -> Record:
-        uid = allocated.uid
-        new = Record(str(uuid.uuid4()), uid, allocated.namespace, allocated.name, time.time(), allocated.parts)
+    async def _promise(self, allocated: Allocated, quotas: Mapping[str, int], pods: Sequence[Pod]) -> Record:
+        uid, shown = allocated.uid, [pod.as_dict() for pod in pods]
+        new = Record(str(uuid.uuid4()), uid, allocated.namespace, allocated.name, time.time(), allocated.parts, shown)
         record = self._known.get(uid, new)  # of an attempt of which nobody knows what became of it in the database
         await self._keep(record)
-        claimed = Claimed(uuid.UUID(record.id), uid, allocated.namespace, allocated.name, quotas, allocated.spec)
+        claimed = Claimed(
+            uuid.UUID(record.id), uid, allocated.namespace, allocated.name, quotas, allocated.spec,
+            title=pods[0].title() if pods else "",
+            account=pods[0].account if pods else "",
+            images=[image for pod in pods for _, image in pod.containers],
+            pods=shown,
+        )  # fmt: skip
         try:
             row = await self._store.volumes.claim(claimed)
             if str(row.pk) != record.id:
@@ -175,7 +187,8 @@ class Driver:
         await asyncio.to_thread(self._outfitter.remove, uid)
         if record is None:
             return
-        ended = self._engine.given_back(record.id, time.time())
+        how = await self._how_it_ended(record)
+        ended = self._engine.given_back(record.id, time.time(), how.exit_code, how.reason)
         if self._containers.find(record.id) is not None:
             self._containers.told(ended)
         else:  # it never came so far, or has ended already: only the database may think otherwise
@@ -184,6 +197,52 @@ class Driver:
         await self._store.durable()
         await asyncio.to_thread(self._records.drop, uid)
         self._known.pop(uid, None)
+
+    async def _how_it_ended(self, record: Record) -> End:
+        """Of its containers. The kubelet tells the API server at about the time at which it tells us."""
+        known, deadline = list(recalled(record.pods)), time.monotonic() + TELLS_WITHIN
+        while known and time.monotonic() < deadline:
+            try:
+                async with asyncio.timeout(TELLS_WITHIN):
+                    if found := await self._pods.how_ended(record.namespace, known):
+                        return found
+            except (ApiError, TimeoutError) as error:
+                log.info("container %s: how it ended is not known: %s", ById(record.id), error)
+                break
+            await asyncio.sleep(0.25)
+        return End(None, UNKNOWN)
+
+    async def end_pods(self, id_: str, grace: float) -> None:
+        """Those with this container's claim, by our id. Raises EngineError."""
+        record = next((each for each in self._known.values() if each.id == id_), None)
+        if record is None:
+            return
+        try:
+            claim = await self._read(Asked(record.namespace, record.name, record.uid))
+            ended = await self._pods.end(claim, grace) if claim["metadata"]["uid"] == record.uid else 0
+        except CannotEnd as error:
+            raise EngineError(str(error), code="cannot_end") from None
+        except Problem:  # nobody has it any more; nor can it be given to anybody
+            ended = 0
+        except ApiError as error:
+            raise EngineAway(str(error)) from None
+        if not ended:
+            raise EngineError(
+                "The cluster has no pod with its claim: it ends when its kubelet gives it back, or when no program has "
+                "its socket any more.", code="no_pod"
+            )  # fmt: skip
+
+    def require_within(self, id_: str, size: int) -> None:
+        """A quota may be less than what the cluster has taken off the card for it, and not more. Raises Problem."""
+        record = next((each for each in self._known.values() if each.id == id_), None)
+        given = Allocated(record.namespace, record.name, record.uid, record.parts).quotas() if record else {}
+        if record and size > (least := min(given.values())):
+            raise Problem(
+                "over_claim",
+                f"The cluster has taken {format_size(least)} of the card for the claim "
+                f"{record.namespace}/{record.name}, and that cannot be changed while it lives: up to that.",
+                409, "gpu_memory",
+            )  # fmt: skip
 
     # ---- what a claim may have ----
 
@@ -223,10 +282,13 @@ class Driver:
 
     # ---- what nobody gives back ----
 
-    async def look_for_forgotten(self) -> None:
-        """Gives back what no cluster knows any more and no program uses. Raises ApiError, DatabaseError or OSError."""
+    async def look_at_claims(self, after: float = FORGOTTEN_AFTER) -> None:
+        """Gives back what no cluster knows any more and no program uses, and sees what pods the others have.
+
+        Not those of the last `after` seconds. Raises ApiError, DatabaseError or OSError.
+        """
         for record in list(self._known.values()):
-            if time.time() - record.at < FORGOTTEN_AFTER or not await self._is_forgotten(record):
+            if time.time() - record.at < after or not await self._is_forgotten(record):
                 continue
             asked = Asked(record.namespace, record.name, record.uid)
             log.warning("container %s: its claim is not in the cluster any more; it is given back", ById(record.id))
@@ -235,6 +297,7 @@ class Driver:
     async def _is_forgotten(self, record: Record) -> bool:
         try:
             claim = await self._read(Asked(record.namespace, record.name, record.uid))
+            await self._see_pods(record, claim)
             there = claims.allocated(claim, record.uid, self._pool)
             if there.quotas() == Allocated(record.namespace, record.name, record.uid, record.parts).quotas():
                 return False
@@ -242,6 +305,14 @@ class Driver:
             if problem.code not in ("deleted", "not_allocated", "not_ours", "elsewhere"):
                 return False
         return not await asyncio.to_thread(_is_in_use, record.id)
+
+    async def _see_pods(self, record: Record, claim: Mapping[str, Any]) -> None:
+        """One that came later has no call of its own: its kubelet knows the claim to be prepared."""
+        if claim["metadata"]["uid"] != record.uid or not (found := await self._pods.of(claim)):
+            return
+        if (shown := [pod.as_dict() for pod in found]) != list(record.pods):
+            await self._keep(replace(record, pods=shown))
+            self._store.container(record.id, pods=shown)
 
     # ---- helpers ----
 

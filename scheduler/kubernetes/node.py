@@ -21,6 +21,7 @@ from scheduler.kubernetes.driver import Driver
 from scheduler.kubernetes.kubelet.server import CannotServe, KubeletServer
 from scheduler.kubernetes.names import ARCHITECTURES
 from scheduler.kubernetes.outfit import Outfitter
+from scheduler.kubernetes.pods import Pods
 from scheduler.kubernetes.records import Records
 from scheduler.sessions.server import Server
 from scheduler.store import Store
@@ -61,7 +62,10 @@ class Node:
             Path(settings.GPUSHARE_CDI_FOLDER), place, engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
         )
         most = {uuid: card.capacity(0) for uuid, card in gpus.cards.items()}
-        self.driver = Driver(containers, engine, server, store, self._api, records, outfitter, most, name)
+        pods = Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
+        self.driver = Driver(containers, engine, server, store, self._api, pods, records, outfitter, most, name)
+        self._engine = engine
+        engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
         self.slices = Slices(self._api, name)
         self.kubelet = KubeletServer(
             Path(settings.GPUSHARE_KUBELET), self.driver.prepare, self.driver.unprepare, self.driver.fault
@@ -102,6 +106,7 @@ class Node:
     async def _offer(self) -> None:
         while True:
             self.slices.show(self._offers())
+            await asyncio.to_thread(self._engine.look_at_paused)
             await asyncio.sleep(LOOKS_EVERY)
 
     def _offers(self) -> list[Offer]:
@@ -126,7 +131,7 @@ class Node:
         while True:
             await asyncio.sleep(FORGOTTEN_EVERY)
             try:
-                await self.driver.look_for_forgotten()
+                await self.driver.look_at_claims()
             except (ApiError, DatabaseError, OSError) as error:
                 log.debug("what the cluster has forgotten is looked for later: %s", error)
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from scheduler.kubernetes.claims import Part
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A claim and the container that it is here, by our `id`. `at`: when it was prepared, seconds since the epoch."""
+    """A claim and the container that it is here, by our `id`. `at`: when it was prepared, seconds since the epoch.
+
+    `pods`: those that had it then, or when they were last looked for."""
 
     id: str
     uid: str
@@ -25,6 +28,7 @@ class Record:
     name: str
     at: float
     parts: Sequence[Part]
+    pods: Sequence[Mapping[str, Any]] = ()  # as pods.Pod.as_dict
 
 
 class Records:

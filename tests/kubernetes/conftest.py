@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from tests.kubernetes.cluster.allocator import Allocator
 from tests.kubernetes.cluster.api_server import NODES, SLICES, TOKEN, ApiServer
 from tests.kubernetes.cluster.kubelet import Kubelet
+from tests.kubernetes.cluster.pods import Pods
 from tests.kubernetes.cluster.rules import JSON
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
@@ -24,11 +25,12 @@ WORKS = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarn
 
 
 class Lab(Host):
-    """`api`, `kubelet` and `allocator` are the cluster's."""
+    """`api`, `kubelet`, `allocator` and `pods` are the cluster's."""
 
     api: ApiServer
     kubelet: Kubelet
     allocator: Allocator
+    pods: Pods
     cdi: Path
 
     @property
@@ -56,9 +58,8 @@ class Lab(Host):
     async def nothing_is_held(self) -> None:
         """Nobody lives, nothing is promised, and no file or folder is left."""
         await eventually(lambda: not self.up.broker.tenants)
-        for folder in (self.home / "sockets", self.home / "kubernetes" / "claims", self.cdi):
-            left = [path.name for path in folder.iterdir()] if folder.exists() else []
-            assert left == [], folder
+        folders = (self.home / "sockets", self.home / "kubernetes" / "claims", self.cdi)
+        await eventually(lambda: not [path for folder in folders if folder.exists() for path in folder.iterdir()])
         await self.up.store.durable()
         assert await self.living() == []
 
@@ -99,10 +100,12 @@ async def lab(
     host.api, host.cdi, host.allocator = api, place / "cdi", Allocator(api)
     host.kubelet = Kubelet(place / "kubelet", api, NODE)
     host.kubelet.start()
+    host.pods = Pods(api, host.kubelet, host.allocator)
     await host.start()
     try:
         yield host
     finally:
+        await host.pods.close()
         await host.kubelet.stop()
         await host.stop()
         await asyncio.sleep(0)

@@ -41,8 +41,8 @@ async def test_a_claim_becomes_a_container_with_its_quota_and_ends_with_it(lab: 
     await lab.unprepare(claim)
     await lab.nothing_is_held()
     ended = await lab.get(container)
-    assert (ended.state, ended.reason) == (
-        "exited",
+    assert (ended.exit_code, ended.reason) == (
+        None,
         "Kubernetes has given it back; how its programs ended, kubectl tells.",
     )
     actions = await query(lambda: list(AuditEntry.objects.values_list("actor", "action")))
@@ -177,17 +177,14 @@ async def test_a_scheduler_that_is_restarted_knows_its_claims(lab: Lab) -> None:
     await lab.api.start()
 
 
-async def test_a_claim_that_nobody_gives_back_is_given_back_when_the_cluster_does_not_know_it(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler.kubernetes.driver.FORGOTTEN_AFTER", 0.0)
+async def test_a_claim_that_nobody_gives_back_is_given_back_when_the_cluster_does_not_know_it(lab: Lab) -> None:
     await lab.published()
     kept, lost = await lab.allocator.claim("1Gi", name="kept"), await lab.allocator.claim("1Gi", name="lost")
     await lab.kubelet.prepare(kept, lost)
-    await lab.node.driver.look_for_forgotten()
+    await lab.node.driver.look_at_claims(0)
     assert len(await lab.living()) == 2
     await lab.allocator.release(lost)
-    await lab.node.driver.look_for_forgotten()
+    await lab.node.driver.look_at_claims(0)
     assert [container.name for container in await lab.living()] == ["kept"]
     await lab.unprepare(lost)
     await lab.unprepare(kept)

@@ -74,6 +74,7 @@ async def test_a_container_with_the_claim_has_its_quota_and_no_more(lab: Lab, en
     code, out = await fits.ended()
     assert (code, "done" in out) == (0, True), out
     container = await of(lab, claim)
+    await lab.up.store.durable()
     assert (await lab.claim(container)).peak > 1 << 30
     over = await Pod(engine, lab.cdi, "over", ids, "workload", "--bytes", "2GiB").start()
     assert (await over.ended())[0] == OUT_OF_MEMORY
@@ -141,3 +142,57 @@ async def test_where_the_card_is_short_a_container_waits_and_goes_on(lab: Lab, e
     await lab.unprepare(claim)
     assert (await lab.get(container)).suspended_seconds > 0
     await eventually(lambda: not [each for each in lab.allocator.devices() if each.get("taints")])
+
+
+async def test_a_pod_is_paused_by_its_control_group_goes_on_and_is_ended_while_paused(
+    lab: Lab, engine: Dockerd
+) -> None:
+    await lab.published()
+    claim = await lab.allocator.claim("2Gi")
+    made = await lab.pods.make("stops", {"main": claim}, others=("proxy",))
+    ((ids,),) = [told.values() for told in await lab.pods.start(made)]
+    pod = await Pod(engine, lab.cdi, "stops", ids, "workload", "--bytes", "1GiB", "--hold", "600").start()
+    container, (gpu,) = await of(lab, claim), lab.up.gpus.cards
+    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].used(gpu) > 1 << 30)
+    (pid,) = await running(engine, "stops")
+    for _ in range(2):
+        assert (await lab.command("pause", container)).outcome == "done"
+        assert state_of(pid) == "FROZEN"
+        await lab.stop()
+        await lab.start()
+        assert (await lab.get(container)).state == "paused"
+        assert (await lab.command("resume", container)).outcome == "done"
+        assert state_of(pid) == "THAWED"
+    assert (await lab.command("pause", container)).outcome == "done"
+    freezer(pid).write_text("THAWED")  # somebody else has let it go on
+    await lab.until(container, "running")
+    assert (await lab.command("pause", container)).outcome == "done"
+    await lab.published()
+
+    async def stop(found: JSON) -> None:
+        await pod.kill()
+
+    lab.pods.stop = stop
+    await lab.command("kill", container)
+    await lab.until(container, "killed")
+    await lab.nothing_is_held()
+
+
+async def running(engine: Dockerd, name: str) -> list[int]:
+    client = docker.APIClient(engine.address, version="auto")
+    try:
+        return [int(row[1]) for row in client.top(name)["Processes"]]
+    finally:
+        client.close()
+
+
+def freezer(pid: int) -> Path:
+    """Of version 1, as this test's machines have."""
+    (path,) = [
+        line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if ":freezer:" in line
+    ]
+    return Path(f"/sys/fs/cgroup/freezer{path}/freezer.state")
+
+
+def state_of(pid: int) -> str:
+    return freezer(pid).read_text().strip()

@@ -17,10 +17,11 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from tests.kubernetes.cluster.api_server import SLICES
+from tests.kubernetes.cluster.api_server import PODS, SLICES
 from tests.kubernetes.conftest import Lab
+from tests.support.eventually import eventually
 from tests.support.host import GIB, ROOT, query
-from web.models import Claim, Container
+from web.models import Claim, Command, Container
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -35,6 +36,11 @@ GIVING_BACK = {
     "the specification": "scheduler.kubernetes.cdi:Specifications.remove",
     "its end": "scheduler.containers.life:Containers._ended",
     "our record": "scheduler.kubernetes.records:Records.drop",
+}
+ENDING = {
+    "the command": "scheduler.containers.intents:Intents.kill",
+    "its pod": "scheduler.kubernetes.pods:Pods.end",
+    "its eviction": "scheduler.kubernetes.pods:Pods._end",
 }
 MOMENTS = ["before", "after"]
 
@@ -149,3 +155,19 @@ async def test_killed_while_it_takes_a_claim_back(lab: Lab, step: str, when: str
     await lab.unprepare(claim)
     await lab.nothing_is_held()
     assert await query(Container.objects.count) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ENDING)
+async def test_killed_while_it_has_a_pod_ended(lab: Lab, step: str) -> None:
+    """The next one carries out what a person has asked for: the pod is ended, and once."""
+    async with another(lab, f"{ENDING[step]}:before") as dying:
+        pod = await lab.pods.make("train", {"main": await lab.allocator.claim("2Gi")})
+        await lab.pods.start(pod)
+        container = await query(Container.objects.get)
+        command = await query(Command.objects.create, kind="kill", container=container)
+        assert await dying.ended() == -9
+    assert (await lab.answer(command)).outcome == "done"
+    await lab.until(container, "killed")
+    await eventually(lambda: lab.api.all(PODS) == [])
+    await lab.nothing_is_held()

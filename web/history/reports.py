@@ -173,20 +173,21 @@ def require_gib_hours(used: float, limit: float | None) -> None:
         )
 
 
-GROUPINGS = ("user", "group", "container", "image", "day")
+NONE = "(none)"
+GROUPINGS = ("user", "group", "container", "image", "namespace", "day")
 
 
 def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, datetime], str]:
     if group_by == "day":
         return lambda container, at: at.date().isoformat()
-    path = {"user": "owner__username", "group": "owner_id", "container": "name", "image": "image"}[group_by]
+    path = {"user": "owner__username", "group": "owner_id", "container": "name"}.get(group_by, group_by)
     names: Mapping[UUID, Any] = dict(Container.objects.filter(chosen).values_list("pk", path))
     if group_by == "container":
         return lambda container, at: f"{names[container]} ({str(container)[:8]})"
     if group_by == "group":
         groups = _groups_of_people()
         return lambda container, at: groups[names[container]]
-    return lambda container, at: str(names[container])
+    return lambda container, at: str(names[container]) or NONE
 
 
 def _groups_of_people() -> Mapping[int, str]:
@@ -196,7 +197,7 @@ def _groups_of_people() -> Mapping[int, str]:
     members = Group.objects.exclude(name__in=roles).exclude(user=None).order_by("name").values_list("user", "name")
     for person, name in members:
         names[person].append(name)
-    return defaultdict(lambda: "(none)", {person: " + ".join(held) for person, held in names.items()})
+    return defaultdict(lambda: NONE, {person: " + ".join(held) for person, held in names.items()})
 
 
 def _time_of(span: Counted) -> datetime:

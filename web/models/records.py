@@ -150,6 +150,10 @@ class Container(models.Model):
         max_length=255, blank=True, help_text="The Docker volume that brings its quota; empty: it was launched here."
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
+    namespace = models.CharField(
+        max_length=63, blank=True, help_text="Of a Kubernetes cluster, of whose pods it is; else empty."
+    )
+    pods = models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen.")
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."

@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from web.console import pods
 from web.errors import Problem
 from web.history import samples
 from web.history.life import stretches
@@ -47,6 +48,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "may_act": steers,
         "may_exec": steers and rights.may(Deed.EXEC),
         "may_read": steers,  # output and environment may hold secrets
+        "outputs": pods.outputs(found),
         "settings": _settings(found, steers),
         "quota": claims[0].quota if claims else found.gpu_memory or quotas.DEFAULT,
         "ended": seconds(found.finished_at),

@@ -1,13 +1,13 @@
 """Containers that nobody launches here: a Kubernetes cluster allocates, and each claim on our cards is one of ours.
 
-The cluster's scheduler has decided how much of which card it gets; whose it is follows from its namespace, by the
-setting GPUSHARE_KUBERNETES_PEOPLE, and up to that account's allowance. Asked by the scheduler, which the kubelet
-talks to.
+The cluster's scheduler has decided how much of which card it gets; whose it is follows from its namespace and its
+pod's service account, by the setting GPUSHARE_KUBERNETES_PEOPLE, and up to that account's allowance. Asked by the
+scheduler, which the kubelet talks to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ACTOR = seals.KUBELET
 ANY_NAMESPACE = "*"
+GROUP = "@"  # before the name of a group, where a person's could be
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Claimed:
     name: str
     quotas: Mapping[str, int]
     spec: Mapping[str, Any]
+    title: str = ""  # what people may call it; else the claim's name
+    account: str = ""  # the service account of its pod; empty where that is not known
+    images: Sequence[str] = ()
+    pods: Sequence[Mapping[str, Any]] = ()
 
 
 def claim(node: int, claimed: Claimed) -> Container:
@@ -61,8 +66,10 @@ def claim(node: int, claimed: Claimed) -> Container:
 
 
 def _claim(node: int, claimed: Claimed) -> Container:
-    owner = owner_of(claimed.namespace)
+    owner = owner_of(claimed.namespace, claimed.account)
     limits, spec = allowances.limits_of(owner), dict(claimed.spec)
+    for image in claimed.images:
+        allowances.require_image(limits, image)
     used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
     with transaction.atomic():
         allowances.hold(owner)
@@ -76,12 +83,15 @@ def _claim(node: int, claimed: Claimed) -> Container:
             pk=claimed.id,
             owner=owner,
             node_id=node,
-            name=free_name(claimed.name, claimed.id),
+            name=free_name(claimed.title or claimed.name, claimed.id),
+            namespace=claimed.namespace,
+            pods=list(claimed.pods),
             volume=f"{claimed.namespace}/{claimed.name}"[:255],
             mount=claimed.uid,
             gpu_count=len(claimed.quotas),
             gpu_uuids=list(claimed.quotas),
-            **{name: spec[name] for name in COLUMNS} | {"image": "", "gpu_memory": None},
+            **{name: spec[name] for name in COLUMNS}
+            | {"image": claimed.images[0][:255] if claimed.images else "", "gpu_memory": None},
         )
         container.save(force_insert=True)
         for gpu in Gpu.objects.filter(uuid__in=claimed.quotas):
@@ -98,13 +108,24 @@ def _the_same(earlier: Container, claimed: Claimed) -> Container:
     return found
 
 
-def owner_of(namespace: str) -> User:
-    """Whose the claims of a namespace are: GPUSHARE_KUBERNETES_PEOPLE says it. Raises Problem."""
+def owner_of(namespace: str, account: str = "") -> User:
+    """Whose the claims of a namespace's service account are: GPUSHARE_KUBERNETES_PEOPLE says it. Raises Problem.
+
+    It names a person, or a group: then it is the member of that group who has the service account's name.
+    """
     people: Mapping[str, str] = settings.GPUSHARE_KUBERNETES_PEOPLE
-    name = people.get(namespace) or people.get(ANY_NAMESPACE)
+    name = people.get(f"{namespace}/{account}") or people.get(namespace) or people.get(ANY_NAMESPACE)
     if not name:
         raise forbidden(
             f'Nobody here answers for the namespace "{namespace}": an admin names an account for it with '
             "GPUSHARE_KUBERNETES_PEOPLE."
         )
-    return account_that_launches(name)
+    if not name.startswith(GROUP):
+        return account_that_launches(name)
+    owner = account_that_launches(account)
+    if not owner.groups.filter(name=name.removeprefix(GROUP)).exists():
+        raise forbidden(
+            f'"{account}", the service account of its pod, is nobody in the group "{name.removeprefix(GROUP)}", to '
+            f'which the namespace "{namespace}" belongs here.'
+        )
+    return owner

@@ -76,10 +76,10 @@ class Api:
         """ApiError 409 if it is not any more what `body` was made from (its resourceVersion)."""
         return await self._call("PUT", path, body=body)
 
-    async def delete(self, path: str) -> None:
-        """What is not there is success."""
+    async def delete(self, path: str, options: JSON | None = None) -> None:
+        """What is not there is success. `options`: a DeleteOptions; ApiError 409 if its preconditions do not hold."""
         try:
-            await self._call("DELETE", path)
+            await self._call("DELETE", path, body=options)
         except ApiError as error:
             if error.status != 404:
                 raise

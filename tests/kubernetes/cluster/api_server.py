@@ -19,15 +19,21 @@ import uvicorn
 from tests.kubernetes.cluster.rules import JSON, SUBDOMAIN, Invalid, check_slice, kept
 
 TOKEN = "a-token-of-the-service-account"
-SLICES, CLAIMS, NODES = "resourceslices", "resourceclaims", "nodes"
-GROUPS = {SLICES: "resource.k8s.io/v1", CLAIMS: "resource.k8s.io/v1", NODES: "v1"}
-KINDS = {SLICES: "ResourceSlice", CLAIMS: "ResourceClaim", NODES: "Node"}
-FIELDS = {SLICES: ("metadata.name", "spec.nodeName", "spec.driver"), CLAIMS: ("metadata.name",), NODES: ()}
+SLICES, CLAIMS, NODES, PODS, EVICTIONS = "resourceslices", "resourceclaims", "nodes", "pods", "pods/eviction"
+GROUPS = {SLICES: "resource.k8s.io/v1", CLAIMS: "resource.k8s.io/v1", NODES: "v1", PODS: "v1", EVICTIONS: "policy/v1"}
+KINDS = {SLICES: "ResourceSlice", CLAIMS: "ResourceClaim", NODES: "Node", PODS: "Pod", EVICTIONS: "Eviction"}
+NAMESPACED = (CLAIMS, PODS, EVICTIONS)
+FIELDS = {
+    SLICES: ("metadata.name", "spec.nodeName", "spec.driver"), CLAIMS: ("metadata.name",), NODES: (),
+    PODS: ("metadata.name", "spec.nodeName"),
+}  # fmt: skip
 # The least that the driver needs: what the manifests' role has to have.
 RIGHTS = {
     SLICES: {"get", "list", "watch", "create", "update", "delete"},
     CLAIMS: {"get"},
     NODES: {"get"},
+    PODS: {"get", "delete"},
+    EVICTIONS: {"create"},
 }
 Key = tuple[str, str, str]  # resource, namespace (or empty), name
 
@@ -56,6 +62,7 @@ class ApiServer:
         self.token = TOKEN
         self.calls: list[tuple[str, str]] = []
         self.log: list[tuple[int, str, Key, JSON]] = []
+        self.budgets: set[tuple[str, str]] = set()  # namespace and name of pods that may not be evicted now
         self.date = ""  # what its clock shows; empty: the truth
         self.before: Any = None  # called with verb and resource before each answer
         self._version = 100
@@ -147,10 +154,12 @@ class ApiServer:
         namespace = ""
         if rest[:1] == ["namespaces"] and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]
+        if method == "POST" and rest[2:] == ["eviction"]:
+            return (EVICTIONS, namespace, rest[1]), "create"
         if not rest or GROUPS.get(rest[0]) != group or len(rest) > 2:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         resource, name = rest[0], rest[1] if len(rest) == 2 else ""
-        if (resource == CLAIMS) != bool(namespace):
+        if (resource in NAMESPACED) != bool(namespace):
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         verbs = {"GET": "get" if name else "watch" if query.get("watch") == "1" else "list", "POST": "create",
                  "PUT": "update", "DELETE": "delete"}  # fmt: skip
@@ -172,13 +181,50 @@ class ApiServer:
         if verb in ("create", "update"):
             if headers.get("content-type") != "application/json":
                 raise Refused(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
+            if key[0] == EVICTIONS:
+                return await self._evict(key, json.loads(body))
             return await getattr(self, f"_{verb}")(key, self._read(key, body))
         if key not in self.objects:
             raise Refused(404, "NotFound", f'{key[0]} "{key[2]}" not found')
         if verb == "delete":
+            options = json.loads(body or b"{}")
+            self._check_preconditions(key, options)
+            if key[0] == PODS and options.get("gracePeriodSeconds") != 0:
+                return 200, await self._mark(key, options.get("gracePeriodSeconds", 30))
             await self._forget(key)
             return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         return 200, self.objects[key]
+
+    # ---- pods that are to end ----
+
+    def _check_preconditions(self, key: Key, options: JSON) -> None:
+        if options and (options.get("apiVersion"), options.get("kind")) != ("v1", "DeleteOptions"):
+            raise Refused(400, "BadRequest", "the body is no DeleteOptions of v1")
+        meant, there = options.get("preconditions", {}).get("uid"), self.objects[key]["metadata"]["uid"]
+        if meant and meant != there:
+            raise Refused(409, "Conflict", f"the UID in the precondition ({meant}) does not match ({there})")
+
+    async def _mark(self, key: Key, grace: int) -> JSON:
+        """Its kubelet ends it and tells (`remove`). A shorter grace is taken, a longer one is not."""
+        found = self.objects[key]
+        grace = min(grace, found["metadata"].get("deletionGracePeriodSeconds", grace))
+        marks = {"deletionGracePeriodSeconds": grace, "deletionTimestamp": "2026-11-23T00:00:00Z"}
+        return await self._store("MODIFIED", key, {**found, "metadata": {**found["metadata"], **marks}})
+
+    async def _evict(self, key: Key, found: JSON) -> tuple[int, JSON]:
+        if (found.get("apiVersion"), found.get("kind")) != (GROUPS[EVICTIONS], KINDS[EVICTIONS]):
+            raise Refused(400, "BadRequest", "the body is no Eviction of policy/v1")
+        pod = (PODS, key[1], key[2])
+        if (found["metadata"]["namespace"], found["metadata"]["name"]) != pod[1:]:
+            raise Refused(400, "BadRequest", "the name of the object does not match the name on the URL")
+        if pod not in self.objects:
+            raise Refused(404, "NotFound", f'pods "{key[2]}" not found')
+        if pod[1:] in self.budgets:
+            raise Refused(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", **found.get("deleteOptions", {})}
+        self._check_preconditions(pod, options)
+        await self._mark(pod, options.get("gracePeriodSeconds", 30))
+        return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
     def _read(self, key: Key, body: bytes) -> JSON:
         found: JSON = json.loads(body)

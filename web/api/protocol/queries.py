@@ -52,6 +52,7 @@ class ContainerQuery(PageQuery):
     owner = serializers.CharField(required=False)
     name = serializers.CharField(required=False)
     image = serializers.CharField(required=False)
+    namespace = serializers.CharField(required=False, help_text="Of a Kubernetes cluster.")
     gpu = serializers.CharField(required=False, help_text="UUID.")
     ordering = serializers.ChoiceField(
         [sign + name for name in ("created_at", "started_at", "finished_at", "name", "priority") for sign in ("", "-")],
@@ -59,7 +60,13 @@ class ContainerQuery(PageQuery):
     )
 
 
-_SAME = {"owner": "owner__username", "name": "name", "image": "image", "gpu": "claims__gpu__uuid"}
+_SAME = {
+    "owner": "owner__username",
+    "name": "name",
+    "image": "image",
+    "namespace": "namespace",
+    "gpu": "claims__gpu__uuid",
+}
 
 
 def containers_matching(query: dict[str, Any]) -> Q:
