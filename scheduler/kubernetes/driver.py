@@ -23,21 +23,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
 from scheduler.engines.docker.mounting.runs import folder_of
-from scheduler.engines.kubernetes.engine import UNKNOWN, KubernetesEngine
+from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes import claims
 from scheduler.kubernetes.api.client import RESOURCES, Api, ApiError
 from scheduler.kubernetes.claims import Allocated
 from scheduler.kubernetes.kubelet.server import Asked, Device
 from scheduler.kubernetes.names import device_name
 from scheduler.kubernetes.outfit import Outfitter
-from scheduler.kubernetes.pods import CannotEnd, End, Pod, Pods, recalled
+from scheduler.kubernetes.pods import CannotEnd, Pod, Pods, recalled, reserved
 from scheduler.kubernetes.records import Record, Records
+from scheduler.kubernetes.words import in_words
 from scheduler.sessions.server import Server
 from scheduler.store import Store
 from web.errors import Problem
@@ -51,7 +51,6 @@ T = TypeVar("T")
 
 NEVER = "Kubernetes has given it back before it was prepared."
 LOST = "What this node knew of its claim was lost: the kubelet asks for it anew."
-TELLS_WITHIN = 2.0  # seconds that the kubelet's call is held up for its API server to know how the programs ended
 FORGOTTEN_AFTER = 60.0  # seconds that a claim has been prepared before anybody asks whether it still is there
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -87,7 +86,7 @@ class Driver:
         self._outfitter = outfitter
         self._cards = cards
         self._devices = {device_name(card): card for card in cards}
-        self._pool = pool
+        self.pool = pool
         self._known: dict[str, Record] = {}  # by uid; each is on the disk
         self._coming: dict[str, Mapping[str, int]] = {}  # by uid: bytes by GPU, of those not yet told to the core
         self._under_way: dict[str, Doing] = {}  # by uid: what was begun last
@@ -121,7 +120,33 @@ class Driver:
 
     async def unprepare(self, asked: Asked) -> None:
         """One that was never prepared is success. Raises DatabaseError or OSError."""
-        await self._once("unprepare", asked, lambda asked: self._give_back(asked.uid))
+        await self._once("unprepare", asked, lambda asked: self.give_back(asked.uid))
+
+    # ---- where it counts units (counting.py) ----
+
+    def records(self) -> list[Record]:
+        return list(self._known.values())
+
+    async def promise(self, allocated: Allocated, units: Sequence[str]) -> Record:
+        """Raises Problem, DatabaseError or OSError."""
+        quotas = self._quotas(allocated)
+        self._require_room(allocated.uid, quotas)
+        self._coming[allocated.uid] = quotas
+        try:
+            return await self._promise(allocated, quotas, [], units)
+        finally:
+            del self._coming[allocated.uid]
+
+    def equipment(self, record: Record) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Blocking. What its container gets, as a CDI specification of one device; and others' CDI devices."""
+        cards = self._cards_of(record)
+        return self._outfitter.specification(record.uid, cards, self._server.socket_dir(record.id))
+
+    async def see_holder(self, record: Record, pod: Pod, namespace: str) -> None:
+        """It is known now whose it is. Raises DatabaseError or OSError."""
+        shown = [pod.as_dict()]
+        await self._keep(replace(record, namespace=namespace, pods=shown))
+        await self._store.volumes.seen(record.id, namespace, shown, pod.title(), pod.containers[0][1])
 
     async def _prepare(self, asked: Asked) -> Sequence[Device]:
         record = self._known.get(asked.uid)
@@ -136,7 +161,7 @@ class Driver:
 
     async def _begin(self, asked: Asked) -> Record:
         claim = await self._read(asked)
-        allocated = claims.allocated(claim, asked.uid, self._pool)
+        allocated = claims.allocated(claim, asked.uid, self.pool)
         quotas = self._quotas(allocated)
         self._require_room(asked.uid, quotas)
         self._coming[asked.uid] = quotas
@@ -145,9 +170,13 @@ class Driver:
         finally:
             del self._coming[asked.uid]
 
-    async def _promise(self, allocated: Allocated, quotas: Mapping[str, int], pods: Sequence[Pod]) -> Record:
+    async def _promise(
+        self, allocated: Allocated, quotas: Mapping[str, int], pods: Sequence[Pod], units: Sequence[str] = ()
+    ) -> Record:
         uid, shown = allocated.uid, [pod.as_dict() for pod in pods]
-        new = Record(str(uuid.uuid4()), uid, allocated.namespace, allocated.name, time.time(), allocated.parts, shown)
+        new = Record(
+            str(uuid.uuid4()), uid, allocated.namespace, allocated.name, time.time(), allocated.parts, shown, units
+        )
         record = self._known.get(uid, new)  # of an attempt of which nobody knows what became of it in the database
         await self._keep(record)
         claimed = Claimed(
@@ -182,12 +211,13 @@ class Driver:
             self._store.container(str(row.pk), finished_at=over, removed_at=over, reason=problem.message[:500])
             raise problem
 
-    async def _give_back(self, uid: str) -> None:
+    async def give_back(self, uid: str) -> None:
+        """What is not held is success. Raises DatabaseError or OSError."""
         record = self._known.get(uid)
         await asyncio.to_thread(self._outfitter.remove, uid)
         if record is None:
             return
-        how = await self._how_it_ended(record)
+        how = await self._pods.wait_for_end(record.namespace, list(recalled(record.pods)))
         ended = self._engine.given_back(record.id, time.time(), how.exit_code, how.reason)
         if self._containers.find(record.id) is not None:
             self._containers.told(ended)
@@ -198,39 +228,33 @@ class Driver:
         await asyncio.to_thread(self._records.drop, uid)
         self._known.pop(uid, None)
 
-    async def _how_it_ended(self, record: Record) -> End:
-        """Of its containers. The kubelet tells the API server at about the time at which it tells us."""
-        known, deadline = list(recalled(record.pods)), time.monotonic() + TELLS_WITHIN
-        while known and time.monotonic() < deadline:
-            try:
-                async with asyncio.timeout(TELLS_WITHIN):
-                    if found := await self._pods.how_ended(record.namespace, known):
-                        return found
-            except (ApiError, TimeoutError) as error:
-                log.info("container %s: how it ended is not known: %s", ById(record.id), error)
-                break
-            await asyncio.sleep(0.25)
-        return End(None, UNKNOWN)
-
     async def end_pods(self, id_: str, grace: float) -> None:
         """Those with this container's claim, by our id. Raises EngineError."""
         record = next((each for each in self._known.values() if each.id == id_), None)
         if record is None:
             return
         try:
-            claim = await self._read(Asked(record.namespace, record.name, record.uid))
-            ended = await self._pods.end(claim, grace) if claim["metadata"]["uid"] == record.uid else 0
+            meant = await self._meant(record)
+            await self._pods.end(record.namespace, meant, grace)
         except CannotEnd as error:
             raise EngineError(str(error), code="cannot_end") from None
-        except Problem:  # nobody has it any more; nor can it be given to anybody
-            ended = 0
         except ApiError as error:
             raise EngineAway(str(error)) from None
-        if not ended:
+        if not meant:
             raise EngineError(
                 "The cluster has no pod with its claim: it ends when its kubelet gives it back, or when no program has "
                 "its socket any more.", code="no_pod"
             )  # fmt: skip
+
+    async def _meant(self, record: Record) -> list[tuple[str, str]]:
+        """Name and uid of each pod that has what the record is about, as the cluster has it now. Raises ApiError."""
+        if record.units:
+            return [(each["name"], each["uid"]) for each in record.pods]
+        try:
+            claim = await self._read(Asked(record.namespace, record.name, record.uid))
+        except Problem:
+            return []  # nobody has it any more; nor can it be given to anybody
+        return reserved(claim) if claim["metadata"]["uid"] == record.uid else []
 
     def require_within(self, id_: str, size: int) -> None:
         """A quota may be less than what the cluster has taken off the card for it, and not more. Raises Problem."""
@@ -288,7 +312,7 @@ class Driver:
         Not those of the last `after` seconds. Raises ApiError, DatabaseError or OSError.
         """
         for record in list(self._known.values()):
-            if time.time() - record.at < after or not await self._is_forgotten(record):
+            if record.units or time.time() - record.at < after or not await self._is_forgotten(record):
                 continue
             asked = Asked(record.namespace, record.name, record.uid)
             log.warning("container %s: its claim is not in the cluster any more; it is given back", ById(record.id))
@@ -298,7 +322,7 @@ class Driver:
         try:
             claim = await self._read(Asked(record.namespace, record.name, record.uid))
             await self._see_pods(record, claim)
-            there = claims.allocated(claim, record.uid, self._pool)
+            there = claims.allocated(claim, record.uid, self.pool)
             if there.quotas() == Allocated(record.namespace, record.name, record.uid, record.parts).quotas():
                 return False
         except Problem as problem:
@@ -318,24 +342,7 @@ class Driver:
 
     def fault(self, asked: Asked, error: Exception) -> str:
         """What the kubelet shows in the pod's events."""
-        match error:
-            case Problem():
-                words = error.message
-            case ApiError():
-                words = str(error)
-            case TimeoutError():
-                words = "It could not be done in time; it goes on, and the kubelet asks again."
-            case DatabaseError():
-                log.error("a claim: the database: %s", error)
-                words = "The database did not take this. It is tried again."
-            case OSError():
-                log.error("a claim: the host: %s", error)
-                where = f" ({error.filename})" if error.filename else ""
-                words = f"The host does not let the driver do this: {error.strerror or error}{where}."
-            case _:
-                log.error("a claim could not be prepared", exc_info=error)
-                words = "The driver failed at this; its log tells more."
-        return f"gpushare: the claim {asked.namespace}/{asked.name}: {words}"
+        return f"gpushare: the claim {asked.namespace}/{asked.name}: {in_words(error)}"
 
     async def _once(self, what: str, asked: Asked, act: Callable[[Asked], Awaitable[T]]) -> T:
         """Whoever asks again waits for the same; a claim is prepared and given back in turn."""

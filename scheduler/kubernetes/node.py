@@ -17,8 +17,10 @@ from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.gpus import Gpus
 from scheduler.kubernetes.api.client import Api, ApiError
 from scheduler.kubernetes.api.slices import Offer, Slices
+from scheduler.kubernetes.counting import Counting
 from scheduler.kubernetes.driver import Driver
-from scheduler.kubernetes.kubelet.server import CannotServe, KubeletServer
+from scheduler.kubernetes.kubelet.server import KubeletServer
+from scheduler.kubernetes.kubelet.sockets import CannotServe
 from scheduler.kubernetes.names import ARCHITECTURES
 from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import Pods
@@ -67,6 +69,7 @@ class Node:
         self._engine = engine
         engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
         self.slices = Slices(self._api, name)
+        self.counting = Counting(Path(settings.GPUSHARE_KUBELET), self.driver, pods, self._sizes)
         self.kubelet = KubeletServer(
             Path(settings.GPUSHARE_KUBELET), self.driver.prepare, self.driver.unprepare, self.driver.fault
         )
@@ -82,7 +85,7 @@ class Node:
         """Once all is taken over, until cancelled."""
         await self.driver.begin()
         async with asyncio.TaskGroup() as together:
-            for part in (self._serve, self._offer, self.slices.run, self._look_for_forgotten):
+            for part in (self._serve, self._offer, self.slices.run, self._count, self._look_for_forgotten):
                 together.create_task(part())
 
     async def close(self) -> None:
@@ -108,6 +111,14 @@ class Node:
             self.slices.show(self._offers())
             await asyncio.to_thread(self._engine.look_at_paused)
             await asyncio.sleep(LOOKS_EVERY)
+
+    async def _count(self) -> None:
+        """Once it is known that the cluster cannot divide: until a restart, as what is counted then has claims."""
+        await self.slices.cannot_divide.wait()
+        await self.counting.run()
+
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        return {uuid: (gpu.most, min(gpu.capacity, gpu.most)) for uuid, gpu in self._state().gpus.items()}
 
     def _offers(self) -> list[Offer]:
         """Where memory is missing at two looks in a row: a program that only comes and goes is no reason."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from scheduler.engines.docker.gpu_access import Additions, Cdi, detect
 from scheduler.engines.outfit import Outfit
@@ -28,6 +29,14 @@ class Outfitter:
 
     def write(self, uid: str, cards: Cards, sockets: Path) -> None:
         """Blocking. `sockets`: the claim's folder. Raises OSError."""
+        self._specifications.write(uid, self._specification(uid, cards, sockets))
+
+    def specification(self, uid: str, cards: Cards, sockets: Path) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Blocking. For who gets it without CDI; and CDI devices of others that it needs, if there are any."""
+        others = [id_ for device in cards for id_ in self.ids(uid, device, cards)[1:]]
+        return self._specification(uid, cards, sockets), others
+
+    def _specification(self, uid: str, cards: Cards, sockets: Path) -> dict[str, Any]:
         smallest = min(cards, key=lambda device: cards[device][1])
         card, quota = cards[smallest]
         said = {
@@ -35,10 +44,9 @@ class Outfitter:
             "GPUSHARE_MEMORY_FRACTION": f"{quota / self._totals[card]:.4f}",
         }
         reached = {device: (uuid, self._reaches(uuid)) for device, (uuid, _) in cards.items()}
-        specification = cdi.specification(
+        return cdi.specification(
             uid, sockets=sockets, shim=self._shim, preload=self._preload, cards=reached, given=said
         )
-        self._specifications.write(uid, specification)
 
     def ids(self, uid: str, device: str, cards: Cards) -> Sequence[str]:
         """The CDI devices by which a container gets this card of the claim."""

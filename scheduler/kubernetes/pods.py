@@ -7,14 +7,21 @@ disruption budgets first; both only while it is the pod that was meant: another 
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
+from scheduler.engines.kubernetes.engine import UNKNOWN
 from scheduler.kubernetes.api.client import JSON, Api, ApiError
 
+log = logging.getLogger(__name__)
+
 WAYS = ("delete", "evict")
+TELLS_WITHIN = 2.0  # seconds that the kubelet's call is held up for its API server to know how the programs ended
 MOST = 16  # pods of one claim that are shown; all of them are ended
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
@@ -80,6 +87,14 @@ def describe(pod: Mapping[str, Any], claim: str) -> Pod:
     )
 
 
+def describe_holder(pod: Mapping[str, Any], container: str) -> Pod:
+    """Of a pod with units that are counted: which container has them, the kubelet says."""
+    all_ = [each for kind in CONTAINERS for each in pod["spec"].get(kind) or []]
+    having = [(each["name"], each.get("image") or "") for each in all_ if each["name"] == container]
+    account = pod["spec"].get("serviceAccountName") or "default"
+    return Pod(pod["metadata"]["name"], pod["metadata"]["uid"], account, having, len(all_) == 1)
+
+
 def ended(pod: Mapping[str, Any], names: Sequence[str]) -> End | None:
     """How these containers of it ended; None while one of them has not, as far as the API server was told."""
     status = pod.get("status") or {}
@@ -122,9 +137,27 @@ class Pods:
             return None
         return next((end for end in sure if end.exit_code), sure[0])
 
-    async def end(self, claim: Mapping[str, Any], grace: float) -> int:
-        """Has all pods of the claim ended, with `grace` seconds each (0: at once); how many. CannotEnd or ApiError."""
-        namespace, meant = claim["metadata"]["namespace"], reserved(claim)
+    async def wait_for_end(self, namespace: str, known: Sequence[Pod]) -> End:
+        """The kubelet tells the API server at about the time at which it tells us: that is waited for a moment."""
+        deadline = time.monotonic() + TELLS_WITHIN
+        while known and time.monotonic() < deadline:
+            try:
+                async with asyncio.timeout(TELLS_WITHIN):
+                    if found := await self.how_ended(namespace, known):
+                        return found
+            except (ApiError, TimeoutError) as error:
+                log.info("how the pod %s/%s ended is not known: %s", namespace, known[0].name, error)
+                break
+            await asyncio.sleep(0.25)
+        return End(None, UNKNOWN)
+
+    async def holder(self, namespace: str, name: str, container: str) -> Pod | None:
+        """None if it is gone. Raises ApiError."""
+        found = await self._get(namespace, name, "")
+        return describe_holder(found, container) if found else None
+
+    async def end(self, namespace: str, meant: Sequence[tuple[str, str]], grace: float) -> None:
+        """Has these pods ended, by name and uid, with `grace` seconds each (0: at once). CannotEnd or ApiError."""
         for name, uid in meant:
             try:
                 await self._end(namespace, name, uid, max(1, ceil(grace)))
@@ -136,7 +169,6 @@ class Pods:
                     ) from None
                 if error.status not in (404, 409):  # gone, or another of the same name
                     raise
-        return len(meant)
 
     async def _end(self, namespace: str, name: str, uid: str, grace: int) -> None:
         """At once is a second: with 0 the API server would forget the pod while its programs still run."""
@@ -161,7 +193,7 @@ class Pods:
             if error.status != 404:
                 raise
             return None
-        return found if found["metadata"]["uid"] == uid else None
+        return found if uid in ("", found["metadata"]["uid"]) else None
 
 
 def _path(namespace: str, name: str) -> str:

@@ -29,6 +29,7 @@ class Record:
     at: float
     parts: Sequence[Part]
     pods: Sequence[Mapping[str, Any]] = ()  # as pods.Pod.as_dict
+    units: Sequence[str] = ()  # where the kubelet counts: which of them; then there is no claim, and no namespace
 
 
 class Records:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler.store.behind import WriteBehind
@@ -87,6 +87,12 @@ class Volumes:
     async def known(self, container: str, about: Mapping[str, Any]) -> None:
         """What Docker shows of one that was only guessed at before. Raises Problem if its owner may not have that."""
         await self._behind.ask(_known, container, about)
+
+    async def seen(
+        self, container: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str
+    ) -> None:
+        """Whose a container of a Kubernetes cluster is, which was not known when it was made."""
+        await self._behind.ask(claiming.seen, container, namespace, pods, name, image)
 
 
 def _all(node: int) -> dict[str, dict[str, str]]:

@@ -12,7 +12,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from scheduler.kubernetes.api import client
-from scheduler.kubernetes.kubelet.server import Asked, CannotServe, KubeletServer
+from scheduler.kubernetes.kubelet.server import Asked, KubeletServer
+from scheduler.kubernetes.kubelet.sockets import CannotServe
 from tests.kubernetes.cluster.api_server import CLAIMS
 from tests.kubernetes.cluster.rules import JSON
 from tests.kubernetes.conftest import Lab

@@ -54,9 +54,8 @@ async def test_foreign_memory_taints_its_card_and_a_size_is_rounded_down_to_the_
         "value"
     ] == ("5119Mi")
     state, card = lab.up.broker.state, next(iter(lab.up.gpus.cards))
-    lab.up.broker.state = replace(
-        state, gpus={**state.gpus, card: replace(state.gpus[card], capacity=state.gpus[card].capacity - 1)}
-    )
+    gpus = {uuid: replace(gpu, capacity=gpu.most - (uuid == card)) for uuid, gpu in state.gpus.items()}
+    lab.up.broker.state = replace(state, gpus=gpus)
     lab.node._missing = {}
     assert [offer.taint for offer in lab.node._offers()] == ["", ""]  # it may be gone in a moment
     assert [offer.taint for offer in lab.node._offers()] == ["foreign-memory", ""]

@@ -108,6 +108,12 @@ def _the_same(earlier: Container, claimed: Claimed) -> Container:
     return found
 
 
+def seen(id_: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str) -> None:
+    """What is known of it a moment after it was made."""
+    told = {"namespace": namespace, "pods": list(pods), "image": image[:255], "name": free_name(name, UUID(id_))}
+    Container.objects.filter(pk=id_).update(**told)
+
+
 def owner_of(namespace: str, account: str = "") -> User:
     """Whose the claims of a namespace's service account are: GPUSHARE_KUBERNETES_PEOPLE says it. Raises Problem.
 
@@ -116,9 +122,9 @@ def owner_of(namespace: str, account: str = "") -> User:
     people: Mapping[str, str] = settings.GPUSHARE_KUBERNETES_PEOPLE
     name = people.get(f"{namespace}/{account}") or people.get(namespace) or people.get(ANY_NAMESPACE)
     if not name:
+        whom = f'the namespace "{namespace}"' if namespace else "pods whose names are not known yet (*)"
         raise forbidden(
-            f'Nobody here answers for the namespace "{namespace}": an admin names an account for it with '
-            "GPUSHARE_KUBERNETES_PEOPLE."
+            f"Nobody here answers for {whom}: an admin names an account for it with GPUSHARE_KUBERNETES_PEOPLE."
         )
     if not name.startswith(GROUP):
         return account_that_launches(name)

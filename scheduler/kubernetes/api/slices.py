@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from scheduler.kubernetes.api.client import JSON, RESOURCES, Api, ApiError
 from scheduler.kubernetes.api.quantity import MIB, write
 from scheduler.kubernetes.names import CAPACITY, DRIVER, device_name
+from scheduler.kubernetes.units import RESOURCE
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,9 @@ TRIES_AGAIN = 5.0  # seconds after the API server refused or was away
 LOOKS_AGAIN = 300.0  # seconds, where nothing is told meanwhile
 GATE_OFF = (
     "This cluster drops {}: its feature gate DRAConsumableCapacity is off (on by default from Kubernetes 1.36 on). "
-    "Nothing is offered, as a card would go to one pod as a whole, and without a quota."
+    "No card is offered to claims, as it would go to one pod as a whole, and without a quota; {} are counted instead."
 )
+TOO_OLD = "This cluster has no ResourceSlices of v1 (from Kubernetes 1.34 on); {} are counted instead."
 
 
 class GateOff(Exception):
@@ -57,6 +59,7 @@ class Slices:
         self.name = _slice_name(node)
         self._offers: tuple[Offer, ...] = ()
         self._changed = asyncio.Event()
+        self.cannot_divide = asyncio.Event()  # set for good once the cluster was seen not to
         self._generation = 0  # the highest that the cluster was told of
         self._owner: list[JSON] = []
         self._tainting = True  # until a server is seen to drop taints: they have a feature gate of their own
@@ -76,6 +79,8 @@ class Slices:
             try:
                 version = await self._publish()
             except (ApiError, GateOff) as error:
+                if isinstance(error, GateOff):
+                    self.cannot_divide.set()
                 if str(error) != self.problem:
                     log.error("the cards are not offered to the cluster: %s", error)
                 self.problem = str(error)
@@ -96,7 +101,12 @@ class Slices:
 
     async def _publish(self) -> str:
         """The version of the list from which a change would be news. Raises ApiError or GateOff."""
-        found, version = await self._find()
+        try:
+            found, version = await self._find()
+        except ApiError as error:
+            if error.status == 404:
+                raise GateOff(TOO_OLD.format(RESOURCE)) from None
+            raise
         for other in found:
             self._generation = max(self._generation, int(other["spec"]["pool"]["generation"]))
         mine = next((each for each in found if each["metadata"]["name"] == self.name), None)
@@ -109,7 +119,7 @@ class Slices:
         back = await self._api.get(f"{PATH}/{self.name}")
         if missing := _dropped(self._spec(0), back["spec"]):
             await self._api.delete(f"{PATH}/{self.name}")
-            raise GateOff(GATE_OFF.format(missing))
+            raise GateOff(GATE_OFF.format(missing, RESOURCE))
         if any(offer.taint for offer in self._offers) and not any(map(_taints, back["spec"]["devices"])):
             self._tainting = False
             log.warning("The cluster drops taints of devices: it does not hear of foreign memory and broken cards.")

@@ -136,6 +136,26 @@ deviceName$
 	DRAPlugin›
 NodePrepareResources@.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodePrepareResourcesRequestA.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodePrepareResourcesResponse¡
 NodeUnprepareResourcesB.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodeUnprepareResourcesRequestC.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodeUnprepareResourcesResponsebproto3
+”
+pod_resources.protov1"
+ListPodResourcesRequest"Q
+ListPodResourcesResponse5
+pod_resources (2.v1.PodResourcesRpodResources"x
+PodResources
+name (	Rname
+	namespace (	R	namespace6
+
+containers (2.v1.ContainerResourcesR
+containers"X
+ContainerResources
+name (	Rname.
+devices (2.v1.ContainerDevicesRdevices"V
+ContainerDevices#
+resource_name (	RresourceName
+
+device_ids (	R	deviceIds2W
+PodResourcesListerA
+List.v1.ListPodResourcesRequest.v1.ListPodResourcesResponsebproto3
 ˆ
 registration.protopluginregistration"
 InfoRequest"

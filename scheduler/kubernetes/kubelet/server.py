@@ -10,28 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import itertools
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
-
 from scheduler.kubernetes.kubelet.contracts import DRA, REGISTRATION, handler, message
+from scheduler.kubernetes.kubelet.sockets import LOOKS_EVERY, CannotServe, Sockets
 from scheduler.kubernetes.names import DRIVER
 
 log = logging.getLogger(__name__)
 
-LONGEST_PATH = 107  # bytes of a UNIX socket's path (unix(7))
-LOOKS_EVERY = 1.0  # seconds
 ANSWERS_WITHIN = 40.0  # seconds; the kubelet gives up after 45, and says less
-MOST = 4 << 20  # bytes of one call, as gRPC's own limit: some ten thousand claims
-
-
-class CannotServe(Exception):
-    """The kubelet cannot reach us; the message says what to do."""
 
 
 class Asked(NamedTuple):
@@ -67,26 +58,25 @@ class KubeletServer:
         self._home = folder / "plugins" / DRIVER
         self.endpoint = self._home / "dra.sock"
         self.registry = folder / "plugins_registry" / f"{DRIVER}.sock"
-        self._numbers = itertools.count()
-        self._servers: dict[Path, _Bound] = {}
+        self._sockets = Sockets()
         self.registered = "The kubelet has not asked for us yet."
 
     async def run(self) -> None:
         """Until cancelled; then the sockets are gone. Raises CannotServe."""
         for path in (self.endpoint, self.registry):
-            _require_short(path.with_name(self._name_of_new(path, 10**6)))
+            self._sockets.require_short(path)
         with self._alone():
             try:
                 while True:
                     # The kubelet asks at once when we show in its registry: by then the other one has to be there.
-                    await self._see_to(self.endpoint, [handler(name, self._calls(name)) for name in DRA.values()])
-                    await self._see_to(self.registry, [handler(REGISTRATION, self._registration())])
+                    await self._sockets.see_to(
+                        self.endpoint, [handler(name, self._calls(name)) for name in DRA.values()]
+                    )
+                    await self._sockets.see_to(self.registry, [handler(REGISTRATION, self._registration())])
                     await asyncio.sleep(LOOKS_EVERY)
             finally:
                 for path in (self.registry, self.endpoint):
-                    if bound := self._servers.pop(path, None):
-                        bound.take_away()
-                        await bound.server.stop(None)
+                    await self._sockets.take_away(path)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -108,36 +98,6 @@ class KubeletServer:
             yield
         finally:
             os.close(lock)
-
-    # ---- sockets ----
-
-    async def _see_to(self, path: Path, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """That we are heard there. Replaces what a killed driver has left, and what somebody took away."""
-        bound = self._servers.get(path)
-        if bound is not None and bound.is_there():
-            return
-        if bound is not None:
-            log.warning("the socket %s was taken away; it is made again", path)
-        new = path.with_name(self._name_of_new(path, next(self._numbers)))
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", MOST)])
-        server.add_generic_rpc_handlers(tuple(handlers))
-        try:
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            server.add_insecure_port(f"unix://{new}")
-            await server.start()
-            new.chmod(0o600)
-            new.rename(path)  # so that there never is one that nobody listens at
-            self._servers[path] = _Bound(path, os.stat(path).st_ino, server)
-        except (OSError, RuntimeError) as error:
-            await server.stop(None)
-            log.error("the kubelet does not find us, again in %.0f s: %s: %s", LOOKS_EVERY, path, error)
-            return
-        if bound is not None:
-            await bound.server.stop(None)
-
-    @staticmethod
-    def _name_of_new(path: Path, number: int) -> str:
-        return f".{path.stem[:4]}{number}"  # the kubelet passes over names that begin with a dot
 
     # ---- what the kubelet asks ----
 
@@ -191,22 +151,6 @@ class KubeletServer:
         return list(zip(asked, await asyncio.gather(*(_within(act(each)) for each in asked)), strict=True))
 
 
-class _Bound(NamedTuple):
-    path: Path
-    inode: int
-    server: Any
-
-    def is_there(self) -> bool:
-        try:
-            return self.path.stat().st_ino == self.inode
-        except OSError:
-            return False
-
-    def take_away(self) -> None:
-        if self.is_there():
-            self.path.unlink(missing_ok=True)
-
-
 async def _within(act: Awaitable[Any]) -> Any:
     """Its result, or what it raised: never more than the kubelet waits."""
     try:
@@ -214,11 +158,3 @@ async def _within(act: Awaitable[Any]) -> Any:
             return await act
     except Exception as error:
         return error
-
-
-def _require_short(path: Path) -> None:
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise CannotServe(
-            f"The path of a socket may have {LONGEST_PATH} bytes, and {path} has {len(os.fsencode(path))}: "
-            "set GPUSHARE_KUBELET to where the kubelet's folder is mounted, by a shorter path."
-        )
