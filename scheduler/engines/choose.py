@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
@@ -9,7 +10,7 @@ from django.conf import settings
 from scheduler.engines.base import Engine, EngineAway
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.kubernetes.engine import KubernetesEngine
-from scheduler.engines.outfit import Outfit, Simulation, keep_copy
+from scheduler.engines.outfit import Outfit, Simulation, keep_copy, keep_folder
 from scheduler.engines.process.engine import ProcessEngine
 
 
@@ -24,7 +25,9 @@ async def choose(simulation: Simulation | None) -> Engine:
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
     outfit = Outfit(shim, simulation)
     if settings.GPUSHARE_ENGINE == "kubernetes":
-        return KubernetesEngine(outfit)
+        # What is mounted is looked for on the host, which has our home, and not what is in our image.
+        kept = simulation and replace(simulation, libraries=keep_folder(simulation.libraries, shim.parent / "sim"))
+        return KubernetesEngine(replace(outfit, simulation=kept))
     if settings.GPUSHARE_ENGINE in ("auto", "docker", "swarm"):
         docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
         try:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from scheduler.kubernetes.api import client
+from scheduler.kubernetes.api import client, slices
 from scheduler.kubernetes.kubelet.server import Asked, KubeletServer
 from scheduler.kubernetes.kubelet.sockets import CannotServe
-from tests.kubernetes.cluster.api_server import CLAIMS
+from tests.kubernetes.cluster.api_server import CLAIMS, Refused
 from tests.kubernetes.cluster.rules import JSON
 from tests.kubernetes.conftest import Lab
 from tests.support.eventually import eventually
@@ -170,6 +170,45 @@ async def test_a_token_that_is_not_accepted_and_rights_that_are_not_there(lab: L
     with pytest.raises(client.ApiError, match="The role of our service account does not have this"):
         await lab.node._api.delete("/api/v1/nodes/node-1")
     await lab.unprepare(claim)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(500, "InternalError"), (503, "ServiceUnavailable"), (429, "TooManyRequests")]
+)
+async def test_an_api_server_that_fails_or_has_too_much_to_do_is_asked_again(
+    lab: Lab, code: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "TRIES_AGAIN", 0.1)
+    await lab.published()
+    claim = await lab.allocator.claim("1Gi")
+
+    async def fail(verb: str, key: tuple[str, str, str]) -> None:
+        raise Refused(code, reason, "try it later")
+
+    lab.api.before = fail
+    assert f"with {code}: try it later" in await refused(lab, claim)
+    await lab.kubelet.wipe()
+    await eventually(lambda: f"with {code}" in lab.node.slices.problem)
+    lab.api.before = None
+    await lab.published()
+    assert isinstance(await lab.prepare(claim), dict)
+    await lab.unprepare(claim)
+    await lab.nothing_is_held()
+
+
+async def test_what_is_no_api_server_is_told_so(lab: Lab) -> None:
+    await lab.published()
+    claim = await lab.allocator.claim("1Gi")
+
+    async def fail(verb: str, key: tuple[str, str, str]) -> None:
+        lab.api.objects[key] = ["no object"]  # type: ignore[assignment]
+
+    kept = lab.api.objects[CLAIMS, "team-a", claim["metadata"]["name"]]
+    lab.api.before = fail
+    assert "is no Kubernetes API server" in await refused(lab, claim)
+    lab.api.before = None
+    lab.api.objects[CLAIMS, "team-a", claim["metadata"]["name"]] = kept
+    assert isinstance(await lab.prepare(claim), dict)
 
 
 async def test_a_node_whose_clock_is_wrong_is_told_so_and_works(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

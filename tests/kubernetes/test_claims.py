@@ -36,6 +36,8 @@ async def test_a_claim_becomes_a_container_with_its_quota_and_ends_with_it(lab: 
     mounts = {mount["containerPath"]: mount for mount in specification["containerEdits"]["mounts"]}
     assert mounts["/run/gpushare"]["hostPath"] == str(lab.home / "sockets" / str(container.pk))
     assert "ro" in mounts["/run/gpushare"]["options"]
+    # What is in the driver's image is not on the host, where a runtime looks for what it mounts.
+    assert [mount for mount in mounts.values() if not Path(mount["hostPath"]).is_relative_to(lab.home)] == []
     assert Path(mounts["/etc/ld.so.preload"]["hostPath"]).read_text() == "/run/gpushare-lib/libgpushare.so\n"  # noqa: ASYNC240 - a moment
     assert (lab.home / "sockets" / str(container.pk) / "gpushare.sock").is_socket()
     await lab.unprepare(claim)

@@ -64,6 +64,7 @@ class ApiServer:
         self.log: list[tuple[int, str, Key, JSON]] = []
         self.budgets: set[tuple[str, str]] = set()  # namespace and name of pods that may not be evicted now
         self.date = ""  # what its clock shows; empty: the truth
+        self.tls: tuple[str, str] | None = None  # files with its certificate and key
         self.before: Any = None  # called with verb and resource before each answer
         self._version = 100
         self._oldest = 100  # from which on it can be watched
@@ -75,13 +76,15 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' * bool(self.tls)}://127.0.0.1:{self._port}"
 
     # ---- the test's side ----
 
     async def start(self) -> None:
         config = uvicorn.Config(self, host="127.0.0.1", port=self._port, lifespan="off", log_level="error",
-                                date_header=False, timeout_graceful_shutdown=1)  # fmt: skip
+                                date_header=False, timeout_graceful_shutdown=1,
+                                ssl_certfile=self.tls and self.tls[0],
+                                ssl_keyfile=self.tls and self.tls[1])  # fmt: skip
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve())
         while not self._server.started:
