@@ -315,6 +315,7 @@ class Scheduler:
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()
         self.health.see(self.gpus.cards, readings)
+        self.plugin.see(readings)
         self.history.write(readings)
         await self.idle.look(readings)
         await self.stirring.look()

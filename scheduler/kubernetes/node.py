@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from django.conf import settings
@@ -14,7 +14,7 @@ from scheduler.containers.life import Containers
 from scheduler.core.state import State
 from scheduler.engines.base import EngineError
 from scheduler.engines.kubernetes.engine import KubernetesEngine
-from scheduler.gpus import Gpus
+from scheduler.gpus import Gpus, Reading
 from scheduler.kubernetes.api.client import Api, ApiError
 from scheduler.kubernetes.api.slices import Offer, Slices
 from scheduler.kubernetes.counting import Counting
@@ -51,7 +51,9 @@ class Node:
         computing: Callable[[str], str],
     ) -> None:
         self._gpus, self._state, self._computing = gpus, state, computing
-        self._missing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
+        self._ailing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
+        self._answering: set[str] | None = None  # cards that had a reading the last time
+        self._failed: set[str] = set()  # that have reported a critical error: until this host's driver is started anew
         try:
             self._api = Api(settings.GPUSHARE_KUBERNETES_API, Path(settings.GPUSHARE_KUBERNETES_ACCOUNT))
         except ApiError as error:
@@ -88,6 +90,11 @@ class Node:
             for part in (self._serve, self._offer, self.slices.run, self._count, self._look_for_forgotten):
                 together.create_task(part())
 
+    def see(self, readings: Mapping[str, Reading]) -> None:
+        """To be called with each reading of the cards."""
+        self._answering = set(readings)
+        self._failed |= {uuid for uuid, reading in readings.items() if reading.xid is not None}
+
     async def close(self) -> None:
         """Nothing more is allocated here; what is prepared stays so."""
         try:
@@ -118,13 +125,17 @@ class Node:
         await self.counting.run()
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
-        return {uuid: (gpu.most, min(gpu.capacity, gpu.most)) for uuid, gpu in self._state().gpus.items()}
+        """Of a card that is lost or has failed nothing is there."""
+        gpus = self._state().gpus.items()
+        return {uuid: (gpu.most, 0 if self._fault(uuid) else min(gpu.capacity, gpu.most)) for uuid, gpu in gpus}
 
     def _offers(self) -> list[Offer]:
-        """Where memory is missing at two looks in a row: a program that only comes and goes is no reason."""
-        missing = {uuid: _missing(gpu.capacity, gpu.most) for uuid, gpu in self._state().gpus.items()}
-        taints = {uuid: why for uuid, why in missing.items() if self._missing.get(uuid)}
-        self._missing = missing
+        """What ails a card at two looks in a row is told: a program that only comes and goes is no reason."""
+        ailing = {
+            uuid: self._fault(uuid) or _missing(gpu.capacity, gpu.most) for uuid, gpu in self._state().gpus.items()
+        }
+        taints = {uuid: why for uuid, why in ailing.items() if self._ailing.get(uuid)}
+        self._ailing = ailing
         return [
             Offer(
                 uuid=card.uuid,
@@ -137,6 +148,11 @@ class Node:
             )
             for card in self._gpus.cards.values()
         ]
+
+    def _fault(self, uuid: str) -> str:
+        if uuid in self._failed:
+            return "critical-error"
+        return "" if self._answering is None or uuid in self._answering else "lost"
 
     async def _look_for_forgotten(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from django.conf import settings
@@ -12,6 +13,7 @@ from django.conf import settings
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
 from scheduler.engines.base import Engine, EngineError
+from scheduler.gpus import Reading
 from scheduler.plugin.driver import VolumeDriver
 from scheduler.plugin.folders import Folders
 from scheduler.plugin.mounts import Mounts
@@ -54,6 +56,9 @@ class Plugin:
         if self._served:
             # While Docker waits for an answer of ours, it shows nobody that container: it has it before it is asked.
             self._serving = asyncio.create_task(self._server.run())
+
+    def see(self, readings: Mapping[str, Reading]) -> None:
+        """With each reading of the cards: Docker is not told of them."""
 
     def give_again(self) -> None:
         """After the sockets were opened anew."""

@@ -56,9 +56,24 @@ async def test_foreign_memory_taints_its_card_and_a_size_is_rounded_down_to_the_
     state, card = lab.up.broker.state, next(iter(lab.up.gpus.cards))
     gpus = {uuid: replace(gpu, capacity=gpu.most - (uuid == card)) for uuid, gpu in state.gpus.items()}
     lab.up.broker.state = replace(state, gpus=gpus)
-    lab.node._missing = {}
+    lab.node._ailing = {}
     assert [offer.taint for offer in lab.node._offers()] == ["", ""]  # it may be gone in a moment
     assert [offer.taint for offer in lab.node._offers()] == ["foreign-memory", ""]
+
+
+async def test_a_card_that_has_failed_or_is_lost_gets_nothing_new(lab: Lab) -> None:
+    await lab.published()
+    readings, (first, second) = dict(lab.up.measure.readings), lab.up.gpus.cards
+    lab.node.see({first: replace(readings[first], xid=79)})
+    lab.node._offers()
+    assert [offer.taint for offer in lab.node._offers()] == ["critical-error", "lost"]
+    assert [now for _, now in lab.node._sizes().values()] == [0, 0]
+    lab.node.see(readings)
+    lab.node._offers()
+    assert lab.node._fault(second) == ""  # it answers again
+    await eventually(lambda: lab.api.all(SLICES)[0]["spec"]["devices"][0].get("taints"))
+    (taint,) = lab.api.all(SLICES)[0]["spec"]["devices"][0]["taints"]
+    assert (taint["key"], taint["effect"]) == ("gpushare.dev/critical-error", "NoSchedule")
 
 
 async def test_a_slice_that_somebody_removes_or_changes_is_told_again(lab: Lab) -> None:
