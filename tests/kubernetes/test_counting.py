@@ -13,6 +13,7 @@ from scheduler.kubernetes.kubelet import contracts
 from tests.kubernetes.cluster.api_server import PODS, SLICES
 from tests.kubernetes.cluster.counter import Counter
 from tests.kubernetes.conftest import Lab
+from tests.kubernetes.test_cut_off import MOMENTS, PREPARING, another
 from tests.support.eventually import eventually
 from tests.support.host import GIB
 
@@ -108,6 +109,28 @@ async def test_a_kubelet_that_starts_anew_is_told_again(lab: Lab, counter: Count
     await eventually(lambda: counter.allocatable)
     assert counter.registered == ["gpushare.dev/memory-256mib"] * 2
     await counter.allocate(TRAIN, 4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("when", MOMENTS)
+@pytest.mark.parametrize("step", ["our record", "the database's", "the core", "the socket"])
+async def test_killed_while_it_gives_units_it_leaves_nothing(lab: Lab, counter: Counter, step: str, when: str) -> None:
+    """The kubelet has its answer in that: the pod is refused, and nobody asks again."""
+
+    async def ready() -> None:
+        await eventually(lambda: counter.allocatable)
+
+    async with another(lab, f"{PREPARING[step]}:{when}", ready) as dying:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await counter.allocate(TRAIN, 8)
+        assert await dying.ended() == -9
+    await ready()
+    for _ in range(2):
+        await lab.node.counting.look()
+    await lab.nothing_is_held()
+    await counter.allocate(TRAIN, counter.allocatable)
+    assert len(await lab.living()) == 1
 
 
 async def test_what_nobody_answers_for_is_refused_in_words(lab: Lab, counter: Counter) -> None:

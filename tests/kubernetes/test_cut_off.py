@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import pytest
@@ -46,17 +46,20 @@ MOMENTS = ["before", "after"]
 
 
 class Separate:
-    """`manage.py runkubernetes` as a process of its own, in place of the lab's; `step`: where it kills itself."""
+    """`manage.py runkubernetes` as a process of its own, in place of the lab's.
 
-    def __init__(self, lab: Lab, step: str = "") -> None:
-        self._lab = lab
+    `step`: where it kills itself; `ready`: returns once the cluster has it.
+    """
+
+    def __init__(self, step: str, ready: Callable[[], Awaitable[object]]) -> None:
+        self._ready = ready
         run = ["-m", "tests.support.dying", step] if step else ["manage.py"]
         self._words = [*run, "runkubernetes"]
         names = ("HOME", "GPUS", "POLICY", "NODE", "KUBELET", "CDI_FOLDER", "KUBERNETES_API", "KUBERNETES_ACCOUNT")
         self._environment = {
             **os.environ,
             **{f"GPUSHARE_{name}": str(getattr(settings, f"GPUSHARE_{name}")) for name in names},
-            "GPUSHARE_KUBERNETES_PEOPLE": "team-a=ada",
+            "GPUSHARE_KUBERNETES_PEOPLE": ",".join(map("=".join, settings.GPUSHARE_KUBERNETES_PEOPLE.items())),
             "DATABASE_URL": f"sqlite:///{connection.settings_dict['NAME']}",
         }
         self._process: asyncio.subprocess.Process | None = None
@@ -65,7 +68,7 @@ class Separate:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, *self._words, cwd=ROOT, env=self._environment
         )
-        await self._lab.published()
+        await self._ready()
 
     async def ended(self) -> int:
         assert self._process is not None
@@ -78,11 +81,13 @@ class Separate:
 
 
 @contextlib.asynccontextmanager
-async def another(lab: Lab, step: str = "") -> AsyncIterator[Separate]:
+async def another(
+    lab: Lab, step: str = "", ready: Callable[[], Awaitable[object]] | None = None
+) -> AsyncIterator[Separate]:
     """In place of the lab's own driver; then the lab's again."""
     await lab.stop()
     assert lab.api.all(SLICES) == []
-    separate = Separate(lab, step)
+    separate = Separate(step, ready or lab.published)
     try:
         await separate.start()
         yield separate
