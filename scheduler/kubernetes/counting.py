@@ -24,7 +24,7 @@ from scheduler.kubernetes.driver import Driver
 from scheduler.kubernetes.kubelet.plugin import DevicePlugin, Given, Holder
 from scheduler.kubernetes.kubelet.sockets import CannotServe
 from scheduler.kubernetes.names import device_name
-from scheduler.kubernetes.pods import Pods
+from scheduler.kubernetes.pods import Pods, recalled
 from scheduler.kubernetes.records import Record
 from scheduler.kubernetes.words import in_words
 from web.logs import ById
@@ -37,13 +37,22 @@ REQUEST = "memory"
 
 
 class Counting:
-    """`cards`: bytes that may be promised of each card at best, and now, by UUID."""
+    """`cards`: bytes that may be promised of each card at best, and now, by UUID.
+
+    `in_use`: the containers, by our id, of which some program runs. Blocking.
+    """
 
     def __init__(
-        self, folder: Path, driver: Driver, pods: Pods, cards: Callable[[], Mapping[str, tuple[int, int]]]
+        self,
+        folder: Path,
+        driver: Driver,
+        pods: Pods,
+        in_use: Callable[[], set[str]],
+        cards: Callable[[], Mapping[str, tuple[int, int]]],
     ) -> None:
         self._driver = driver
         self._pods = pods
+        self._in_use = in_use
         self._cards = cards
         self._gone: set[str] = set()  # whose units were not in the kubelet's list at the last look, by uid
         self.plugin = DevicePlugin(
@@ -111,13 +120,17 @@ class Counting:
         holders = await self.plugin.holders()
         if holders is None:
             return
-        gone = set()
-        for record in self._driver.records():
-            if not record.units:
-                continue
+        counted, gone = [record for record in self._driver.records() if record.units], set()
+        in_use = await asyncio.to_thread(self._in_use) if counted else set()
+        for record in counted:
             holder = next((each for each in holders if each.units & set(record.units)), None)
-            if holder is not None:
+            if holder is not None and not record.pods:
                 await self._see(record, holder)
+            elif holder is not None:
+                # Kubelets list the units of a pod that has ended until they need them, or the pod is deleted.
+                (pod,) = recalled(record.pods)
+                if record.id not in in_use and await self._pods.is_over(record.namespace, pod):
+                    await self._driver.give_back(record.uid)
             elif record.uid in self._gone:
                 log.info("container %s: the kubelet has its units again", ById(record.id))
                 await self._driver.give_back(record.uid)
@@ -126,8 +139,6 @@ class Counting:
         self._gone = gone
 
     async def _see(self, record: Record, holder: Holder) -> None:
-        if record.pods:
-            return
         if pod := await self._pods.holder(holder.namespace, holder.pod, holder.container):
             await self._driver.see_holder(record, pod, holder.namespace)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import time
 import uuid
@@ -27,7 +26,6 @@ from django.utils import timezone
 
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
-from scheduler.engines.docker.mounting.runs import folder_of
 from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes import claims
 from scheduler.kubernetes.api.client import RESOURCES, Api, ApiError
@@ -144,9 +142,9 @@ class Driver:
 
     async def see_holder(self, record: Record, pod: Pod, namespace: str) -> None:
         """It is known now whose it is. Raises DatabaseError or OSError."""
-        shown = [pod.as_dict()]
+        shown, image = [pod.as_dict()], pod.containers[0][1] if pod.containers else ""
+        await self._store.volumes.seen(record.id, namespace, shown, pod.title(), image)
         await self._keep(replace(record, namespace=namespace, pods=shown))
-        await self._store.volumes.seen(record.id, namespace, shown, pod.title(), pod.containers[0][1])
 
     async def _prepare(self, asked: Asked) -> Sequence[Device]:
         record = self._known.get(asked.uid)
@@ -328,7 +326,7 @@ class Driver:
         except Problem as problem:
             if problem.code not in ("deleted", "not_allocated", "not_ours", "elsewhere"):
                 return False
-        return not await asyncio.to_thread(_is_in_use, record.id)
+        return record.id not in await asyncio.to_thread(self._engine.in_use)
 
     async def _see_pods(self, record: Record, claim: Mapping[str, Any]) -> None:
         """One that came later has no call of its own: its kubelet knows the claim to be prepared."""
@@ -377,8 +375,3 @@ async def _after(earlier: asyncio.Task[Any] | None, act: Callable[[Asked], Await
     if earlier is not None:
         await asyncio.wait([earlier])
     return await act(asked)
-
-
-def _is_in_use(id_: str) -> bool:
-    """Blocking. Whether some process sees this container's socket folder."""
-    return any(folder_of(int(name)) == id_ for name in os.listdir("/proc") if name.isdecimal())

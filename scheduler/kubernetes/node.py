@@ -71,7 +71,7 @@ class Node:
         self._engine = engine
         engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
         self.slices = Slices(self._api, name)
-        self.counting = Counting(Path(settings.GPUSHARE_KUBELET), self.driver, pods, self._sizes)
+        self.counting = Counting(Path(settings.GPUSHARE_KUBELET), self.driver, pods, engine.in_use, self._sizes)
         self.kubelet = KubeletServer(
             Path(settings.GPUSHARE_KUBELET), self.driver.prepare, self.driver.unprepare, self.driver.fault
         )

@@ -151,6 +151,11 @@ class Pods:
             await asyncio.sleep(0.25)
         return End(None, UNKNOWN)
 
+    async def is_over(self, namespace: str, pod: Pod) -> bool:
+        """Whether nothing of it runs any more, nor will. Raises ApiError."""
+        found = await self._get(namespace, pod.name, pod.uid)
+        return found is None or (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
     async def holder(self, namespace: str, name: str, container: str) -> Pod | None:
         """None if it is gone. Raises ApiError."""
         found = await self._get(namespace, name, "")

@@ -80,6 +80,22 @@ async def test_it_ends_when_the_kubelet_has_its_units_again(lab: Lab, counter: C
     await lab.nothing_is_held()
 
 
+async def test_one_that_has_completed_ends_before_its_pod_is_deleted(lab: Lab, counter: Counter) -> None:
+    await pod(lab)
+    await counter.allocate(TRAIN, 8)
+    await lab.node.counting.look()
+    (container,) = await lab.living()
+    found = lab.api.objects[PODS, "team-a", "train"]
+    over = {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+    await lab.api.put(PODS, "train", {**found, "status": {"phase": "Failed", "containerStatuses": [over]}}, "team-a")
+    await lab.node.counting.look()
+    ended = await lab.get(container)
+    assert (ended.state, ended.exit_code) == ("failed", 3)
+    assert counter.pods  # the kubelet lists it all the same
+    await lab.node.counting.look()
+    await lab.nothing_is_held()
+
+
 async def test_units_that_are_given_to_another_end_who_had_them(lab: Lab, counter: Counter) -> None:
     await counter.allocate(TRAIN, 8)
     (first,) = await lab.living()

@@ -67,6 +67,10 @@ class KubernetesEngine:
         pids = _programs()
         return {id_ for id_ in ids if self._freezer.any_frozen(pids.get(id_, ()))}
 
+    def in_use(self) -> set[str]:
+        """Blocking. By our id, those of which some process sees the socket folder."""
+        return set(_programs())
+
     def look_at_paused(self) -> None:
         """Blocking. Whoever else lets one go on, or starts it anew, is seen."""
         paused = [each for each in self._changes.known() if each.condition is Condition.PAUSED]
