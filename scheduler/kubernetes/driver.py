@@ -14,6 +14,7 @@ is given back when the API server does not know it any more and no program has i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -33,7 +34,7 @@ from scheduler.kubernetes.claims import Allocated
 from scheduler.kubernetes.kubelet.server import Asked, Device
 from scheduler.kubernetes.names import device_name
 from scheduler.kubernetes.outfit import Outfitter
-from scheduler.kubernetes.pods import CannotEnd, Pod, Pods, recalled, reserved
+from scheduler.kubernetes.pods import CannotEnd, Holders, Pod, Pods, recalled, reserved
 from scheduler.kubernetes.records import Record, Records
 from scheduler.kubernetes.words import in_words
 from scheduler.sessions.server import Server
@@ -89,6 +90,7 @@ class Driver:
         self._coming: dict[str, Mapping[str, int]] = {}  # by uid: bytes by GPU, of those not yet told to the core
         self._under_way: dict[str, Doing] = {}  # by uid: what was begun last
         self._lost: list[str] = []
+        self._holders = Holders()
 
     # ---- over a restart ----
 
@@ -99,6 +101,8 @@ class Driver:
         for record in await asyncio.to_thread(lambda: list(self._records.all())):
             if record.id in living:
                 self._known[record.uid] = record
+                with contextlib.suppress(Problem):  # a pod that came later is not asked
+                    self._holders.take(record.uid, list(recalled(record.pods)))
                 self._engine.prepared(record.id, record.at, paused=record.id in stopped)
             else:  # it had ended, or was never told to anybody
                 await asyncio.to_thread(self._records.drop, record.uid)
@@ -164,7 +168,9 @@ class Driver:
         self._require_room(asked.uid, quotas)
         self._coming[asked.uid] = quotas
         try:
-            return await self._promise(allocated, quotas, await self._pods.of(claim))
+            pods = await self._pods.of(claim)
+            self._holders.take(asked.uid, pods)
+            return await self._promise(allocated, quotas, pods)
         finally:
             del self._coming[asked.uid]
 
@@ -193,6 +199,7 @@ class Driver:
         except Problem:
             await asyncio.to_thread(self._records.drop, uid)
             del self._known[uid]
+            self._holders.free(uid)
             raise
         self._server.listen(record.id)
         self._engine.prepared(record.id, record.at)
@@ -214,6 +221,7 @@ class Driver:
         record = self._known.get(uid)
         await asyncio.to_thread(self._outfitter.remove, uid)
         if record is None:
+            self._holders.free(uid)
             return
         how = await self._pods.wait_for_end(record.namespace, list(recalled(record.pods)))
         ended = self._engine.given_back(record.id, time.time(), how.exit_code, how.reason)
@@ -225,6 +233,7 @@ class Driver:
         await self._store.durable()
         await asyncio.to_thread(self._records.drop, uid)
         self._known.pop(uid, None)
+        self._holders.free(uid)
 
     async def end_pods(self, id_: str, grace: float) -> None:
         """Those with this container's claim, by our id. Raises EngineError."""

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from scheduler.engines.kubernetes.engine import UNKNOWN
 from scheduler.kubernetes.api.client import JSON, Api, ApiError
+from scheduler.kubernetes.names import DRIVER
+from web.errors import Problem
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +115,29 @@ def ended(pod: Mapping[str, Any], names: Sequence[str]) -> End | None:
 def _terminated(status: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     found: Mapping[str, Any] | None = ((status or {}).get("state") or {}).get("terminated")
     return found
+
+
+class Holders:
+    """Which claim of ours each container has: one, as a container has one place for the socket."""
+
+    def __init__(self) -> None:
+        self._claims: dict[tuple[str, str], str] = {}  # pod's uid and container → claim's uid
+
+    def take(self, claim: str, pods: Sequence[Pod]) -> None:
+        """Raises Problem, and has changed nothing."""
+        wanted = [(pod, name) for pod in pods for name, _ in pod.containers]
+        for pod, name in wanted:
+            if self._claims.get((pod.uid, name), claim) != claim:
+                raise Problem(
+                    "several_claims",
+                    f"The container {name} of the pod {pod.name} has another claim of {DRIVER} already. Ask for both "
+                    "in one claim, as two requests of it.",
+                    409,
+                )
+        self._claims |= {(pod.uid, name): claim for pod, name in wanted}
+
+    def free(self, claim: str) -> None:
+        self._claims = {holder: other for holder, other in self._claims.items() if other != claim}
 
 
 class Pods:

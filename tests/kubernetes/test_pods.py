@@ -55,6 +55,24 @@ async def test_containers_of_one_pod_with_claims_of_their_own_are_told_apart(lab
     assert names == {"both.big": 2 * GIB, "both.small": GIB}
 
 
+async def test_a_container_with_two_claims_gets_one_and_a_sentence(lab: Lab) -> None:
+    """It would see the socket of one only, and that one's quota."""
+    await lab.published()
+    first, second = await lab.allocator.claim("1Gi"), await lab.allocator.claim("1Gi")
+    pod = await lab.pods.make("greedy", {"main": first})
+    spec = pod["spec"]
+    spec["resourceClaims"].append({"name": "more", "resourceClaimName": second["metadata"]["name"]})
+    spec["containers"][0]["resources"]["claims"].append({"name": "more"})
+    await lab.api.put(PODS, "greedy", pod, "team-a")
+    await lab.pods.reserve("team-a", second["metadata"]["name"], pod)
+    told = await lab.pods.start(pod)
+    (refused,) = [each for each in told if isinstance(each, str)]
+    assert "The container main of the pod greedy has another claim of gpushare.dev already" in refused
+    assert len(await lab.living()) == 1
+    await lab.pods.end(pod)
+    await lab.nothing_is_held()
+
+
 async def test_containers_that_share_a_claim_are_one_and_a_later_pod_joins_it(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("2Gi", name="shared")
