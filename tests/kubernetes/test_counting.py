@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 
 from scheduler.kubernetes import units
-from scheduler.kubernetes.kubelet import contracts
+from scheduler.kubernetes.kubelet import contracts, plugin
 from tests.kubernetes.cluster.api_server import PODS, SLICES
 from tests.kubernetes.cluster.counter import Counter
 from tests.kubernetes.conftest import Lab
@@ -125,6 +125,17 @@ async def test_a_kubelet_that_starts_anew_is_told_again(lab: Lab, counter: Count
     await eventually(lambda: counter.allocatable)
     assert counter.registered == ["gpushare.dev/memory-256mib"] * 2
     await counter.allocate(TRAIN, 4)
+
+
+async def test_a_list_that_the_kubelet_would_drop_is_not_sent(
+    lab: Lab, counter: Counter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugin, "MOST", 100)
+    sizes = lab.node._sizes()
+    lab.node.counting._cards = lambda: {uuid: (most, 0) for uuid, (most, _) in sizes.items()}
+    await eventually(lambda: not counter.devices)
+    assert "and the kubelet drops more than 100" in caplog.text
+    assert counter.dropped == 0
 
 
 @pytest.mark.long
