@@ -78,6 +78,13 @@ class Budgets:
     console_bytes_a_second: int = _row(
         4 << 20, "bytes a second", "container", "More than a terminal can show; the program waits while it is passed.",
     )  # fmt: skip
+    relayed_in_all: int = _row(
+        384, "sessions", "all",
+        "What one node shows the web side of another host at once. Each has a connection to Redis, and 512 KiB there.",
+    )  # fmt: skip
+    relayed_bytes_a_second: int = _row(
+        16 << 20, "bytes a second", "session", "A long log in seconds; more would be the scheduler's own time.",
+    )  # fmt: skip
 
     # ---- what reaches the web side: people and strangers ----
     log_followers: int = _row(

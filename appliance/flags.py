@@ -7,6 +7,7 @@ _OTHERWISE = {
     "image": "IMAGE",
     "command": "COMMAND",
     "env": "-e",
+    "constraints": "--constraint",
     "volumes": "-v",
     "ports": "-p",
     "working_dir": "--workdir",

@@ -23,7 +23,9 @@ from tests.support.dockerd import private
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-HELPERS = {"__main__", "lateness", "shim.programs", "live"}  # what the others share
+HELPERS = {"__main__", "lateness", "shim.programs", "live"} | {
+    f"scale.{name}" for name in ("lab", "schedulers", "writes", "reads", "page")
+}  # what the others share
 
 # What each program says, by its name; the number is milliseconds, or events a second.
 LAUNCH = {

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ import pynvml
 
 import shim.sim
 from scheduler import threads
+from scheduler.sampling import Busyness, Sampling, Work
 from scheduler.xids import Xids
 from shim.binding import UUID_SIZE
 from web.sizes import parse_size
@@ -39,7 +41,6 @@ RESERVE = 128 * MIB  # of a real card: the driver's own needs and what fragmenta
 CONTEXT_SECONDS = 60.0  # the first context after a boot, without persistence mode, can take long
 USUAL_CONTEXT = 600 * MIB  # where it was never measured; an H200 takes 526 MiB
 DEFAULT_SIMULATION = "sim:1x5GiB"
-SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 6, 1.0  # seconds of a sample of NVML's (nvmlUtilization_t)
 
 
 class NoGpus(Exception):
@@ -103,44 +104,6 @@ class Reading:
         return 100.0 * sum(self.busy.get(pid, 0.0) for pid in pids) / max(100.0, sum(self.busy.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A sample of NVML: this part of the card's time (0 to 1) a process computed, up to `at` (seconds of the epoch)."""
-
-    pid: int
-    at: float
-    part: float
-
-
-class Busyness:
-    """How busy processes keep one card, from NVML's samples: each of a sixth of a second to a second, by the card.
-
-    A period in which a process did not compute has no sample of it, so what passed since its last one is no measure.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._looked = now - LONGEST_PERIOD
-        self._period = LONGEST_PERIOD  # the shortest time between two samples of one process
-        self._last: dict[int, int] = {}  # process → its last sample, in microseconds since the epoch
-        self.newest = int(self._looked * 1e6)  # sample that was taken in: those that come late are still to be
-
-    def take(self, samples: Iterable[tuple[int, int, int]], now: float) -> dict[int, float]:
-        """`samples`: process, microseconds since the epoch, per cent. Per cent of the time since the last look."""
-        new = sorted((at, pid, part) for pid, at, part in samples if at > self._last.get(pid, self.newest))
-        spans = []
-        for at, pid, part in new:
-            apart = (at - self._last[pid]) / 1e6 if pid in self._last else LONGEST_PERIOD
-            self._period = max(SHORTEST_PERIOD, min(self._period, apart))
-            spans.append((pid, apart, part))
-            self._last[pid], self.newest = at, at
-        passed, self._looked = max(now - self._looked, 1e-3), now
-        self._last = {pid: at for pid, at in self._last.items() if self.newest - at < 1e6 * LONGEST_PERIOD}
-        busy: dict[int, float] = {}
-        for pid, apart, part in spans:
-            busy[pid] = busy.get(pid, 0.0) + part * min(apart, self._period) / passed
-        return busy
-
-
 def parse(spec: str) -> Choice:
     """Decodes `GPUSHARE_GPUS`. Raises NoGpus for what it does not know."""
     if match := re.fullmatch(r"(auto|nvidia)(?::cap=(.+))?", spec):
@@ -191,7 +154,7 @@ class Gpus:
         self.simulation: Path | None = None  # the state file, if the cards are simulated
         self._handles: dict[str, Any] = {}
         self._busyness: dict[str, Busyness] = {}
-        self._work_since: dict[str, int] = {}  # microseconds since the epoch, NVML's own clock
+        self._sampling: dict[str, Sampling] = {}
         self.environment: dict[str, str] = {}  # what a program needs to reach these cards
         self._thread = threads.pool(1, "nvml")
 
@@ -231,8 +194,8 @@ class Gpus:
         """Who uses this card, now. Raises NVMLError."""
         return await self._ask(self._processes, uuid)
 
-    async def work(self, uuids: Iterable[str]) -> dict[str, list[Work]]:
-        """NVML's samples of each card since the last call, in the order of time. None of a card that tells nothing."""
+    async def work(self, uuids: Iterable[str]) -> dict[str, Work | None]:
+        """What was computed on each card since the last call; None: nothing, or it does not tell."""
         return await self._ask(lambda: {uuid: self._work(uuid) for uuid in uuids})
 
     async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
@@ -281,25 +244,20 @@ class Gpus:
 
     def _busy(self, uuid: str) -> dict[int, float] | None:
         now = time.time()
-        known = self._busyness.setdefault(uuid, Busyness(now))
         try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], known.newest)
-        except pynvml.NVMLError as error:
-            if not isinstance(error, pynvml.NVMLError_NotFound):
-                return None
-            samples = []  # nobody computed
-        return known.take([(sample.pid, sample.timeStamp, sample.smUtil) for sample in samples], now)
-
-    def _work(self, uuid: str) -> list[Work]:
-        """From the last sample on, not the last look: samples come late."""
-        since = self._work_since.get(uuid, int(time.time() * 1e6) - 1_000_000)
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[uuid], since)
+            return self._busyness.setdefault(uuid, Busyness(now)).take(self._utilization(uuid), now)
         except pynvml.NVMLError:
-            return []
-        new = sorted((s for s in samples if s.timeStamp > since), key=lambda sample: sample.timeStamp)
-        self._work_since[uuid] = new[-1].timeStamp if new else since
-        return [Work(sample.pid, sample.timeStamp / 1e6, sample.smUtil / 100) for sample in new]
+            return None
+
+    def _work(self, uuid: str) -> Work | None:
+        now = time.time()
+        try:
+            return self._sampling.setdefault(uuid, Sampling(now)).take(self._utilization(uuid), now)
+        except pynvml.NVMLError:
+            return None
+
+    def _utilization(self, uuid: str) -> Callable[[int], list[Any]]:
+        return partial(pynvml.nvmlDeviceGetProcessUtilization, self._handles[uuid])
 
     async def _measure_context(self, uuid: str) -> int | None:
         """Bytes that a context takes on this card; None, and the log says why, if that cannot be told now."""

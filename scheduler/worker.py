@@ -36,6 +36,7 @@ from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
+from scheduler.containers.consoles.relay import Relay
 from scheduler.containers.ending import Ender
 from scheduler.containers.handing import Handing
 from scheduler.containers.intents import Intents
@@ -83,7 +84,7 @@ from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
-from scheduler.store import Store
+from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
 from web.schema import NewerDatabase, OlderDatabase
 
@@ -92,7 +93,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "scheduler"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
@@ -121,6 +121,7 @@ CANNOT_START = (
     HomeFull,
     NewerDatabase,
     OlderDatabase,
+    naming.NameTaken,
 )  # each with a sentence for whoever started it
 
 
@@ -148,7 +149,11 @@ class Scheduler:
             gpus = f"{cards} GPU{'s' * (cards != 1)}"
             log.info("the scheduler has started with %s containers and %s", self.engine.name, gpus)
             self.started.set()
-            await stopping
+            losing = asyncio.create_task(self.store.lost.wait())
+            await asyncio.wait([stopping, losing], return_when=asyncio.FIRST_COMPLETED)
+            losing.cancel()
+            if self.store.lost_because:
+                raise self.store.lost_because
 
     async def _start(self, stack: AsyncExitStack) -> None:
         with writing_in_words():
@@ -160,18 +165,20 @@ class Scheduler:
         sys.setswitchinterval(LOOP_WAITS)
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
-        self.store = Store(settings.GPUSHARE_NODE)
+        self.store = Store(settings.GPUSHARE_NODE, naming.holder(self.home))
         self.figures = self.store.figures
         self.watchdog.measured = self.figures.lateness.note
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
         self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
+        self.plugin = self._plugin()
+        stack.push_async_callback(self.plugin.close)
+        await self.plugin.open()
         self.engine = await self._find_engine()
         stack.push_async_callback(self.engine.close)
         self._put_together()
         stack.callback(self.server.close)
         begun = time.monotonic()
-        stack.push_async_callback(self.plugin.close)
         await self.plugin.expect()
         await self.take_over.run()
         self.plugin.give_again()
@@ -203,7 +210,7 @@ class Scheduler:
             "policies": policies.described(),
             "driver": self.gpus.driver,
             "simulated": self.gpus.simulation is not None,
-            "started_at": timezone.now(),
+            "release": settings.GPUSHARE_VERSION,
         }
 
     async def _find_engine(self) -> Engine:
@@ -220,6 +227,8 @@ class Scheduler:
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
                 self.store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))
+                if not settings.GPUSHARE_AUDIT_KEY:  # a host with a role of its own cannot say so
+                    self.store.node(placer=engine.placer.name if engine.placer else "")
                 return self.figures.watch(engine)
 
     def _put_together(self) -> None:
@@ -234,6 +243,7 @@ class Scheduler:
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
+        self.relay = Relay(self.home, self.store.records.relay_orders)
         self.memory = HostMemory()
         self.intents = Intents(self.store)
         self.handing = Handing(self.engine.placer, self.engine, self.store) if self.engine.placer else None
@@ -261,7 +271,7 @@ class Scheduler:
             available() // 2 if budget is None else budget,
         )  # fmt: skip
         self.swapping.moved = self._giving_way
-        self.plugin = self._plugin()
+        self.plugin.meet(self.engine, self.containers, self.broker, self.server, self.ender)
         self.steering = Steering(
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )
@@ -305,12 +315,12 @@ class Scheduler:
 
     def _plugin(self) -> Plugin | Node:
         """Who brings containers that nobody launches here."""
-        if isinstance(self.engine, KubernetesEngine):
+        if settings.GPUSHARE_ENGINE == "kubernetes":
             from scheduler.kubernetes.node import Node  # needs grpcio, which only such a node has
 
-            return Node(self.containers, self.engine, self.server, self.store, self.gpus, self.home,
-                        lambda: self.broker.state, lambda gpu: self.turns.mode(gpu).value)  # fmt: skip
-        return Plugin(self.containers, self.engine, self.broker, self.server, self.ender, self.store, self.home)
+            return Node(self.store, self.gpus, self.home, lambda: self.broker.state,
+                        lambda gpu: self.turns.mode(gpu).value)  # fmt: skip
+        return Plugin(self.store, self.home)
 
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()
@@ -341,7 +351,7 @@ class Scheduler:
             self.leftovers.run, self.contexts.run, self.computing.run, self.using.run, self.report.run,
             self.report.glance, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
-            self.health.run, self.outlook.run, self.plugin.run,
+            self.health.run, self.outlook.run, self.plugin.run, self.relay.run,
         ]  # fmt: skip
         if self.handing is not None:
             parts.append(self.handing.run)
@@ -387,10 +397,13 @@ class Scheduler:
 
     async def _listen_to_hints(self) -> None:
         """A Channels worker for one channel, in this loop."""
-        worker = Worker(Hints.as_asgi(heard=self.commands.wake), [CHANNEL], get_channel_layer())
+        channel = self.store.channel
+        worker = Worker(
+            Hints.as_asgi(heard=self.commands.wake, relayed=self.relay.wake), [channel], get_channel_layer()
+        )
         async with asyncio.TaskGroup() as both:  # neither goes on without the other
             both.create_task(worker.application_checker())
-            both.create_task(worker.listener(CHANNEL))
+            both.create_task(worker.listener(channel))
 
     async def _stop_expecting(self) -> None:
         await asyncio.sleep(RECONNECTING)

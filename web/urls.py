@@ -5,7 +5,20 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from web.pages import actions, deciding, detail, enter, fair, launch, notifications, overview, past, queue, reporting
+from web.pages import (
+    actions,
+    deciding,
+    detail,
+    enter,
+    fair,
+    launch,
+    nodes,
+    notifications,
+    overview,
+    past,
+    queue,
+    reporting,
+)
 from web.pages.people import log, me, people
 from web.people.signin import SignInForm
 
@@ -34,12 +47,15 @@ urlpatterns = [
     path("groups/<str:name>/", people.group, name="group"),
     path("audit/", log.page, name="audit"),
     path("audit/verify/", log.verify, name="audit_verify"),
+    path("nodes/", nodes.nodes, name="nodes_page"),
+    path("nodes/<str:name>/", nodes.one, name="node_page"),
     path("notifications/", notifications.page, name="notifications_page"),
     path("notifications/mine/", notifications.mine, name="notifications_mine"),
     path("notifications/<slug:what>/", notifications.act, name="notifications_add"),
     path("notifications/<slug:what>/<int:pk>/<slug:action>/", notifications.act, name="notifications_act"),
     path("launch/", launch.launch, name="launch"),
     path("launch/suggestion/", launch.suggestion, name="launch_suggestion"),
+    path("launch/cards/", launch.cards, name="launch_cards"),
     path("launch/forecast/", launch.forecast, name="launch_forecast"),
     path("launch/body/", launch.body, name="launch_body"),
     path("containers/rows/", overview.rows, name="container_rows"),

@@ -93,10 +93,13 @@ class Client:
         """Admins: who is served first from now on."""
         return self._settled(self._ask("PUT", "policy/", json={"policy": name}))
 
-    def send(self, method: str, path: str | tuple[str, ...], body: Json | None = None) -> Any:
+    def send(
+        self, method: str, path: str | tuple[str, ...], body: Json | None = None, params: Json | None = None
+    ) -> Any:
         """A change that is done when it is answered. A path in words, which may hold anything, or one as it is."""
         where = path if isinstance(path, str) else _path(path)
-        return self._about(method, where, **({} if body is None else {"json": body}))
+        return self._about(method, where, **({} if body is None else {"json": body}),
+                           **({} if params is None else {"params": params}))  # fmt: skip
 
     def fetch_one(self, *words: str) -> Json:
         found: Json = self._about("GET", _path(words))

@@ -12,9 +12,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from appliance.cli import options
+from appliance.cli import cards, options
 from appliance.cli.attach import LOOK, PATIENCE, Attachment, exit_code
-from appliance.cli.client import Client, Json, Pending
+from appliance.cli.client import PAGE, Client, Json, Pending
 from appliance.cli.console import Console
 from appliance.cli.errors import REFUSED, Problem
 from appliance.cli.options import connect
@@ -58,6 +58,9 @@ def run(
         _option("ports", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."),
     ] = None,
     remove_when_done: Annotated[bool, _option("remove_when_done", help="Remove the container when it ends.")] = False,
+    restart: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="A Swarm begins it again: on-failure, on-failure:3, always.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
     ] = False,
@@ -75,6 +78,11 @@ def run(
         _option("gpu_memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."),
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else one is chosen.")] = None,
+    constraints: Annotated[
+        list[str] | None,
+        _option("constraints", metavar="CONSTRAINT", help="On the node: node.labels.disk==ssd, node!=gpu3."),
+    ] = None,
     priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
     compute_weight: Annotated[
         int | None, typer.Option(metavar="1-1000", help="Its part of a GPU's time where several compute; usual: 100.")
@@ -167,7 +175,7 @@ def _body(given: Words, client: Client) -> Words:
     body = {field: value for field, value in given.items() if field not in OURS}
     body |= {
         "env": _environment(given["env"] or []),
-        "gpus": given["gpus"] and _gpus(given["gpus"], client),
+        "gpus": given["gpus"] and _gpus(given["gpus"], client, given["node"]),
         "compute_limit": given["compute_limit"] and options.percent(given["compute_limit"]),
         "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
         "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
@@ -200,16 +208,19 @@ def _duration(field: str, text: str | None) -> float | None:
         raise Problem(str(error), field=field) from None
 
 
-def _gpus(text: str, client: Client) -> int | list[str]:
+def _gpus(text: str, client: Client, node: str | None) -> int | list[str]:
     """A number counts GPUs; `all` and `device=0,1` (an index or a UUID each) mean these very ones, as with docker."""
     text = text.strip("\"'")
     if text.isdecimal():
         return int(text)
-    known = list(client.each("gpus/"))
+    known = cards.chosen(client.each("gpus/", page_size=PAGE), [], node)
     if text == "all":
+        if node is None and len({gpu["node"] for gpu in known}) > 1:
+            raise Problem("--gpus all means those of one node", code="usage", hint="say which: --node NODE")
         return [gpu["uuid"] for gpu in known]
-    by_index = {str(gpu["index"]): gpu["uuid"] for gpu in known}
-    return [by_index.get(word, word) for word in text.removeprefix("device=").split(",") if word]
+    names = {name for gpu in known for name in (str(gpu["index"]), cards.named(gpu))}
+    words = [word for word in text.removeprefix("device=").split(",") if word]
+    return [cards.chosen(known, [word])[0]["uuid"] if word in names else word for word in words]
 
 
 def wait(containers: options.Containers, as_json: options.Json = False) -> None:

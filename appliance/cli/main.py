@@ -45,6 +45,7 @@ for command in (
     views.policy,
     views.forecast,
     views.gpus,
+    managing.nodes,
     views.top,
     reports.report,
     managing.people,

@@ -22,6 +22,7 @@ class Group(StrEnum):
     CONTAINER = "container"
     IMAGE = "image"
     NAMESPACE = "namespace"
+    NODE = "node"
     DAY = "day"
 
 

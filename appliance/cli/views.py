@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli import options
-from appliance.cli.client import Client, Json
+from appliance.cli import cards, options
+from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
 from appliance.cli.rows import CONTAINER_HEADS, GPU_HEADS, QUEUE_HEADS, container_row, gpu_row, queue_row
 from appliance.cli.text import size, table
 
-FILTERS = ("state", "owner", "name", "image", "gpu")
+FILTERS = ("state", "owner", "name", "image", "gpu", "node")
 
 
 class Compute(StrEnum):
@@ -30,15 +30,18 @@ def ps(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids only.")] = False,
     filters: Annotated[
         list[str] | None,
-        typer.Option("-f", "--filter", metavar="NAME=VALUE", help="Only these: by state, owner, name, image or gpu."),
+        typer.Option(
+            "-f", "--filter", metavar="NAME=VALUE", help="Only these: by state, owner, name, image, gpu or node."
+        ),
     ] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only those on this node.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """List the containers that live."""
     client = connect()
-    only = _filters(filters or [])
+    only = _filters([*(filters or []), *([f"node={node}"] if node else [])])
     if "gpu" in only:
-        only["gpu"] = _cards(client, [only["gpu"]])[0]["uuid"]
+        only["gpu"] = _cards(client, [only["gpu"]], only.get("node"))[0]["uuid"]
     try:  # a state says itself whether it is an end
         found = list(client.containers(every=every or "state" in only, **only))
     except Problem as problem:
@@ -63,18 +66,29 @@ def _filters(words: list[str]) -> dict[str, str]:
 
 
 def _container_table(containers: list[Json], now: datetime) -> str:
-    return table(CONTAINER_HEADS, [container_row(each, now) for each in containers])
+    """With the node where there are several."""
+    several = any(each["node_reason"] for each in containers) or len({each["node"] for each in containers}) > 1
+    if not several:
+        return table(CONTAINER_HEADS, [container_row(each, now) for each in containers])
+    return table((*CONTAINER_HEADS, "NODE"), [(*container_row(each, now), each["node"] or "-") for each in containers])
 
 
 def queue(as_json: options.Json = False) -> None:
     """Who waits for GPU memory, in order: for how much, since when, and why."""
     client = connect()
-    show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now()))
+    several = not as_json and client.get("nodes/", page_size=1)["count"] > 1
+    show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now(), several=several))
 
 
-def _queue_table(waiting: list[Json], now: datetime) -> str:
-    rows = [queue_row(entry, now) for entry in waiting]
-    return table(QUEUE_HEADS, rows) if rows else "Nobody waits for GPU memory."
+def _queue_table(waiting: list[Json], now: datetime, *, several: bool) -> str:
+    """With the node where there are several: each serves its own, in its order."""
+    if not waiting:
+        return "Nobody waits for GPU memory."
+    if not several:
+        return table(QUEUE_HEADS, [queue_row(entry, now) for entry in waiting])
+    heads = (*QUEUE_HEADS[:-1], "NODE", QUEUE_HEADS[-1])
+    told = [(queue_row(entry, now), entry["node"] or "-") for entry in waiting]
+    return table(heads, [(*row[:-1], node, row[-1]) for row, node in told])
 
 
 def gpus(
@@ -84,26 +98,29 @@ def gpus(
     compute: Annotated[
         Compute | None, typer.Option(help="Admins: have containers compute on them in turns, or as the driver shares.")
     ] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only those of this node.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """The cards: what they have, what is promised, what is in use."""
     client = connect()
-    cards = _cards(client, chosen)
+    found = _cards(client, chosen, node)
     if compute is not None:
-        for card in cards:
+        for card in found:
             done = {"gpu": card["index"], **client.set_compute(card["uuid"], compute.value)}
             show(done, as_json, lambda done: "GPU {gpu}: {message}".format(**done))
         return
-    show(cards, as_json, lambda cards: table(GPU_HEADS, [gpu_row(card) for card in cards]))
+    show(found, as_json, _card_table)
 
 
-def _cards(client: Client, chosen: list[str] | None) -> list[Json]:
-    """Those of these numbers or UUIDs, or all. Raises Problem if there is none of that name."""
-    cards = [card for card in client.each("gpus/") if not chosen or {str(card["index"]), card["uuid"]} & {*chosen}]
-    known = {name for card in cards for name in (str(card["index"]), card["uuid"])}
-    if missing := [name for name in chosen or () if name not in known]:
-        raise Problem(f"no GPU {missing[0]}", code="not_found", hint="gpushare gpus lists them", status=404)
-    return cards
+def _card_table(found: list[Json]) -> str:
+    if len({card["node"] for card in found}) < 2:
+        return table(GPU_HEADS, [gpu_row(card) for card in found])
+    return table((*GPU_HEADS, "NODE"), [(*gpu_row(card), card["node"]) for card in found])
+
+
+def _cards(client: Client, words: list[str] | None, node: str | None = None) -> list[Json]:
+    """Those of these names (cards.py), or all. Raises Problem."""
+    return cards.chosen(client.each("gpus/", page_size=PAGE), words or [], node)
 
 
 def whoami(as_json: options.Json = False) -> None:
@@ -157,19 +174,28 @@ def forecast(
     ],
     gpus: Annotated[int, typer.Option(min=1, help="On how many GPUs.")] = 1,
     priority: Annotated[int, typer.Option(help="With which priority.")] = 0,
+    node: Annotated[str, typer.Option(metavar="NODE", help="On this node; else where it would go.")] = "",
+    constraints: Annotated[
+        list[str] | None, typer.Option("--constraint", metavar="CONSTRAINT", help="As for run.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Would a launch of this size fit now; if not, behind whom and until when? Nothing is launched."""
     client = connect()
-    answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority)
-    show(answer, as_json, lambda answer: _by_number(client, str(answer["message"])))
+    asks = ",".join(constraints or ())
+    answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks)
+    why = "" if node else str(answer["node_reason"])
+    show(answer, as_json, lambda answer: _by_number(client, str(answer["message"]), answer["node"], why))
 
 
-def _by_number(client: Client, text: str) -> str:
-    """The scheduler names GPUs by UUID; people read their numbers."""
-    for card in client.each("gpus/"):
+def _by_number(client: Client, text: str, node: str, why: str) -> str:
+    """The scheduler names GPUs by UUID; people read their numbers, and the node where there are several, and why."""
+    found = list(client.each("gpus/", page_size=PAGE))
+    for card in found:
         text = text.replace(card["uuid"], str(card["index"]))
-    return text
+    if len({card["node"] for card in found}) < 2:
+        return text
+    return f"Would go to {node}. {why} {text}" if why else f"On {node}: {text}"
 
 
 def top(

@@ -118,8 +118,8 @@ def disk() -> Iterator[Finding]:
 def clock() -> Iterator[Finding]:
     seen, skew = None, 0.0
     with suppress(DatabaseError):  # told by its own check
-        skew = Node.objects.filter(name=settings.GPUSHARE_NODE).values_list("skew", flat=True).first() or 0.0
-        seen = max((at for at in Node.objects.values_list("seen_at", flat=True) if at), default=None)
+        own = Node.objects.filter(name=settings.GPUSHARE_NODE)
+        seen, skew = own.values_list("seen_at", "skew").first() or (None, 0.0)
     if seen and (ahead := (seen - timezone.now()).total_seconds()) > 5:
         yield wrong(
             "clock",

@@ -16,6 +16,7 @@ from appliance.doctor.finding import Finding, fine, note, wrong
 from web.models import Node
 from web.schema import newer_than_we
 
+CONNECTIONS = 50  # that the web side, its commands and a backup may have open at once
 WITHIN = 5.0  # seconds for an answer
 UPGRADE = {
     "Connection": "Upgrade",
@@ -55,6 +56,26 @@ def database() -> Iterator[Finding]:
         )
     else:
         yield fine("database", f"{connection.vendor} at {where}")
+        yield from _connections()
+
+
+def _connections() -> Iterator[Finding]:
+    """Whether PostgreSQL lets as many in as there are: each scheduler keeps a connection, the web side some."""
+    if connection.vendor != "postgresql":
+        return
+    with connection.cursor() as cursor:
+        names = "max_connections", "superuser_reserved_connections"
+        cursor.execute("SELECT current_setting(%s)::int, current_setting(%s)::int", names)
+        most, reserved = cursor.fetchone()
+    nodes = Node.objects.listed().count()
+    wanted = nodes + CONNECTIONS + reserved
+    if most < wanted:
+        yield wrong(
+            "database",
+            f"PostgreSQL takes {most} connections ({reserved} of them superusers'), and there are {nodes} nodes.",
+            "Each scheduler keeps one and the web side some: who comes last cannot write, or cannot sign in.",
+            f"In postgresql.conf set max_connections to {wanted} or more, and restart it.",
+        )
 
 
 def redis() -> Iterator[Finding]:

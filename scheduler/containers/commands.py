@@ -1,8 +1,8 @@
 """Carries out what people want: takes Command rows in order and writes down what came of each.
 
 Commands about one container follow each other; those about different containers do not wait for one another, so that
-the fetching of an image holds up nobody else. A message on the channel "scheduler" says that there may be something
-to do; the rows are looked at every second as well.
+the fetching of an image holds up nobody else. A message on this host's channel says that there may be something to do;
+the rows are looked at every second as well.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Commands:
         assert task is not None
         self._launching[id_] = task
         try:
-            if self._handing is not None:
+            if self._handing is not None and not row.node_asked:
                 return await self._handing.launch(row, progress)
             await self._launcher.launch(row, progress)
         except asyncio.CancelledError:

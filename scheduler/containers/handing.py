@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -29,6 +30,8 @@ from web.logs import ById
 from web.models import Container
 from web.sizes import format_size
 from web.spec import quotas
+from web.spec.where import constraints, restarts
+from web.spec.where.choosing import Wish
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +49,36 @@ class Handing:
         if was_called_off(row):
             raise called_off()
         if field := next((name for name in REFUSED if getattr(row, name)), ""):
-            message = f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet."
+            message = (
+                f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet. Name the node "
+                "(--node): it is then started there, past the Swarm."
+            )
             raise Problem("not_supported", message, 400, field)
+        if row.restart and row.remove_when_done:
+            raise Problem(
+                "invalid", "What is begun again is not removed when it has ended: ask for one.", 400, "restart"
+            )
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
-        host, cards = choose(await self._placer.hosts(), size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        hosts = _as_asked(await self._placer.hosts(), row.constraints)
+        host, cards = choose(hosts, size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        why = ""
+        if not host and (better := await self._better(hosts, row, size)):
+            host, cards, why = better
+        key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
-        if not await self._handed.change(str(row.pk), engine=self._placer.name):
+        if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:500]):
             return "A node has it."  # a scheduler did this and died before it could say so
-        await self._placer.submit(_order(row, size, host, cards))
+        await self._placer.submit(_order(row, size, host, cards, key))
         return "Swarm has it: it starts on a node as soon as one has room."
+
+    async def _better(self, hosts: Sequence[Host], row: Container, size: int) -> tuple[str, list[int], str] | None:
+        """By what the appliance knows, of the hosts that have room now: one that has none is not waited for."""
+        with_room = {host.name: host for host in hosts if _has_room(host, size, row.gpu_count)}
+        labels = {name: host.labels for name, host in with_room.items()}
+        choice = await self._handed.choice(labels, Wish(size, row.gpu_count, tuple(row.constraints)))
+        if choice is None:
+            return None
+        return choice.node, _freest(with_room[choice.node], size, row.gpu_count), choice.reason
 
     def has(self, row: Container) -> bool:
         """Whether it was handed over, and no host has it yet."""
@@ -78,11 +102,13 @@ class Handing:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
+        await self._placer.spare(await self._handed.drained())
         # First ours and then the placer's: what was handed over is there before its launch is done.
         waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
         standing = await self._placer.standing()
         steps = {id_: partial(self._follow, row, standing.get(id_)) for id_, row in waiting.items()}
-        for id_, had_begun in (await self._handed.ended(list(standing))).items():
+        over = {id_ for id_, stands in standing.items() if stands.stage is Stage.OVER}
+        for id_, had_begun in (await self._handed.ended(list(standing), over)).items():
             steps[id_] = partial(self._clear, id_, "" if had_begun else standing[id_].said)
         for id_, step in steps.items():
             try:
@@ -125,6 +151,13 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
     the number is chosen here: those of the host that has most to give now. `wanted`: cards that were asked for by UUID,
     by the name of their host.
     """
+    if not hosts:  # also for some seconds after a Swarm has a new leader, which has to hear of each node first
+        raise Problem(
+            "node_away",
+            "No node of this Swarm takes containers just now: each is away, or drained. Try again shortly; "
+            "`docker node ls` shows them.",
+            503,
+        )
     if not any(host.declared for host in hosts):
         raise Problem(
             "no_generic_resources",
@@ -139,6 +172,19 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
         raise _too_large(hosts, size, count)
     best = max(able, key=lambda host: _free(host, _freest(host, size, count)))
     return "", _freest(best, size, count)
+
+
+def _as_asked(hosts: Sequence[Host], asks: Sequence[str]) -> list[Host]:
+    """Those of which all constraints are so. Raises Problem if there are hosts and none of them is."""
+    found = [host for host in hosts if constraints.hold(asks, host.name, host.labels)]
+    if hosts and not found:
+        message = f"No node of this Swarm is as asked: {', '.join(asks)}. `docker node update --label-add` labels one."
+        raise Problem("no_such_node", message, 400, "constraints")
+    return found
+
+
+def _has_room(host: Host, size: int, count: int) -> bool:
+    return sum(declared - host.reserved.get(card, 0) >= size for card, declared in host.declared.items()) >= count
 
 
 def _named(hosts: Sequence[Host], size: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
@@ -170,7 +216,7 @@ def _too_large(hosts: Sequence[Host], size: int, count: int) -> Problem:
     return Problem("over_capacity", message, 400, "gpu_memory")
 
 
-def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
+def _order(row: Container, size: int, host: str, cards: Sequence[int], key: str) -> Order:
     return Order(
         id=str(row.pk),
         name=row.name,
@@ -179,10 +225,13 @@ def _order(row: Container, size: int, host: str, cards: Sequence[int]) -> Order:
         command=row.command,
         quota=size,
         cards=cards,
+        key=key,
         environment={**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)},
         working_dir=row.working_dir,
         memory=row.memory,
         shm_size=row.shm_size,
         cpus=row.cpus,
         host=host,
+        constraints=row.constraints,
+        restart=restarts.parse(row.restart),
     )

@@ -60,4 +60,5 @@ def was_called_off(row: Container) -> bool:
 
 
 def _pause(container: str, note: str) -> None:
-    Command.objects.create(kind=Command.Kind.PAUSE, container_id=container, note=note)
+    node = Container.objects.filter(pk=container).values_list("node", flat=True).first()
+    Command.objects.create(kind=Command.Kind.PAUSE, container_id=container, node_id=node, note=note)

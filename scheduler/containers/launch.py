@@ -26,6 +26,9 @@ from web.spec.asked import COLUMNS
 
 log = logging.getLogger(__name__)
 
+NO_RESTART = (
+    "Only a Swarm begins a launch again. Here, start it with Docker's own --restart and a volume (docs/volumes.md)."
+)
 ASKED = [each.name for each in fields(Launch) if each.name in COLUMNS]  # the engine gets it as it was asked for
 
 
@@ -67,8 +70,10 @@ class Launcher:
     async def _start(self, row: Container, progress: Progress | None) -> None:
         if was_called_off(row):
             raise called_off()
+        if row.restart:
+            raise Problem("not_supported", NO_RESTART, 400, "restart")
         # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
-        promised = await self._store.promises.made(row) if row.node_id is not None else {}
+        promised = await self._store.promises.made(row)
         tenant = as_tenant(row, promised or await self._place(row, progress))
         if refused := self._containers.admit(row, tenant):
             raise as_problem(refused)

@@ -24,11 +24,11 @@ from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
 from web.models import Container, Shortage, Swap
+from web.models.states import NOT_SWAPPED
 
 log = logging.getLogger(__name__)
 
 STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
-HERE = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": ""}  # nothing of it is in host memory
 
 
 class Containers:
@@ -147,7 +147,7 @@ class Containers:
             exit_code=sighting.exit_code,
             paused_at=None,
             swap="",
-            **HERE,
+            **NOT_SWAPPED,
             no_turns="",
             reason=reason[:500],
             **({"removed_at": now} if sighting.condition is Condition.GONE else {}),

@@ -30,7 +30,6 @@ from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers import room
-from scheduler.containers.life import HERE
 from scheduler.containers.moving import Mover
 from scheduler.core.admission import size
 from scheduler.core.events import (
@@ -50,6 +49,7 @@ from scheduler.sessions.tenants import Session, Tenant
 from scheduler.store import Store
 from web.errors import Problem
 from web.models import Command, Swap
+from web.models.states import NOT_SWAPPED
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +317,7 @@ class Swapping:
                 )  # fmt: skip
         if not any(had.values()):
             self._store.event("swapped_in", tenant.id, detail="Its processes that had GPU memory have ended.")
-        self._store.container(tenant.id, **HERE)
+        self._store.container(tenant.id, **NOT_SWAPPED)
         tenant.gave_way = ""
         self._note("back", sum(had.values()), seconds)
         await self._stage(tenant, "")

@@ -205,8 +205,10 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
         step.call_off(known)
         step.state = changes.put_out(step.state, known.id)
         step.timely = True
-        if known.leaving and known.idle_since is None and not known.paused and not known.killed:
-            step.want_back(step.state.containers[known.id], step.state.now)  # it was not done
+        gone = step.state.containers[known.id]
+        undone = known.leaving and known.idle_since is None
+        if (undone or not gone.out) and not known.paused and not known.killed:
+            step.want_back(gone, step.state.now)  # or what it held has ended meanwhile: nothing of it is out
 
 
 def _wanted_back(step: Step, event: WantedBack) -> None:

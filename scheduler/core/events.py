@@ -85,7 +85,8 @@ class SwappedOut:
     """Its memory has left its cards: all that its sessions were leased returns, and is remembered as `out`.
 
     Until it is wanted back it holds nothing. Told of one that is on its way back, it calls that off. One that gave way
-    and had not been idle is wanted back by this itself.
+    and had not been idle is wanted back by this itself, and so is one of which nothing is out, as what it held has
+    ended meanwhile.
     """
 
     now: float

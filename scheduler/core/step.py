@@ -181,6 +181,7 @@ class Step:
         if not (request.back or self.state.containers[request.container].leased):
             began = replace(after.containers[request.container], began=self.state.now)
             after = changes.put_container(after, began)
+            self.touched.update(began.quota.keys() - {request.gpu})  # it holds now: its other calls are to be tried
         self.state = replace(changes.without(after, request), grants=after.grants + 1)
         waited = self._end_wait(request)
         if request.back:

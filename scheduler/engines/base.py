@@ -174,6 +174,20 @@ class Mountings(Protocol):
     async def announce(self) -> None:
         """Has the engine ask what volumes we have, so that it knows of us. Raises EngineError."""
 
+    async def recall(self, since: float) -> None:
+        """Sees how those ended that are expected and gone by now, as far as the engine remembers. Raises EngineError.
+
+        `since`: seconds since the epoch; it is called once, after all that an earlier scheduler knew are expected.
+        """
+
+    async def begin_given_up(self, driver: str, refused: str) -> Sequence[str]:
+        """Starts what the engine restarts by itself, and gave up as nobody served volumes of this driver at that time.
+
+        Or as it was refused with these words.
+
+        The names of those that it has started. Raises EngineError.
+        """
+
     async def look(self, id_: str) -> None:
         """Tells what is seen of it now. Raises EngineAway."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from scheduler.engines.base import Engine, EngineAway
+from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.engines.outfit import Outfit, Simulation, keep_copy, keep_folder
@@ -22,6 +22,12 @@ async def choose(simulation: Simulation | None) -> Engine:
 
     Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later.
     """
+    if settings.GPUSHARE_ENGINE == "swarm" and settings.GPUSHARE_AUDIT_KEY:
+        raise EngineError(
+            "GPUSHARE_ENGINE is swarm, and this host has joined with a database role of its own, which sees no launch "
+            "but its own. The scheduler that speaks for a manager needs the appliance's own role: have a manager on "
+            "the web side's host; on all other nodes GPUSHARE_ENGINE is docker."
+        )
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
     outfit = Outfit(shim, simulation)
     if settings.GPUSHARE_ENGINE == "kubernetes":

@@ -6,17 +6,21 @@ came to, whose scheduler takes it over when Docker mounts its volume there (sche
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # a container's keeper imports the engines' contract, and has no packages
+    from web.spec.where.restarts import Restart
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """One launch. `cards` are numbers of GPUs, as each host counts its own; `quota` bytes on each of them.
 
-    `host` names the only one that it may come to; empty: any. `memory` and `shm_size` in bytes, `cpus` a number.
+    `key` is what the host shows that gets it, and nobody else is to know. `host` names the only one that it may come
+    to; empty: any that is as `constraints` say. `memory` and `shm_size` in bytes, `cpus` a number.
     """
 
     id: str
@@ -26,21 +30,28 @@ class Order:
     command: Sequence[str]
     quota: int
     cards: Sequence[int]
+    key: str
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: str = ""
     memory: int | None = None
     shm_size: int | None = None
     cpus: float | None = None
     host: str = ""
+    constraints: Sequence[str] = ()
+    restart: Restart | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now."""
+    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now.
+
+    `labels`: those that the placer knows it by, which are not ours.
+    """
 
     name: str
     declared: Mapping[int, int]
     reserved: Mapping[int, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stage(StrEnum):
@@ -65,6 +76,12 @@ class Placer(Protocol):
 
     async def submit(self, order: Order) -> None:
         """The same order again changes nothing. Raises EngineError, leaving nothing behind."""
+
+    async def spare(self, hosts: Collection[str]) -> None:
+        """Nothing new comes to these; what runs there goes on. Others that were spared get something again.
+
+        Raises EngineError.
+        """
 
     async def standing(self) -> dict[str, Standing]:
         """All orders that it has, by our id. Raises EngineError."""

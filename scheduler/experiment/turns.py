@@ -235,7 +235,7 @@ class _Play:
                 continue
             if running.seen > 1e-9:
                 part = running.seen / running.open
-                events.append(Computes(self.now, name, running.program.gpus, part, running.open))
+                events.append(Computes(self.now, name, running.program.gpus, part, running.open, running.seen))
             else:
                 events.append(Rests(self.now, name))
             running.seen = running.open = 0.0

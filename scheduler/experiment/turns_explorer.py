@@ -108,6 +108,8 @@ def _events(party: Party, turns: Turns) -> Iterator[Event]:
         elif taker.phase is Phase.GOING:
             yield Rests(now, name) if taker.where else Computes(now, name)
             yield Yields(now, name) if taker.called else Computes(now, name, part=0.1)
+        elif taker.where:
+            yield Rests(now, name)
         yield (Admitted if taker.barred else Barred)(now, name)
         if party.changes:
             yield Changed(now, name, priority=0 if taker.priority else 1)

@@ -10,9 +10,10 @@ from pathlib import Path
 from django.conf import settings
 from django.db import DatabaseError
 
+from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
 from scheduler.core.state import State
-from scheduler.engines.base import EngineError
+from scheduler.engines.base import Engine, EngineError
 from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.gpus import Gpus, Reading
 from scheduler.kubernetes.api.client import Api, ApiError
@@ -25,6 +26,7 @@ from scheduler.kubernetes.names import ARCHITECTURES
 from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import Pods
 from scheduler.kubernetes.records import Records
+from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
 from scheduler.store import Store
 
@@ -40,17 +42,10 @@ class Node:
     """`state`: the core's, now. `computing`: how a card's time is shared, in a word."""
 
     def __init__(
-        self,
-        containers: Containers,
-        engine: KubernetesEngine,
-        server: Server,
-        store: Store,
-        gpus: Gpus,
-        home: Path,
-        state: Callable[[], State],
-        computing: Callable[[str], str],
+        self, store: Store, gpus: Gpus, home: Path, state: Callable[[], State], computing: Callable[[str], str]
     ) -> None:
-        self._gpus, self._state, self._computing = gpus, state, computing
+        self._store, self._gpus, self._state, self._computing = store, gpus, state, computing
+        self._place = home / "kubernetes"
         self._ailing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
         self._answering: set[str] | None = None  # cards that had a reading the last time
         self._failed: set[str] = set()  # that have reported a critical error: until this host's driver is started anew
@@ -58,23 +53,27 @@ class Node:
             self._api = Api(settings.GPUSHARE_KUBERNETES_API, Path(settings.GPUSHARE_KUBERNETES_ACCOUNT))
         except ApiError as error:
             raise EngineError(str(error)) from None
-        name = settings.GPUSHARE_NODE
-        place = home / "kubernetes"
-        records = Records(place / "claims")
-        totals = {uuid: card.total for uuid, card in gpus.cards.items()}
+        self.slices = Slices(self._api, settings.GPUSHARE_NODE)
+
+    async def open(self) -> None:
+        """Nobody asks before all is put together."""
+
+    def meet(self, engine: Engine, containers: Containers, broker: Broker, server: Server, ender: Ender) -> None:
+        assert isinstance(engine, KubernetesEngine)
+        cards, kubelet = self._gpus.cards, Path(settings.GPUSHARE_KUBELET)
+        totals = {uuid: card.total for uuid, card in cards.items()}
+        most = {uuid: card.capacity(0) for uuid, card in cards.items()}
+        records, pods = Records(self._place / "claims"), Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
         outfitter = Outfitter(
-            Path(settings.GPUSHARE_CDI_FOLDER), place, engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
+            Path(settings.GPUSHARE_CDI_FOLDER), self._place, engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
         )
-        most = {uuid: card.capacity(0) for uuid, card in gpus.cards.items()}
-        pods = Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
-        self.driver = Driver(containers, engine, server, store, self._api, pods, records, outfitter, most, name)
+        self.driver = Driver(
+            containers, engine, server, self._store, self._api, pods, records, outfitter, most, settings.GPUSHARE_NODE
+        )
         self._engine = engine
         engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
-        self.slices = Slices(self._api, name)
-        self.counting = Counting(Path(settings.GPUSHARE_KUBELET), self.driver, pods, engine.in_use, self._sizes)
-        self.kubelet = KubeletServer(
-            Path(settings.GPUSHARE_KUBELET), self.driver.prepare, self.driver.unprepare, self.driver.fault
-        )
+        self.counting = Counting(kubelet, self.driver, pods, engine.in_use, self._sizes)
+        self.kubelet = KubeletServer(kubelet, self.driver.prepare, self.driver.unprepare, self.driver.fault)
 
     async def expect(self) -> None:
         """Before the engine is asked what it has. Raises DatabaseError or OSError."""

@@ -2,6 +2,10 @@
 
 Docker asks again when it has had no answer, and it asks for the same volume from many sides at once: every call can be
 repeated. What Docker is told has happened is in the database.
+
+Docker that starts asks for each volume that its containers have, and answers nobody until it knows; and a scheduler
+that starts waits for Docker. So what the database alone can answer is answered before there is an engine (`open`), and
+only what needs the containers waits until all is taken over (`begin`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from scheduler.plugin.folders import Folders
 from scheduler.plugin.mounts import Mounts
 from scheduler.store import Store
 from web.errors import Problem
@@ -23,13 +28,15 @@ log = logging.getLogger(__name__)
 ANSWERS_WITHIN = 50.0  # seconds; Docker gives up after 60, and says less
 TAKES_OVER_WITHIN = 5.0  # seconds; half of what the engine has for a look, which may be held up by a call of this
 NAMES = 1024  # characters of a name or an ID; Docker's have 64
+NOT_YET = "The scheduler has not started yet. Try again shortly."
 
 
 class VolumeDriver:
-    def __init__(self, mounts: Mounts, store: Store) -> None:
-        self._mounts, self._store = mounts, store
+    def __init__(self, store: Store, folders: Folders) -> None:
+        self._store, self._folders = store, folders
         self._volumes: dict[str, dict[str, str]] = {}  # name → options
-        self._begun = asyncio.Event()
+        self._before: dict[str, str] = {}  # name → where it was mounted as an earlier scheduler ended
+        self._begun: asyncio.Future[Mounts] = asyncio.get_running_loop().create_future()
         self._early: list[str] = []  # IDs of what was unmounted before that
         self._calls = {
             "Create": self._create, "Remove": self._remove, "Mount": self._mount, "Unmount": self._unmount,
@@ -39,12 +46,20 @@ class VolumeDriver:
     async def open(self) -> None:
         """Once, before the first call. Raises DatabaseError."""
         self._volumes = await self._store.volumes.all()
+        for row in await self._store.volumes.mounted():
+            if row.finished_at is None:
+                self._before[row.volume] = str(self._folders.of(str(row.pk)))
 
-    async def begin(self) -> None:
+    @property
+    def has_volumes(self) -> bool:
+        return bool(self._volumes)
+
+    async def begin(self, mounts: Mounts) -> None:
         """All is taken over: calls that wait for that go on."""
         while self._early:
-            await self._mounts.unmount(self._early.pop(0))
-        self._begun.set()
+            await mounts.unmount(self._early.pop(0))
+        if not self._begun.done():
+            self._begun.set_result(mounts)
 
     async def call(self, name: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
         match name:
@@ -57,8 +72,6 @@ class VolumeDriver:
             return {"Err": f"There is no call {name[:64]!r}."}
         try:
             async with asyncio.timeout(ANSWERS_WITHIN):
-                if call != self._unmount:
-                    await self._has_begun()
                 return {**(await call(said) or {}), "Err": ""}
         except Problem as problem:
             return {"Err": f"gpushare: {problem.message}"}
@@ -74,12 +87,12 @@ class VolumeDriver:
             log.exception("Docker's call %s", name)
             return {"Err": "gpushare: The scheduler failed at this; its log tells more."}
 
-    async def _has_begun(self) -> None:
+    async def _mounts(self) -> Mounts:
         try:
             async with asyncio.timeout(TAKES_OVER_WITHIN):
-                await self._begun.wait()
+                return await asyncio.shield(self._begun)
         except TimeoutError:
-            raise Problem("starting", "The scheduler has not started yet. Try again shortly.", 503) from None
+            raise Problem("starting", NOT_YET, 503) from None
 
     async def _create(self, said: Mapping[str, Any]) -> None:
         name, options = _text(said, "Name"), said.get("Opts") or {}
@@ -91,26 +104,26 @@ class VolumeDriver:
         self._volumes[name] = options
 
     async def _remove(self, said: Mapping[str, Any]) -> None:
-        name = _text(said, "Name")
-        if user := self._mounts.user_of(name):
+        name, mounts = _text(said, "Name"), await self._mounts()
+        if user := mounts.user_of(name):
             raise Problem("in_use", f'The volume "{name}" is mounted by the container "{user}".', 409)
         await self._store.volumes.remove(name)
         self._volumes.pop(name, None)
 
     async def _mount(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
-        name = self._known(said)
-        return {"Mountpoint": str(await self._mounts.mount(name, self._volumes[name], _text(said, "ID")))}
+        name, mount, mounts = self._known(said), _text(said, "ID"), await self._mounts()
+        return {"Mountpoint": str(await mounts.mount(name, self._volumes[name], mount))}
 
     async def _unmount(self, said: Mapping[str, Any]) -> None:
         """At once, whatever is under way: until its answer, Docker shows nobody that container."""
         mount = _text(said, "ID")
-        if self._begun.is_set():
-            await self._mounts.unmount(mount)
+        if self._begun.done():
+            await self._begun.result().unmount(mount)
         else:
             self._early.append(mount)
 
     async def _path(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"Mountpoint": self._mounts.path(self._known(said))}
+        return {"Mountpoint": self._place(self._known(said))}
 
     async def _get(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"Volume": self._shown(self._known(said))}
@@ -119,7 +132,10 @@ class VolumeDriver:
         return {"Volumes": [self._shown(name) for name in self._volumes]}
 
     def _shown(self, name: str) -> Mapping[str, Any]:
-        return {"Name": name, "Mountpoint": self._mounts.path(name), "Status": dict(self._volumes[name])}
+        return {"Name": name, "Mountpoint": self._place(name), "Status": dict(self._volumes[name])}
+
+    def _place(self, name: str) -> str:
+        return self._begun.result().path(name) if self._begun.done() else self._before.get(name, "")
 
     def _known(self, said: Mapping[str, Any]) -> str:
         name = _text(said, "Name")

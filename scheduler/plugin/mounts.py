@@ -106,6 +106,11 @@ class Mounts:
             if row.finished_at is None:
                 self._known[row.mount] = Known(id_, row.volume, since, row.engine_id, inherited=True)
             self._expect(Run(id_, row.volume, since, self._log(id_), row.engine_id, memory=row.memory))
+        if self._mountings is not None and self._known:
+            try:
+                await self._mountings.recall(min(known.since for known in self._known.values()))
+            except EngineError as error:
+                log.warning("how containers ended that Docker has removed meanwhile is not known: %s", error)
         if self._copies.exists():
             await asyncio.to_thread(shutil.rmtree, self._copies, ignore_errors=True)
 

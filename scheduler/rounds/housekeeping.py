@@ -26,7 +26,7 @@ class Housekeeping:
         while True:
             await asyncio.sleep(EVERY)
             try:
-                await self._store.ask(roll_up, timezone.now())
+                await self._store.ask(roll_up, timezone.now(), self._store.here)
                 if not settings.GPUSHARE_AUDIT_KEY:  # people's are the appliance's own host's business
                     await self._store.ask(forget_sessions, timezone.now())
             except DatabaseError as error:

@@ -15,7 +15,7 @@ from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
-from scheduler.store.promises import NOTHING
+from web.models.states import NOTHING_HELD
 
 PAUSE = 0.05  # seconds; the most often that rows are looked through
 GLANCE = 0.1  # seconds; the most that use inside a lease, which sends no message, goes unnoticed
@@ -82,7 +82,7 @@ class Showing:
                 self._told.pop(id_, None)
                 for gpu in tenant.quota:
                     peak = tenant.peak.get(gpu, 0)
-                    self._store.claim(id_, gpu, **NOTHING, peak=peak)
+                    self._store.claim(id_, gpu, **NOTHING_HELD, peak=peak)
                 self._store.container(id_, cpus_used=None, memory_used=None)
                 self._store.forget(id_, list(tenant.quota))
         self.show_gpus()

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from scheduler.figures import Figures
 from scheduler.gpus import Card
-from scheduler.store import outbox
+from scheduler.store import naming, outbox
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Database, Here
 from scheduler.store.handed import Handed
@@ -31,6 +31,7 @@ from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
 from web.schema import NewerDatabase, refuse_newer
+from web.services.issuing import hint_channel
 
 __all__ = ["Store"]
 
@@ -39,16 +40,20 @@ log = logging.getLogger(__name__)
 PROMPT = 1.0  # seconds: what took longer says nothing about a clock
 AWAY = (OperationalError, InterfaceError)
 BIGGEST = 2**63 - 1
+OTHER = "what this host has kept is of another database, or another host has had its name meanwhile"
 
 
 class Store(WriteBehind):
-    """`node` is the name of this host. What happens is stamped when it is told, not when it is written."""
+    """`node` is the name of this host, `holder` who has it (naming.py).
 
-    def __init__(self, node: str, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(Database(), _keeping())
+    What happens is stamped when it is told, not when it is written.
+    """
+
+    def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._here = Here(holder=holder)
+        super().__init__(Database(), self._here, _keeping())
         self._name = node
         self._clock = clock
-        self._here = Here()
         self._contexts: dict[str, int] = {}
         self._living: Callable[[], Sequence[str]] = list
         self.figures = Figures()
@@ -60,8 +65,8 @@ class Store(WriteBehind):
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
 
-        Returns the same of all that was ever measured. Raises DatabaseError; not if the database is away and this host
-        knows enough by itself.
+        Returns the same of all that was ever measured. Raises NameTaken, and DatabaseError; not if the database is away
+        and this host knows enough by itself: then the name is taken when it is back.
         """
         enter = partial(self._enter, cards, contexts, node)
         left = await self.keeping.recall() if self.keeping else {}
@@ -105,7 +110,7 @@ class Store(WriteBehind):
             self.keeping.known.living(rows, told)
 
     async def _enter(self, cards: Mapping[str, Card], contexts: Mapping[str, int], fields: Mapping[str, Any]) -> None:
-        node, gpus = await self.ask(_open, self._name, list(cards.values()), contexts, fields)
+        node, gpus = await self.ask(_open, self._name, self._here.holder, list(cards.values()), contexts, fields)
         if self.keeping:
             await self._meet(node, self.keeping)
             self.keeping.known.here(node, gpus)
@@ -118,8 +123,8 @@ class Store(WriteBehind):
         if node.outbox != keeping.id:
             if await keeping.holds_anything():
                 if self.on_return is not None:
-                    raise OperationalError("it is another database than the one that this host had. Start again.")
-                log.error("what this host has kept is of another database: it is in %s", await keeping.set_aside())
+                    raise OperationalError(f"{OTHER}. Start again.")
+                log.error("%s: it is in %s", OTHER, await keeping.set_aside())
             await self.ask(_note_outbox, node.pk, keeping.id)
         if not self._number:
             self._number = await keeping.next_run(node.told)
@@ -213,6 +218,21 @@ class Store(WriteBehind):
     def monotonic(self, at: datetime) -> float:
         return self._clock() - (timezone.now() - at).total_seconds()
 
+    @property
+    def here(self) -> int:
+        """This host's key. Known once the store is open."""
+        return self._here.node
+
+    @property
+    def channel(self) -> str:
+        """Where hints for this host come. Known once the store is open."""
+        return hint_channel(self._here.node)
+
+    async def finish(self) -> None:
+        """Writes the rest, and then the name is anybody's."""
+        await super().finish()
+        await self.ask(naming.give_back, self._here.node, self._here.holder)
+
 
 def _keeping() -> Keeping | None:
     """Where the database is a server: one that is a file here is away only when this host is in trouble itself."""
@@ -233,10 +253,10 @@ def _note_outbox(node: int, id_: str) -> None:
 
 
 def _open(
-    name: str, cards: list[Card], contexts: Mapping[str, int], fields: Mapping[str, Any]
+    name: str, holder: str, cards: list[Card], contexts: Mapping[str, int], fields: Mapping[str, Any]
 ) -> tuple[Node, list[Gpu]]:
     with transaction.atomic():
-        node, _ = Node.objects.update_or_create(name=name, defaults=fields)
+        node = naming.take(name, holder, fields)
         Gpu.objects.filter(node=node).update(present=False)
         known = []
         for card in cards:

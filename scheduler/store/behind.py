@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DataError, Error, IntegrityError, OperationalError, models, transaction
+from django.db.models.functions import Now
 
-from scheduler.store import telling
-from scheduler.store.database import Database
+from scheduler.store import naming, telling
+from scheduler.store.database import Database, Here
 from scheduler.store.keeping import Keeping, Numbered, Row, Rows
 from web import audit
 from web.models import AllocationEvent, Claim, Command, Node, UsageSample
@@ -39,13 +40,17 @@ Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
 
 class WriteBehind:
-    def __init__(self, database: Database, keeping: Keeping | None = None) -> None:
+    def __init__(self, database: Database, here: Here, keeping: Keeping | None = None) -> None:
         """`keeping`: what is told while the database is away; None where that is a file of this host itself."""
         self.database = database
         self.keeping = keeping
         self.away = False  # as far as the last write tells
-        # What has to be done before anything is sent, after a start without the database. Raises DatabaseError.
+        # What has to be done before anything is sent, after a start without the database. Raises DatabaseError or
+        # NameTaken.
         self.on_return: Callable[[], Awaitable[None]] | None = None
+        self.lost = asyncio.Event()  # the node's name is another's; why, `lost_because` says
+        self.lost_because: naming.NameTaken | None = None
+        self._here = here
         self._layer = get_channel_layer()
         self._rows: Rows = {}
         self._writing: Rows = {}  # by the flush that is under way
@@ -136,6 +141,10 @@ class WriteBehind:
             except Error as error:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
+            except naming.NameTaken as error:
+                self.lost_because = error
+                self.lost.set()
+                await asyncio.Event().wait()
 
     async def _flush_and_keep(self) -> None:
         """Writes everything, and while the database does not answer keeps what is told meanwhile."""
@@ -250,7 +259,7 @@ class WriteBehind:
         while batches:
             batch = batches[0]
             try:
-                await self.ask(_write, *batch, self._numbering)
+                await self.ask(_write, *batch, self._here.node, self._here.holder, self._numbering)
             except NEVER_TAKEN:
                 parts = _parts(*batch)
                 if len(parts) == 1:
@@ -294,11 +303,15 @@ class WriteBehind:
         except Exception as error:  # whatever the layer is made of: a lost hint is no failure
             log.warning("the channel layer does not take a hint: %s", error)
 
+    async def finish(self) -> None:
+        """Writes all that is left."""
+        while self.waiting:
+            await self.flush()
+
     async def close(self) -> None:
         try:
-            while self.waiting:
-                await self.flush()
-        except Error as error:
+            await self.finish()
+        except (Error, naming.NameTaken) as error:
             log.error("not everything could be written: %s", error)
         if self.keeping:
             await self.keeping.close()
@@ -322,15 +335,24 @@ def _is_end(field: str) -> bool:
     return field in ("done_at", "finished_at")
 
 
-def _write(rows: Rows, events: list[Numbered], samples: list[UsageSample], node: int = 0) -> None:
-    """`node`: the key of the one that numbers its events; 0: they are new without looking."""
+def _write(
+    rows: Rows, events: list[Numbered], samples: list[UsageSample], node: int, holder: str, numbering: int
+) -> None:
+    """While the name of this node is the holder's, which nobody can take before all of this is written.
+
+    `numbering`: the key of the node that numbers its events; 0: they are new without looking. Raises NameTaken.
+    """
     with transaction.atomic():
+        if node:
+            naming.require(node, holder)
         for (model, pk), fields in rows.items():
+            if model is Node and "seen_at" in fields:
+                fields = {**fields, "seen_at": Now()}
             key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
             model._default_manager.filter(**key).update(**fields)
-        new = [each.event for each in (_not_told(node, events) if node and events else events)]
-        audit.append(new)
+        new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
         UsageSample.objects.bulk_create(samples)
+        audit.append(new)  # last: until this is committed, nobody else can append
     telling.tell(new)
 
 

@@ -1,21 +1,30 @@
 """The database's thread: every query of the scheduler runs in it, one after the other, on one connection.
 
 So queries are in the order in which they were asked, and the event loop waits for none that it did not ask for.
+
+Each transaction that writes keeps this node's row until its end (naming.py). A scheduler that stands still in one, as
+on a host that hangs, would keep it from whoever takes the node's place; so PostgreSQL ends such a transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from django.db import DatabaseError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from scheduler import threads
 
 T = TypeVar("T")
+
+THREAD = "database"
+IDLE = 10  # seconds within a transaction without a statement; less than a node's name takes to be free
 
 
 @dataclass(slots=True)
@@ -23,6 +32,7 @@ class Here:
     """This host's keys in the database: its own, and those of its GPUs by UUID. Known once the store is open."""
 
     node: int = 0
+    holder: str = ""  # who has that node's name, if it is still us
     gpus: dict[str, int] = field(default_factory=dict)
 
 
@@ -43,7 +53,8 @@ def folder() -> Path | None:
 
 class Database:
     def __init__(self) -> None:
-        self.thread = threads.pool(1, "database")
+        self.thread = threads.pool(1, THREAD)
+        connection_created.connect(_end_if_idle, dispatch_uid=__name__)
 
     async def ask(self, query: Callable[..., T], *arguments: object) -> T:
         """Runs a query in the database's thread, which keeps its connection for the next."""
@@ -52,6 +63,13 @@ class Database:
     async def close(self) -> None:
         await self.ask(connections.close_all)
         self.thread.shutdown()
+
+
+def _end_if_idle(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """For each new connection of that thread; the web side's, which may be in the same process, are not ours."""
+    if connection.vendor == "postgresql" and threading.current_thread().name.startswith(THREAD):
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE}s'")
 
 
 def _ask(query: Callable[..., T], *arguments: object) -> T:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from django.db import transaction
 
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
 from web.models import Claim, Container
+from web.models.states import NOTHING_HELD
 from web.people.allowances import require_promise
-
-# Of a claim whose container has ended.
-NOTHING: dict[str, Any] = {
-    "used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": [], "utilisation": None,
-    "had_lately": None, "due_lately": None, "held_back_lately": None,
-}  # fmt: skip
 
 
 class Promises:
@@ -66,5 +60,5 @@ def _promised(container: Container) -> dict[int, int]:
 
 
 def _nothing_held(node: int, except_by: Sequence[str]) -> None:
-    stale = Claim.objects.filter(container__node=node).exclude(**NOTHING)
-    stale.exclude(container__pk__in=except_by).update(**NOTHING)
+    stale = Claim.objects.filter(container__node=node).exclude(**NOTHING_HELD)
+    stale.exclude(container__pk__in=except_by).update(**NOTHING_HELD)

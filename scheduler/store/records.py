@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import models
+from django.db.models import Exists, Q
 
 from scheduler.store.database import Database, Here
 from scheduler.store.known import Known
-from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, RelayOrder
 from web.models.records import secrets
 
 EARLIER = 10  # runs of a job, that say how long the next one takes
@@ -25,7 +26,13 @@ class Records:
 
     async def commands(self) -> list[Command]:
         """What is to be done, in order."""
-        return [] if self.recalled else await self._ask(_commands)
+        if self.recalled:
+            return []
+        return await self._ask(_commands, self._here.node, self._here.holder)
+
+    async def relay_orders(self) -> list[RelayOrder]:
+        """What the web side of another host wants to be shown of containers here. Each is taken by that."""
+        return [] if self.recalled else await self._ask(_relay_orders, self._here.node, self._here.holder)
 
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
@@ -74,9 +81,18 @@ class Records:
         return await self._ask(_removed, ids)
 
 
-def _commands() -> list[Command]:
+def _commands(node: int, holder: str) -> list[Command]:
+    """This host's, while the name is ours. One from before there were several nodes is for the only one there is."""
+    named = Q(node=node, node__holder=holder)
+    ours = named | (Q(node=None) & ~Exists(Node.objects.exclude(pk=node)))
     people = [*secrets("container__owner"), *secrets("issued_by")]
-    return list(Command.objects.filter(done_at=None).select_related("container__owner", "issued_by").defer(*people))
+    found = Command.objects.filter(ours, done_at=None).select_related("container__owner", "issued_by")
+    return list(found.defer(*people))
+
+
+def _relay_orders(node: int, holder: str) -> list[RelayOrder]:
+    ours = RelayOrder.objects.filter(node=node, node__holder=holder, container__node=node)
+    return [order for order in ours if RelayOrder.objects.filter(pk=order.pk).delete()[0]]
 
 
 def _living(node: int) -> list[Container]:

@@ -11,6 +11,7 @@ from scheduler.store.known import Known
 from web.models import Claim, Command, Container, Volume
 from web.services import claiming, mounting, taking
 from web.services.claiming import Claimed
+from web.services.launching import free_name
 from web.services.mounting import Mounting
 from web.spec.handed import Handed
 
@@ -104,13 +105,13 @@ def _mounted(node: int) -> list[Container]:
 
 
 def _known(id_: str, about: Mapping[str, Any]) -> None:
-    container = Container.objects.select_related("owner").get(pk=id_)
-    if container.commands.filter(kind=Command.Kind.LAUNCH).exists():
+    container = Container.objects.whole().get(pk=id_)  # without what a node may not read of people
+    if container.run_of_id or container.commands.filter(kind=Command.Kind.LAUNCH).exists():
         return  # what was asked for is known better
     fields: dict[str, Any] = {"command": about["command"], "memory": about["memory"], "cpus": about["cpus"]}
     guessed = not container.image
     if guessed:
-        fields |= {"image": about["image"][:255], "name": mounting.free_name(about["name"], container.pk)}
+        fields |= {"image": about["image"][:255], "name": free_name(about["name"], container.pk)}
     Container.objects.filter(pk=id_).update(**fields)
     if guessed:
         mounting.require_image_of(container, about["image"])

@@ -286,23 +286,43 @@ static uint64_t time_of_day_us(uint64_t monotonic_ns) {
     return monotonic_ns / 1000 + (uint64_t)atomic_load(&kept);
 }
 
-/* A sample of each period since then for each process that computed in it. */
+/* Whom the sample of a period names: one of those who computed in it, each as often as it did. An H200's driver (580)
+ * looks who is on the card, and says that all that was done in the period was that one's. */
+static unsigned drawn(uint64_t period, unsigned entries, const unsigned *each) {
+    uint64_t sum = 0, chance = (period ^ period >> 31) * 0x9e3779b97f4a7c15u;
+    for (unsigned entry = 0; entry < entries; entry++) sum += each[entry];
+    if (sum == 0) return entries;
+    uint64_t at = (chance ^ chance >> 29) * 0xbf58476d1ce4e5b9u % 0xffffffffu % sum;
+    for (unsigned entry = 0; entry < entries; entry++) {
+        if (at < each[entry]) return entry;
+        at -= each[entry];
+    }
+    return entries;
+}
+
+/* A sample of each process that was named since then: what it computed of all that time, and when it was named last. */
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct process_utilization *samples,
                                                     unsigned *count, unsigned long long since_us) {
     CHECK(valid(device) && count != NULL);
     card_look(false);
-    unsigned gpu = index_of(device), entries = atomic_load(&card->entries), found = 0, each[CARD_PROCESSES];
-    uint64_t last = card_last_period(card_clock(gpu));
+    unsigned gpu = index_of(device), entries = atomic_load(&card->entries), found = 0, periods = 0;
+    unsigned each[CARD_PROCESSES], busy[CARD_PROCESSES] = {0};
+    uint64_t named[CARD_PROCESSES] = {0}, last = card_last_period(card_clock(gpu));
     for (uint64_t period = last > CARD_SAMPLES ? last - CARD_SAMPLES + 2 : 1; period <= last; period++) {
         uint64_t at = time_of_day_us(card_period_end_ns(period));
-        if (at <= since_us || card_busy(gpu, period, entries, each) == 0) continue;
-        for (unsigned entry = 0; entry < entries; entry++) {
-            pid_t pid = each[entry] > 0 && card_lives(entry) ? card_pid(entry) : 0;
-            if (pid <= 0) continue;
-            if (samples != NULL && found < *count)
-                samples[found] = (struct process_utilization){(unsigned)pid, at, each[entry], 0, 0, 0};
-            found++;
-        }
+        if (at <= since_us) continue;
+        periods++;
+        unsigned all = card_busy(gpu, period, entries, each), entry = all > 0 ? drawn(period, entries, each) : entries;
+        if (entry == entries) continue;
+        busy[entry] += all;
+        named[entry] = at;
+    }
+    for (unsigned entry = 0; entry < entries; entry++) {
+        pid_t pid = named[entry] > 0 && card_lives(entry) ? card_pid(entry) : 0;
+        if (pid <= 0) continue;
+        if (samples != NULL && found < *count)
+            samples[found] = (struct process_utilization){(unsigned)pid, named[entry], busy[entry] / periods, 0, 0, 0};
+        found++;
     }
     unsigned room = samples != NULL ? *count : 0;
     /* Who asks how many there are finds room for those of the period that ends in between. */

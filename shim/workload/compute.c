@@ -43,7 +43,7 @@ static struct unit measured(const struct options *options, void *kernel) {
     int processors;
     must(cuDeviceGetAttribute(&processors, MULTIPROCESSORS, options->gpu), "ask for the GPU's size");
     struct unit unit = {kernel, (unsigned)processors * BLOCKS_A_PROCESSOR, 1024, (uint64_t)(PROBE * 1e9)};
-    while (shortest(&unit, 2) < PROBE) unit.rounds *= 2;
+    while (shortest(&unit, PROBES) < PROBE) unit.rounds *= 2;
     unit.rounds = (uint64_t)((double)unit.rounds * options->kernel / shortest(&unit, PROBES)) + 1;
     unit.nanoseconds = (uint64_t)(options->kernel * 1e9);
     return unit;

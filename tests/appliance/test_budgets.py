@@ -34,7 +34,8 @@ def test_every_budget_has_a_test_that_passes_it():
 
 def test_every_budget_says_for_whom_and_why():
     for row in fields(Budgets):
-        assert row.metadata["whom"] in {"container", "process", "connection", "request", "user", "address", "all"}
+        whom = {"container", "process", "connection", "request", "session", "user", "address", "all"}
+        assert row.metadata["whom"] in whom
         assert len(row.metadata["reason"].split()) > 5
         assert row.default >= 1
 

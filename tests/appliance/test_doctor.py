@@ -89,8 +89,8 @@ def test_a_disk_that_is_nearly_full(home, monkeypatch, free, state):
     assert "free at GPUSHARE_HOME" in one(host.disk, state).found
 
 
-def test_a_clock_that_was_set_back():
-    make_node(seen_at=timezone.now() + timedelta(hours=2))
+def test_a_clock_that_was_set_back(settings):
+    make_node(name=settings.GPUSHARE_NODE, seen_at=timezone.now() + timedelta(hours=2))
     assert "in the future" in one(host.clock).found
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from appliance.datagrams import Datagrams
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
+from web.services.issuing import hint_channel
 
 HOLDS = [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"]
 
@@ -149,7 +150,7 @@ async def test_wishes_and_outcomes_cross_as_hints_without_redis(appliance):
     await layer.group_add("live", mine)
     made = await asyncio.to_thread(appliance.launch, "sleep", "60")
     async with asyncio.timeout(60):
-        assert await layer.receive("scheduler") == {"type": "wake"}
+        assert await layer.receive(hint_channel(1)) == {"type": "wake"}  # of the first and only node
         assert await layer.receive(mine) == {"type": "live.changed"}
         (launch,) = (await asyncio.to_thread(appliance.api, "GET", "commands/"))["results"]
         assert await layer.receive(f"outcome.{launch['id']}") == {"type": "command.done"}

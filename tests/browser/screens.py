@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 WIDTHS = (400, 1440, 2560)
+STRANGERS = ("login", "enter")  # what somebody sees who is not signed in
+OWN = ("me",)  # and what is one's own, as the owner of the longest name has it
 
 
 def main(folder: Path, wanted: list[str]) -> int:
@@ -31,7 +33,7 @@ def main(folder: Path, wanted: list[str]) -> int:
     django.setup()
     from playwright.sync_api import sync_playwright
 
-    from tests.browser import every, scenes
+    from tests.browser import every, full, scenes
     from tests.browser.conftest import CHROMIUM, FLAGS
     from tests.support.site import person, running_site
 
@@ -44,14 +46,20 @@ def main(folder: Path, wanted: list[str]) -> int:
             scenes.an_hour_of(card)
         scenes.a_life(made[-1], cards[1])
         scenes.a_day(cards[0], [person(name) for name in scenes.OWNERS], 40)
+        full.fill(cards, made)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for theme in ("light", "dark"):
             context = browser.new_context(color_scheme=theme, base_url=site.url, reduced_motion="reduce")
-            context.add_cookies([site.cookie(person("admin", "admin"))])  # type: ignore[list-item]
+            admin = site.cookie(person("admin", "admin"))
+            context.add_cookies([admin])  # type: ignore[list-item]
             page = context.new_page()
             for name, address in every.pages(context.request, made[-1], cards[0]):
                 if wanted and name not in wanted:
                     continue
+                context.clear_cookies()
+                if name not in STRANGERS:
+                    viewer = site.cookie(made[-1].owner) if name in OWN else admin
+                    context.add_cookies([viewer])  # type: ignore[list-item]
                 for width in WIDTHS:
                     page.set_viewport_size({"width": width, "height": 900})
                     page.goto(address)

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from tests.browser import scenes
 from tests.support import rows
-from web.models import Command, Container, UsageSample
+from web.models import Claim, Command, Container, UsageSample
 
 
 def test_the_band_and_the_chips_say_who_had_what_and_not_that_anybody_is_suspended(site, open_as, shot):
@@ -59,6 +59,8 @@ def test_a_containers_page_says_what_it_had_and_takes_another_weight(site, open_
     expect(cells).to_have_text(["0 · turns", "75 %", "74 %", "25 %", "15 min 5 s", "14 min 50 s", "5 min 1 s"])
     expect(page.locator("#computed canvas")).to_be_visible()
     shot(page, "computing")
+    Claim.objects.filter(container=made["a"].pk).update(had=910)
+    expect(cells.nth(4)).to_have_text("15 min 10 s")
     page.get_by_label("Weight").fill("300")
     page.get_by_label("Limit (percent)").fill("none")
     with page.expect_response(re.compile("/change/$")):

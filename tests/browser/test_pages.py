@@ -26,6 +26,7 @@ PAGES = (
     "me",
     "people",
     "audit",
+    "nodes",
     "notifications",
 )
 ALL = [(size, theme) for size in SIZES for theme in ("light", "dark")]

@@ -108,7 +108,7 @@ def test_a_group_is_made_filled_emptied_and_deleted(site, open_as):
     person("ada")
     page = open_as("boss", "/people/", role="admin")
     page.get_by_label("New group").fill("vision")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Make the group").click()
     page.get_by_label("Put in").fill("ada nobody")
     page.get_by_role("button", name="Add").click()
     expect(page.locator(".error")).to_contain_text('no account "nobody"')

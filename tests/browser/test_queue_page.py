@@ -99,3 +99,17 @@ def test_who_waits_for_a_node_stands_apart_with_the_swarms_own_reason(waiting, o
     expect(names(page)).to_have_text(["early", "middle", "late"])
     Container.objects.filter(engine="swarm").update(node=rows.node(), started_at=rows.ago(0), queue_reason="")
     expect(page.locator("#placeless")).to_be_hidden()
+
+
+def test_of_hundreds_the_foremost_stand_there_and_how_many_more_there_are(site, open_as, shot):
+    card, ann = rows.gpu(), person("ann")
+    for place in range(1, 206):
+        rows.container(f"train-{place}", ann, card, suspended_since=rows.ago(900 - place), queue_position=place,
+                       queue_reason="It needs 3 GiB; 0 bytes are free.")  # fmt: skip
+    page = open_as("boss", "/queue/", role="operator")
+    expect(names(page)).to_have_count(200)
+    expect(page.locator("#queue-more")).to_have_text("and 5 more")
+    Container.objects.filter(queue_position__lte=10).update(suspended_since=None, queue_position=None)
+    expect(names(page)).to_have_count(195)
+    expect(names(page).last).to_have_text("train-205")
+    expect(page.locator("#queue-more")).to_be_hidden()

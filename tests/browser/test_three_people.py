@@ -137,7 +137,7 @@ def test_a_student_sees_why_a_launch_waits_is_served_and_finds_the_wait_in_the_h
         press_launch(page, "thesis")
         in_state(page, "suspended")
     with task("student", "sees why it waits, and for whom"):
-        expect(page.locator('[data-field="waiting"]')).to_contain_text("number 1 in the queue", timeout=SOON)
+        expect(page.locator('[data-field="waiting"]')).to_contain_text("Number 1 in the queue", timeout=SOON)
         expect(page.locator('[data-field="waiting"]')).to_contain_text("Next when holder ends", timeout=SOON)
     with task("student", "is served once the holder ends"):
         appliance.api("POST", f"containers/{holder['id']}/kill/", {})

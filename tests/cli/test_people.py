@@ -66,6 +66,9 @@ def test_a_group_its_members_and_its_allowance(shell):
     assert "40 GiB   From the group vision 数学." in told
     assert "40 GiB" in shell("allowances").stdout
     assert shell("allowances", "vision 数学", "--group", "--gpu-memory", "none").stdout.count("40 GiB") == 0
+    (card,) = json.loads(shell("allowances", "vision 数学", "--group", "--gpus", "0", "--json").stdout)["gpus"]
+    assert card.startswith("GPU-")
+    assert card in shell("allowances", "vision 数学", "--group", "--gpus", card).stdout
     assert shell("allowances", "vision 数学", "--group", "--withdraw").returncode == 0
     assert "bob" not in shell("groups", "vision 数学", "--remove", "bob").stdout.splitlines()[1]
     assert shell("groups", "vision 数学", "--delete").stdout == "vision 数学: deleted\n"

@@ -170,6 +170,22 @@ def test_who_holds_memory_and_asks_for_more_waits_for_nobody():
     assert [effect.extra for effect in effects if isinstance(effect, Granted)] == [0]  # others are about to ask
 
 
+def test_who_holds_memory_on_one_gpu_waits_for_nobody_on_another():
+    """On the first it is held up for another that has not asked yet, and tried there again once it holds."""
+    world = World("fifo")
+    for gpu in GPUS:
+        world.do(GpuSeen(0.0, gpu, 10))
+    for session, (name, quota) in enumerate((("both", {"g0": 5, "g1": 5}), ("first", {"g0": 1}), ("gone", {"g1": 1}))):
+        world.do(ContainerAdded(0.0, name, quota, running=True))
+        world.do(SessionOpened(0.0, session, name))
+        world.processes[session] = Process(name)
+    world.do(WaitedBefore(1.0, frozenset(("first", "gone")), UNTIL))
+    assert [granted(world.need(0, serial, gpu, 2, 1.0)) for serial, gpu in enumerate(GPUS)] == [set(), set()]
+    del world.processes[2]
+    effects = world.do(ContainerEnded(2.0, "gone"))
+    assert [effect.gpu for effect in effects if isinstance(effect, Granted)] == ["g1", "g0"]
+
+
 @pytest.mark.parametrize(
     "over",
     [

@@ -16,7 +16,6 @@ from scheduler.core.events import (
     ContainerEnded,
     ContainerKilled,
     ContainerPaused,
-    ContainerResumed,
     GivingWayChanged,
     GpuSeen,
     Idle,
@@ -121,7 +120,7 @@ class Host(RuleBasedStateMachine):
 
     @rule(name=containers)
     def resume(self, name):
-        self.world.do(ContainerResumed(self.now, name))
+        self.world.resume(name, self.now)
 
     # ---- swapping ----
 

@@ -186,13 +186,14 @@ container = st.sampled_from(("a", "b", "c", "nobody"))
 figure = st.sampled_from((-5, 0, 1, 100, 10**9))
 card = st.sampled_from(("g", "h", "nosuch"))
 part = st.sampled_from((1.0, 0.0, -1.0, 7.0, nan, inf))
+seconds = st.sampled_from((0.0, 0.2, -1.0, nan, inf))
 several = st.lists(card, max_size=3).map(tuple)
 anything = st.one_of(
     st.builds(lambda event, *what: event(*what), st.sampled_from(
         (Left, Barred, Admitted, Rests, Yields, Stopped, NotStopped, Started)), when, container),
     st.builds(Joined, when, container, several, figure, st.none() | figure, figure),
     st.builds(Changed, when, container, figure, st.none() | figure, figure),
-    st.builds(Computes, when, container, several, part, st.sampled_from((0.0, 0.2, -1.0, nan, inf))),
+    st.builds(Computes, when, container, several, part, seconds, seconds),
     st.builds(CardSeen, when, card, st.sampled_from(Mode)),
     st.builds(Ticked, when),
 )  # fmt: skip

@@ -156,6 +156,18 @@ def test_its_own_calls_count_what_is_out():
     assert card.state.containers["A"].leased == {"g": 8}
 
 
+def test_who_has_nothing_left_when_it_is_out_is_back_at_once():
+    """Else what another of its processes is granted would be thought of as in host memory, for ever."""
+    card = Card(A=6, B=4)
+    card.do(SessionOpened(0, 9, "A"))
+    card.do(Needed(1, 1, 1, "g", 6))
+    card.do(SessionEnded(2, 1))
+    assert card.do(SwappedOut(3, "A")) == (Restore("A"),)
+    assert not any(isinstance(effect, Granted) for effect in wait(card, Needed(4, 9, 1, "g", 1)))
+    effects = wait(card, CameBack(5, "A"))
+    assert [effect.session for effect in effects if isinstance(effect, Granted)] == [9]
+
+
 def test_another_of_its_processes_gets_nothing_before_all_is_back():
     """Else it would hold something where everybody thinks that all of it is out."""
     card = Card(A=8)

@@ -163,13 +163,20 @@ def test_one_that_computes_without_a_processor_is_not_asked_again():
     assert host.hear(Yields, "a") == []
 
 
+def test_one_that_is_stopped_and_is_seen_to_have_rested_is_let_go_and_waits_for_no_turn():
+    host = compete("a", "b")
+    assert host.hear(Rests, "b") == [Go("b")]
+    assert host.hear(Started, "b") == []
+    assert wake(host.turns) is None, "the other is alone"
+
+
 def test_what_is_seen_afterwards_is_charged_to_who_computed_and_given_back_to_who_had_the_turn():
     host = Host("a", "b", "burst")
     for name in ("a", "b"):
         host.hear(Computes, name)
     host.hear(Stopped, "b")
     host.at = 0.2
-    host.hear(Computes, "burst", ("g",), 0.25, 0.2)
+    host.hear(Computes, "burst", ("g",), 0.6, 0.2, 0.05)  # 0.6: over a longer while
     host.hear(Rests, "burst")
     had = [host.standing(name).had for name in ("a", "b", "burst")]
     assert had == pytest.approx([0.15, 0.0, 0.05])

@@ -21,14 +21,15 @@ from web.spec.asked import FIELDS
 # The scheduler itself sees to these; no engine hears of them but by a container's name and GPUs.
 SCHEDULERS = {
     "gpu_memory", "gpus", "name", "priority", "on_shortage", "ttl_seconds", "max_wait_seconds", "compute_weight",
-    "compute_limit", "notify", "guaranteed", "give_way", "remove_when_done",
+    "compute_limit", "notify", "guaranteed", "give_way", "remove_when_done", "restart",
 }  # fmt: skip
+WEB = {"node", "constraints"}  # where it goes is settled before a scheduler hears of it, or by a placer
 ENGINES = {**{field: field for field in ASKED}, "env": "environment"}  # what an engine calls it
 LIMITS = DefaultLimits(memory=1 << 36, cpus=16, pids=100, swap=True)
 
 
 def test_somebody_sees_to_every_field() -> None:
-    assert SCHEDULERS | ENGINES.keys() == FIELDS.keys()
+    assert SCHEDULERS | WEB | ENGINES.keys() == FIELDS.keys()
 
 
 @pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image"}))

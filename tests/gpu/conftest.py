@@ -55,6 +55,7 @@ class Appliance:
     def start(self) -> None:
         environment = {
             **os.environ,
+            "GPUSHARE_BUDGET_REQUESTS_A_SECOND": "10000",  # a dozen programs are waited for without a pause
             "GPUSHARE_HOME": str(self.home),
             "GPUSHARE_GPUS": self.gpus,
             "GPUSHARE_ENGINE": "docker",

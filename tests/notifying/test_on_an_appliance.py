@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import hooks
 from tests.support.appliance import Appliance, until
+from tests.support.lateness import beside_hooks
 
 SECRET = "a secret of its own, long enough"
 
@@ -52,3 +53,13 @@ def test_a_receiver_that_never_answers_delays_no_decision(appliance):
         until(lambda: appliance.named(made["name"])["state"] == "running")
         (waits,) = appliance.api("GET", "notifying/deliveries/?open=true")["results"]
         assert (waits["tried_at"], waits["error"]) == (tried, "")  # all that while it listened to nobody
+
+
+@pytest.mark.timeout(180)
+def test_the_schedulers_loop_is_no_later_beside_receivers_that_are_down_slow_and_hang(tmp_path):
+    late = beside_hooks(tmp_path / "home", turns=4, seconds=2.0)
+    assert late.waited >= 3  # the slow one may have taken some of its own
+    assert len(late.beside) > 100
+    # Sent from its loop, the one that hangs would hold it for its 20 s. Beside a busy machine, twice is no difference.
+    assert late.ratio < 2.0, f"{late.ratio:.2f} times as late"
+    assert max(late.beside) < 5000

@@ -6,6 +6,7 @@ The simulated card stands for what NVIDIA's runtime brings on a real host: `card
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import time
@@ -101,6 +102,14 @@ class Lab(Host):
         answered: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
         return answered
 
+    def dockerd_has(self, name: str) -> bool:
+        """Whether Docker has a container of this name, ended or not."""
+        client = docker.APIClient(self.dockerd.address, version="auto")
+        try:
+            return bool(client.containers(all=True, filters={"name": name}))
+        finally:
+            client.close()
+
     async def nothing_is_held(self) -> None:
         """Nobody lives, nothing is promised, and no folder is left."""
         await eventually(lambda: not self.up.broker.tenants)
@@ -154,3 +163,12 @@ async def lab(
             await asyncio.to_thread(clear, dockerd)  # Docker asks the plugin meanwhile
     finally:
         await asyncio.to_thread(socket.unlink, missing_ok=True)
+
+
+@pytest.fixture
+def docker_is_back(dockerd: Dockerd, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    dockerd.restore()
+    for phase in ("setup", "call", "teardown"):  # the SDK's errors in them hold its sockets, also in the next test
+        caplog.get_records(phase).clear()
+    gc.collect()

@@ -13,11 +13,12 @@ import sys
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from tests.plugin.conftest import IMAGE, Lab
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import ROOT, SeparateScheduler, query
-from web.models import Claim, Container, Volume
+from web.models import Claim, Container, Node, Volume
 
 pytestmark = [pytest.mark.long, pytest.mark.docker]
 RUN = """
@@ -64,7 +65,12 @@ class Dying(SeparateScheduler):
     """Kills itself before or after it does something for the first time."""
 
     async def start(self) -> None:
+        """Returns when it has found Docker, and shown a sign of life; or has died."""
+        begun = timezone.now()
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN, cwd=ROOT, env=self._environment)
+        seen = Node.objects.filter(seen_at__gte=begun)
+        while self._process.returncode is None and not await query(seen.exists):  # noqa: ASYNC110 - a row of the database
+            await asyncio.sleep(0.02)
 
     async def died(self) -> None:
         assert self._process is not None
@@ -80,7 +86,7 @@ async def until_it_dies(lab: Lab, at: str) -> Any:
         "GPUSHARE_PLUGIN_SOCKET": str(lab.socket), "DIES_AT": at,
     }  # fmt: skip
     dying = Dying(lab.home, **environment)
-    await dying.start()
+    await asyncio.wait_for(dying.start(), PATIENCE)
     try:
         await eventually(lab.socket.exists)
         yield

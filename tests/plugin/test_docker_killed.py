@@ -6,8 +6,6 @@ Docker's list does once it is back. `docker start` then comes with the ID of the
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,16 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.host import GIB, query
 from web.models import Container
 
-pytestmark = [pytest.mark.long, pytest.mark.docker, leaks_sockets]
-
-
-@pytest.fixture(autouse=True)
-def docker_is_back(dockerd: Dockerd, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    yield
-    dockerd.restore()
-    for phase in ("setup", "call", "teardown"):  # the SDK's errors in them hold its sockets, also in the next test
-        caplog.get_records(phase).clear()
-    gc.collect()
+pytestmark = [pytest.mark.long, pytest.mark.docker, pytest.mark.usefixtures("docker_is_back"), leaks_sockets]
 
 
 async def kill_and_start(dockerd: Dockerd) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.plugin.conftest import Lab
+from tests.support.eventually import eventually
 from tests.support.host import GIB, query
 from web.models import AuditEntry, Container
 
@@ -76,3 +77,15 @@ async def test_one_that_docker_removes_at_its_end_is_told_with_its_exit_code(lab
     assert await lab.docker("volume", "ls", "-q") == ""
     kinds = await query(lambda: list(AuditEntry.objects.filter(actor="docker").values_list("action", flat=True)))
     assert kinds == ["volume", "mount", "volume-removed"]
+
+
+async def test_one_that_docker_removes_while_no_scheduler_runs_is_told_with_its_exit_code(lab: Lab) -> None:
+    words = ("sh", "-c", "trap 'exit 7' TERM; while true; do sleep 0.1; done")
+    made = await lab.begin("mine", *words, more=("--rm",), gpu_memory="1GiB")
+    await lab.stop()
+    await lab.docker("stop", "mine")
+    await eventually(lambda: not lab.dockerd_has("mine"))
+    await lab.start()
+    made = await lab.until(made, "failed")
+    assert (made.exit_code, made.reason) == (7, "")
+    await lab.nothing_is_held()

@@ -19,7 +19,9 @@ class Broken:
 async def test_nothing_stays_behind_of_a_channel_layer_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "get_channel_layer", Broken)
     scheduler = Scheduler()
-    scheduler.commands = SimpleNamespace(wake=lambda: None)  # type: ignore[assignment]
+    for name in ("commands", "relay"):
+        setattr(scheduler, name, SimpleNamespace(wake=lambda: None))
+    scheduler.store = SimpleNamespace(channel="scheduler.here")  # type: ignore[assignment]
     before = asyncio.all_tasks()
     with pytest.raises(Exception, match=r"Redis|unhandled"):
         await scheduler._listen_to_hints()

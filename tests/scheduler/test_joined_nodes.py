@@ -175,7 +175,21 @@ def of_another(site: Site, gpu2: dict[str, str]) -> dict[str, Any]:
         "processes) VALUES (%s, 999, 5, 5, 5, 5, 0, 0, 0, '[]')",
         theirs,
     )
+    site.sql(
+        "INSERT INTO web_relayorder (id, node_id, container_id, kind, key, created_at) SELECT gen_random_uuid(), n.id, "
+        "%s::uuid, 'terminal', 'x', now() FROM web_node n WHERE n.name = 'gpu3'",
+        theirs,
+    )
     return {"theirs": theirs, "mine": container}
+
+
+def command(kind: str, container: str, node: str, issued_by: str = "NULL") -> str:
+    """SQL that writes one."""
+    return (
+        "INSERT INTO web_command (id, kind, container_id, node_id, issued_by_id, arguments, note, created_at, outcome, "
+        f"code, field, message) SELECT gen_random_uuid(), '{kind}', {container}, n.id, {issued_by}, '{{}}', '', now(), "
+        f"'', '', '', '' FROM web_node n WHERE n.name = '{node}'"
+    )
 
 
 REFUSED = {
@@ -214,21 +228,23 @@ REFUSED = {
     "the chain cut off": "UPDATE web_chain SET number = 0, hash = repeat('0', 64)",
     "the chain without a seal": "UPDATE web_chain SET number = number + 1",
     "its own name": "UPDATE web_node SET name = 'x'",
+    "launches while it is drained": "UPDATE web_node SET drained_at = NULL",
+    "its place in the list": "UPDATE web_node SET removed_at = NULL",
+    "others' launches": "UPDATE web_node SET placer = 'swarm'",
+    "the key of a launch": "UPDATE web_container SET handed = 'x'",
+    "what people say of it": "UPDATE web_node SET labels = '{}'",
     "another's role": "UPDATE web_node SET role = 'x'",
     "a node": "INSERT INTO web_node (name) VALUES ('x')",
     "a card for another": "INSERT INTO web_gpu (uuid, node_id, index, name, present, simulated, total, capacity, most, "
                           "free, idle, \"foreign\", real, context, compute_asked, strangers, compute, compute_why) "
                           "SELECT 'GPU-x', n.id, 9, 'x', true, true, 1, 1, 1, 1, 1, 1, 1, 1, '', '[]', 'turns', '' "
                           "FROM web_node n WHERE n.name = 'gpu3'",
-    "a kill of its own": "INSERT INTO web_command (id, kind, container_id, arguments, note, created_at, outcome, code, "
-                         "field, message) VALUES (gen_random_uuid(), 'kill', %(mine)s, '{}', '', now(), '', '', '', "
-                         "'')",
-    "a pause of another's": "INSERT INTO web_command (id, kind, container_id, arguments, note, created_at, outcome, "
-                            "code, field, message) VALUES (gen_random_uuid(), 'pause', %(theirs)s, '{}', '', now(), "
-                            "'', '', '', '')",
-    "a pause by somebody": "INSERT INTO web_command (id, kind, container_id, issued_by_id, arguments, note, "
-                           "created_at, outcome, code, field, message) VALUES (gen_random_uuid(), 'pause', "
-                           "%(mine)s, 1, '{}', '', now(), '', '', '', '')",
+    "a kill of its own": command("kill", "%(mine)s", "gpu2"),
+    "a pause of another's": command("pause", "%(theirs)s", "gpu2"),
+    "a pause by another": command("pause", "%(mine)s", "gpu3"),
+    "a pause by somebody": command("pause", "%(mine)s", "gpu2", issued_by="1"),
+    "to be shown what it has not": "INSERT INTO web_relayorder (id, node_id, container_id, kind, key, created_at) "
+                                   "SELECT gen_random_uuid(), n.id, %(theirs)s, 'output', 'x', now() FROM web_node n",
     "an event of another's": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, detail, "
                              "seal_id) SELECT now(), 'ended', %(theirs)s, 0, 0, '', '', number + 1 FROM web_chain",
     "an event under an old seal": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, "
@@ -250,9 +266,11 @@ REFUSED = {
 UNTOUCHED = {
     "another's container": "UPDATE web_container SET reason = 'x' WHERE id = %(theirs)s",
     "another's claim": "UPDATE web_claim SET used = 0 WHERE container_id = %(theirs)s",
+    "another's name": "UPDATE web_node SET holder = 'x' WHERE name <> 'gpu2'",
     "another's node": "UPDATE web_node SET policy = 'x' WHERE name <> 'gpu2'",
     "another's card": "UPDATE web_gpu SET total = 0 WHERE id = 999",
     "another's samples": "DELETE FROM web_usagesample WHERE gpu_id = 999",
+    "what is to be shown of another": "DELETE FROM web_relayorder",
     "another's commands": "UPDATE web_command SET message = 'x' WHERE container_id = %(theirs)s",
 }
 
@@ -267,6 +285,13 @@ def test_role_is_refused(gpu2: dict[str, str], of_another: dict[str, Any], what:
 def test_role_does_not_reach(gpu2: dict[str, str], of_another: dict[str, Any], what: str) -> None:
     with as_node(gpu2) as database:
         assert database.execute(UNTOUCHED[what], of_another).rowcount == 0
+
+
+def test_role_may_ask_for_a_pause_of_its_own(gpu2: dict[str, str], of_another: dict[str, Any]) -> None:
+    """What is refused above is refused for what is different there."""
+    with as_node(gpu2) as database:
+        assert database.execute(command("pause", "%(mine)s", "gpu2"), of_another).rowcount == 1
+        database.rollback()
 
 
 def test_role_reads_no_other_nodes_containers(gpu2: dict[str, str], of_another: dict[str, Any]) -> None:
@@ -327,6 +352,61 @@ def test_claims_of_a_cluster_and_whose_pods_they_are_are_written_under_the_role(
     assert site.sql("SELECT action FROM web_auditentry WHERE actor = 'kubelet'") == [("claim",)]
 
 
+TAKES = """
+from uuid import UUID
+from web.errors import Problem
+from web.models import Node
+from web.services import mounting, taking
+from web.spec.handed import Handed
+node = Node.objects.get(name="gpu2").pk
+for id_, key in LAUNCHES:
+    handed = Handed(UUID(id_), 100 << 20, (0,), key)
+    try:
+        mounting.make(node, f"gpushare-{id_}", handed.options())
+        taken = taking.take(node, f"gpushare-{id_}", "swarm-1", handed)
+        assert taking.take(node, f"gpushare-{id_}", "swarm-1", handed) == taken
+        print(taken.name, taken.node_reason, [claim.gpu.index for claim in taken.claims.all()], sep="|")
+        taking.take(node, f"gpushare-{id_}", "swarm-2", handed)
+    except Problem as problem:
+        print(problem.code)
+"""
+
+
+@pytest.fixture
+def handed(site: Site, of_another: dict[str, Any]) -> dict[str, str]:
+    """Launches that a Swarm has been handed by another node's scheduler, each with a key of its own; ids by name."""
+    ids = {name: f"{number:08}-0000-0000-0000-000000000000" for number, name in enumerate(("given", "other", "over"))}
+    for name, id_ in ids.items():
+        site.sql(
+            "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
+            "%s::text, 'engine', 'swarm', 'started_at', null, 'mount', '', 'volume', '', 'handed', 'key of ' || "
+            "%s))).* FROM web_container c WHERE c.id = %s",
+            id_, name, name, of_another["theirs"],
+        )  # fmt: skip
+    site.sql("UPDATE web_container SET kill_requested_at = now() WHERE name = 'over'")
+    return ids
+
+
+def test_what_a_swarm_gave_to_the_host_is_taken_under_the_role_and_nothing_else(
+    site: Site, gpu2: dict[str, str], handed: dict[str, str]
+) -> None:
+    launches = [
+        (handed["given"], "key of given"), (handed["other"], "key of given"), (handed["over"], "key of over"),
+    ]  # fmt: skip
+    environ = {"GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
+    said = site.main.manage("shell", "-c", f"LAUNCHES = {launches}\n{TAKES}", **gpu2, **environ).splitlines()[-4:]
+    assert said == ["given|Placed by Swarm.|[0]", "started_already", "called_off", "called_off"]
+    where = "SELECT c.name, n.name FROM web_container c JOIN web_node n ON n.id = node_id WHERE handed <> ''"
+    assert dict(site.sql(where)) == {"given": "gpu2", "other": "gpu3", "over": "gpu3"}
+    with as_node(gpu2) as database:  # nor by asking PostgreSQL itself
+        seen = {name for (name,) in database.execute("SELECT name FROM web_container WHERE handed <> ''")}
+        for key in ("", "key of given", "x"):
+            taken = database.execute("SELECT gpushare_take(%s, %s, 'v', 'm')", [handed["other"], key]).fetchone()
+            assert taken == (False,)
+    assert seen == {"given"}
+    assert "whole" in site.main.manage("verify_audit")
+
+
 def test_token_is_good_once_and_for_its_name(site: Site) -> None:
     token = site.invite("once")
     refused = site.join(token, "another")
@@ -334,6 +414,16 @@ def test_token_is_good_once_and_for_its_name(site: Site) -> None:
     assert site.settings("another").read_text() == KEPT
     assert site.join(token, "once").returncode == 0
     assert "may have been used" in site.join(token, "once").stderr
+
+
+def test_an_admin_invites_over_rest_and_the_command_that_is_answered_joins(site: Site) -> None:
+    words = site.main.api("POST", "nodes/", {"name": "over-rest"})["command"].split()
+    assert words[:2] == ["gpushare-node", "join"]
+    assert words[4:] == ["--name", "over-rest"]
+    assert site.join(words[3], "over-rest").returncode == 0
+    said = site.sql("SELECT actor, detail::text FROM web_auditentry WHERE action = 'node-invited' ORDER BY id DESC")
+    assert said[0][0] == "admin"
+    assert words[3] not in said[0][1]
 
 
 def test_token_of_yesterday_is_refused(site: Site) -> None:
@@ -363,6 +453,34 @@ def test_node_that_is_removed_may_do_nothing_in_a_connection_that_it_has(site: S
         as_node(settings)
     events = site.main.api("GET", "audit/?action=node-removed")["results"]
     assert "gone" in json.dumps(events)
+
+
+def test_node_removed_over_rest_loses_its_role_and_is_listed_again_once_it_joins(site: Site) -> None:
+    def listed() -> bool:
+        return "left" in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
+
+    settings = site.joined("left")
+    assert listed()
+    site.main.api("DELETE", "nodes/left/")
+    assert not listed()
+    with pytest.raises(psycopg.OperationalError, match=r"does not exist|not permitted"):
+        as_node(settings)
+    again = site.joined("left")
+    assert listed()
+    with as_node(again) as database:
+        assert database.execute("SELECT count(*) FROM web_node").fetchall() != [(0,)]
+
+
+def test_node_that_holds_something_is_removed_by_force_alone(site: Site, of_another: dict[str, Any]) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        site.main.manage("node", "remove", "gpu3")
+    assert site.sql("SELECT role <> '' FROM web_node WHERE name = 'gpu3'") == [(True,)]
+    site.main.manage("node", "remove", "gpu3", "--force")
+    assert "gpu3" not in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
+    assert site.sql("SELECT role FROM web_node WHERE name = 'gpu3'") == [("",)]
+    lost = site.sql("SELECT reason FROM web_container WHERE id = %s", of_another["theirs"])
+    assert lost == [("Lost with its node.",)]
+    assert "whole" in site.main.manage("verify_audit")
 
 
 def test_rules_are_made_again_by_migrate(site: Site, gpu2: dict[str, str]) -> None:

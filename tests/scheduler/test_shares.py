@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from scheduler.gpus import Busyness, Reading
+from scheduler.gpus import Reading
 from scheduler.rounds.turns.shares import Part, Shares
+from scheduler.sampling import Busyness, Sampling
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, Host, on_card, query
+from tests.support.nvml import Nvml
 from web.models import Claim, Container, UsageSample
 
 GPU = "GPU-0"
@@ -101,14 +104,50 @@ def test_without_turns_nvml_tells_what_was_had_and_nobody_is_due_anything() -> N
     assert {name: part.had for name, part in crowd.items()} == {"a": 0.5, "b": 0.5}
 
 
-def test_a_sample_of_nvml_is_of_one_period_and_not_of_the_whole_time_between_two_looks() -> None:
-    sixth = Busyness(now=1.0)
-    sixth.take([(7, 700_000, 60), (7, 866_667, 60)], now=1.0)
-    assert sixth.take([(7, 1_866_667, 60)], now=2.0) == {7: pytest.approx(10, abs=0.1)}
-    assert sixth.take([], now=3.0) == {}
-    second = Busyness(now=1.0)
-    second.take([(7, 500_000, 40)], now=1.0)
-    assert second.take([(7, 1_500_000, 40), (7, 500_000, 40)], now=2.0) == {7: 40}
+def computed(seen: dict[int, int], looks: list[float]) -> dict[int, float]:
+    """Seconds of each, as who looks at these times makes them out."""
+    nvml, sampling, had = Nvml(seen), Sampling(0.0), Counter[int]()
+    for at in looks:
+        nvml.now = int(at * 1e6)
+        if work := sampling.take(nvml, at):
+            for pid, part in work.parts.items():
+                had[pid] += part * (work.until - work.since)
+    return dict(had)
+
+
+@pytest.mark.parametrize("apart", [0.1, 0.25, 1.0, 2.5])
+def test_what_two_computed_by_turns_is_told_whenever_one_looks(apart: float) -> None:
+    looks = [(number + 1) * apart for number in range(int(20 / apart))]
+    seen = {200_000 * number: 7 if number % 4 else 8 for number in range(1, 100)}
+    assert computed(seen, looks) == {7: pytest.approx(15, abs=1.5), 8: pytest.approx(5, abs=1)}
+
+
+def test_what_was_idle_for_long_is_not_counted_as_computed_once_somebody_computes() -> None:
+    looks = [number * 0.25 for number in range(1, 81)]
+    once = {200_000 * number: 7 if number % 5 == 0 else 0 for number in range(1, 100)}  # a look in five finds it there
+    assert computed(once, looks)[7] == pytest.approx(4, abs=1)
+    late = {200_000 * number: 7 if number > 50 else 0 for number in range(1, 100)}
+    assert computed(late, looks)[7] == pytest.approx(10, abs=0.7)
+
+
+@pytest.mark.parametrize("late", [0.05, 0.3, 0.55, 0.8])
+@pytest.mark.parametrize("apart", [0.25, 1.0, 2.5])
+@pytest.mark.parametrize(("period", "every"), [(0.2, 5), (0.2, 4.5), (1 / 6, 6), (1.03, 3.3)])
+def test_what_bursts_take_is_told_whenever_one_asks(period: float, every: float, apart: float, late: float) -> None:
+    """However long before one asks they were: NVML's mean is of the idle time after them, too."""
+    nvml, busyness, had = Nvml(), Busyness(100.0), 0.0
+    nvml.seen = {int((100 + period * n) * 1e6): 7 if n % every < 1 else 0 for n in range(int(120 / period))}
+    for number in range(1, int(100 / apart)):
+        now = 100 + number * apart + late
+        nvml.now = int(now * 1e6)
+        had += busyness.take(nvml, now).get(7, 0.0) / 100 * apart
+    assert had == pytest.approx(100 / every, rel=0.2)
+
+
+@pytest.mark.parametrize("late", [0.05, 0.3, 0.55, 0.8])
+def test_what_a_card_tells_that_looks_once_a_second_is_of_a_whole_second(late: float) -> None:
+    seen = {int(1e6 * (second + late)): 7 if second > 9 else 0 for second in range(20)}
+    assert computed(seen, [number * 0.25 for number in range(1, 81)])[7] == pytest.approx(10, abs=0.8)
 
 
 def test_a_process_past_the_shim_computes_for_its_container_too() -> None:
@@ -180,10 +219,15 @@ async def test_who_computes_a_little_of_each_second_had_that_little(host: Host) 
     await host.says(container, "computed")
     computed = host.up.broker.tenants[str(container.pk)].computed
 
-    async def had(seconds: float) -> float:
-        """When it has had so much."""
-        await eventually(lambda: (computed.get(gpu, (0,))[0] or 0) >= seconds)
-        return time.monotonic()
+    def had() -> float:
+        return computed.get(gpu, (0,))[0] or 0.0
 
-    begun = await had(0.4)
-    assert 0.6 / (await had(1.0) - begun) == pytest.approx(0.15, abs=0.06)
+    async def at(seconds: float) -> tuple[float, float, float]:
+        """When it has had so much: that, what the card gave it, and the time."""
+        await eventually(lambda: had() >= seconds)
+        return had(), on_card(host, container), time.monotonic()
+
+    begun = await at(0.4)
+    had_, given, passed = (after - before for before, after in zip(begun, await at(1.5), strict=True))
+    assert had_ == pytest.approx(given, abs=0.35)  # of a burst or two NVML tells a look later, or our look comes late
+    assert given < 0.25 * passed

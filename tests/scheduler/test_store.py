@@ -20,6 +20,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from scheduler.store import Store, behind
+from scheduler.store.naming import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
@@ -306,3 +307,29 @@ async def test_what_fails_by_anything_else_is_kept_too(alone: Store, monkeypatch
             await alone.flush()
     await alone.flush()
     assert await query(_sizes, container) == [1]
+
+
+async def test_name_that_another_home_has_is_refused(transactional_db: None) -> None:
+    one, two = Store("shared", "one"), Store("shared", "two")
+    await one.open({}, {})
+    with pytest.raises(NameTaken, match='node name "shared"'):
+        await two.open({}, {})
+    await one.close()
+    await two.open({}, {})
+    await two.close()
+
+
+async def test_nothing_is_written_once_the_name_is_another_s(transactional_db: None) -> None:
+    """Not even a batch without a sign of life in it."""
+    container = await _bystander()
+    store = Store("contested", "one")
+    await store.open({}, {})
+    await query(Node.objects.filter(name="contested").update, holder="two")
+    for telling in (partial(store.event, "accepted", str(container.pk), size=1), partial(store.node, policy="fifo")):
+        telling()
+        with pytest.raises(NameTaken):
+            await store.flush()
+    assert await query(_sizes, container) == []
+    assert (await query(Node.objects.get, name="contested")).policy == ""
+    await store.close()
+    assert (await query(Node.objects.get, name="contested")).holder == "two"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import time
@@ -11,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import shim.sim
 from scheduler.card.helper import CardHelper, State
 from scheduler.card.processes import LOCK_WITHIN
 from scheduler.card.turns import HUNG
 from scheduler.core.turns import Standing
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
+from tests.support.host import GIB, Host, SeparateScheduler, on_card, query
 from tests.support.swapped import HANGS, LOCK, at_once, fault
 from web.models import Container, Gpu, Node
 
@@ -41,14 +39,6 @@ async def had(host: Host, *containers: Container, seconds: float) -> list[float]
     await asyncio.sleep(seconds)
     took = time.monotonic() - begun
     return [(on_card(host, each) - was) / took for each, was in zip(containers, before, strict=True)]
-
-
-def on_card(host: Host, container: Container) -> float:
-    """Seconds that its processes have had of the card."""
-    pids, nanoseconds, at = (ctypes.c_int * 64)(), (ctypes.c_uint64 * 64)(), ctypes.c_uint64()
-    found = shim.sim.load_nvml(BUILD).sim_card_had(0, 64, pids, nanoseconds, ctypes.byref(at))
-    its = host.up.computing.pids(str(container.pk))
-    return sum(nanoseconds[i] for i in range(found) if pids[i] in its) / 1e9
 
 
 async def take_turns(host: Host, *containers: Container) -> None:
@@ -99,6 +89,16 @@ async def test_two_that_compute_share_the_card_by_their_weights(host: Host) -> N
     assert not stopped(host, two)
 
 
+@pytest.mark.parametrize("weights", [(50, 30, 20), (90, 10)])
+async def test_shares_come_out_although_a_sample_names_only_one(host: Host, weights: tuple[int, ...]) -> None:
+    """NVML's samples are those of an H200: each gives the whole of its time to whoever was just on the card."""
+    its = [await computing(host, compute_weight=weight) for weight in weights]
+    await take_turns(host, *its)
+    await asyncio.sleep(2)
+    parts = await had(host, *its, seconds=10)
+    assert [part / sum(parts) for part in parts] == pytest.approx([weight / 100 for weight in weights], abs=0.05), parts
+
+
 async def test_a_lone_one_is_never_stopped_but_for_its_limit(host: Host) -> None:
     one = await computing(host)
     assert host.up.turns._guardian.pid is None
@@ -124,15 +124,17 @@ async def test_who_computes_without_a_turn_is_charged_what_the_card_says(host: H
     await eventually(lambda: host.up.turns.standing(str(bursts.pk)))
     await eventually(lambda: standing(host, bursts).had > 0.5)
     began = [(standing(host, each).had, on_card(host, each)) for each in (training, bursts)]
-    await asyncio.sleep(8)
+    seconds = 12
+    await asyncio.sleep(seconds)
     ended = [(standing(host, each).had, on_card(host, each)) for each in (training, bursts)]
     (charged, had), (charged_bursts, had_bursts) = [
         (after[0] - before[0], after[1] - before[1]) for before, after in zip(began, ended, strict=True)
     ]
     assert had_bursts / (had + had_bursts) < 0.4, "it computes in bursts"
-    # On a busy machine the card's samples are looked at late, and less is seen; it is never more.
-    assert 0 < charged_bursts < had_bursts + 0.1 * 8
-    assert charged_bursts < charged < had + 0.15 * 8
+    # A look names one of two who were there, by chance: half a second more or less (its deviation). On a busy machine
+    # the card's samples are looked at late, and less is seen; it is never more.
+    assert 0 < charged_bursts < had_bursts + 0.15 * seconds
+    assert charged_bursts < charged < had + 0.15 * seconds
 
 
 @pytest.mark.parametrize("free_memory", [False, True])

@@ -238,6 +238,41 @@ def test_what_was_kept_for_another_database_is_not_sent_to_this_one(lab: Lab) ->
         assert ("resumed",) in file.execute("SELECT kind FROM event").fetchall()
 
 
+def test_scheduler_whose_name_another_has_when_the_database_is_back_ends_and_writes_nothing(lab: Lab) -> None:
+    first, second = two(lab)
+    lab.kill("scheduler")
+    with psycopg.connect(lab.postgres.url) as database:  # as another host does that lives on
+        database.execute("UPDATE web_node SET holder = 'another', seen_at = now() + interval '1 hour'")
+    lab.postgres.kill()
+    lab.start_scheduler()
+    until(lambda: "starts without it" in lab.said())
+    lab.end_program(first)
+    until(lambda: lab.holds(second))  # alone, it decides as its own
+    until(lambda: "resumed" in lab.kept())
+    lab.postgres.start()
+    until(lambda: lab.has_ended("scheduler"))
+    assert "Another scheduler works under the node name" in lab.said()
+    assert lab.events("second") == ["suspended"]
+    assert "resumed" in lab.kept()
+    lab.kill("scheduler")
+
+
+def test_scheduler_that_lived_without_the_database_loses_its_name_to_who_came_first(lab: Lab) -> None:
+    first, _ = two(lab)
+    lab.postgres.kill()
+    lab.end_program(first)
+    until(lambda: "resumed" in lab.kept())
+    lab.process("scheduler").send_signal(signal.SIGSTOP)
+    lab.postgres.start()
+    with psycopg.connect(lab.postgres.url) as database:
+        database.execute("UPDATE web_node SET holder = 'another'")
+    lab.process("scheduler").send_signal(signal.SIGCONT)
+    until(lambda: lab.has_ended("scheduler"))
+    assert "another one took its node's name" in lab.said()
+    assert lab.events("second") == ["suspended"]
+    lab.kill("scheduler")
+
+
 def test_clock_that_differs_from_the_databases_is_told_of(lab: Lab) -> None:
     lab.stop("scheduler")
     with psycopg.connect(lab.postgres.url) as database:  # the server's clock, as everybody sees it who asks for it

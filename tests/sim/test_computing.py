@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.support.card import BUILD, Card, read_until
+from tests.support.card import Card, read_until
 from tests.support.eventually import until
 from tests.support.program import Program
 
@@ -199,36 +199,54 @@ def test_a_graph_s_kernels_take_time(card: Card) -> None:
 # ---- what NVML tells ----
 
 
-def test_nvml_tells_who_computes_each_sixth_of_a_second(card: Card) -> None:
-    first = computing(card)
-    until(lambda: [percent for _, _, percent in card.gpus()[0]["samples"]][-3:] == [100] * 3)
-    assert card.gpus()[0]["busy"] == 100
-    samples = card.gpus()[0]["samples"]
-    assert {pid for pid, _, _ in samples} == {first.pid}
-    steps = [after[1] - before[1] for before, after in zip(samples[-4:], samples[-3:], strict=False)]
-    assert steps == pytest.approx([1e6 / 6] * 3, abs=2)
-    second = computing(card)
-    until(
-        lambda: (
-            {(pid, percent) for pid, _, percent in card.gpus()[0]["samples"][-2:]}
-            == {(p.pid, 50) for p in (first, second)}
-        )
-    )
-    first.kill()
-    second.kill()
-    until(lambda: not card.gpus()[0]["samples"] and not card.gpus()[0]["busy"])
+PERIOD = 1e6 / 6  # µs
+
+
+def told(card: Card, since: int = 0) -> dict[int, tuple[int, int]]:
+    """Process → when it was seen last (µs since the epoch), and its per cent of all the time `since` then."""
+    samples = card.gpus(since)[0]["samples"]
+    assert len({pid for pid, _, _ in samples}) == len(samples)
+    return {pid: (at, percent) for pid, at, percent in samples}
+
+
+def test_nvml_tells_how_much_of_all_the_time_since_then_a_process_computed(card: Card) -> None:
+    only = computing(card)
+    until(lambda: card.gpus()[0]["busy"] == 100)
+    begun, _ = told(card)[only.pid]
+    at, percent = until(lambda: told(card, begun))[only.pid]
+    assert percent == 100
+    assert (at - begun) / PERIOD == pytest.approx(round((at - begun) / PERIOD), abs=1e-4)
+    until(lambda: told(card, begun)[only.pid][0] > begun + 5 * PERIOD)
+    assert told(card, begun)[only.pid][1] == card.gpus()[0]["busy"] == 100
+    only.send_signal(signal.SIGSTOP)
+    until(lambda: told(card, begun)[only.pid][1] <= 80)
+    only.kill()
+    until(lambda: not told(card) and not card.gpus()[0]["busy"])
 
 
 def test_nvml_tells_only_what_is_new_since_then(card: Card) -> None:
-    computing(card)
-    until(lambda: len(card.gpus()[0]["samples"]) > 4)
-    card.check(f"""
-        import shim.sim, pathlib
-        shim.sim.load_nvml(pathlib.Path({str(BUILD)!r}))
-        import pynvml
-        pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-        seen = [sample.timeStamp for sample in pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)]
-        later = [sample.timeStamp for sample in pynvml.nvmlDeviceGetProcessUtilization(gpu, seen[-3])]
-        assert later[:2] == seen[-2:]
-    """)
+    only = computing(card)
+    until(lambda: told(card))
+    only.send_signal(signal.SIGSTOP)
+    until(lambda: card.gpus()[0]["busy"] == 0)
+    last, _ = told(card)[only.pid]
+    assert told(card, last - 1)[only.pid][0] == last
+    assert told(card, last) == {}
+
+
+def test_nvml_names_one_of_those_who_computed_in_a_sixth_of_a_second(card: Card) -> None:
+    both, named = {computing(card).pid, computing(card).pid}, []
+    last = max(at for at, _ in until(lambda: told(card)).values())
+
+    def look() -> dict[int, tuple[int, int]] | None:
+        """Of one period; None: nothing is new, or several have passed."""
+        nonlocal last
+        since, its = last, told(card, last)
+        last = max((at for at, _ in its.values()), default=last)
+        return its if round((last - since) / PERIOD) == 1 else None
+
+    for _ in range(20):
+        ((pid, (_, percent)),) = until(look).items()
+        assert percent == 100
+        named.append(pid)
+    assert set(named) == both

@@ -41,14 +41,15 @@ def had(gpu):
     pids, ns, at = (ctypes.c_int * 64)(), (ctypes.c_uint64 * 64)(), ctypes.c_uint64()
     found = driver.sim_card_had(gpu, 64, pids, ns, ctypes.byref(at))
     return at.value, dict(zip(pids[:found], ns[:found]))
-def samples(gpu):
+def samples(gpu, since):
     try:
-        return [(s.pid, s.timeStamp, s.smUtil) for s in pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)]
+        return [(s.pid, s.timeStamp, s.smUtil) for s in pynvml.nvmlDeviceGetProcessUtilization(gpu, since)]
     except pynvml.NVMLError_NotFound:
         return []
 for line in sys.stdin:
-    name, *numbers = line.split() or [""]
-    if name:
+    since, *order = line.split()
+    if order:
+        name, *numbers = order
         getattr(driver, name)(*map(ctypes.c_uint64, map(int, numbers)))
     gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
     print(json.dumps([{
@@ -58,7 +59,7 @@ for line in sys.stdin:
         "held": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)},
         "had": had(i),
         "busy": pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
-        "samples": samples(gpu),
+        "samples": samples(gpu, int(since)),
     } for i, gpu in enumerate(gpus)]), flush=True)
 """
 
@@ -116,20 +117,20 @@ class Card:
         """Calls what only the simulated NVML has: sim_card_speed, sim_card_fault."""
         self._ask(f"{name} {' '.join(map(str, numbers))}")
 
-    def gpus(self) -> list[dict[str, Any]]:
+    def gpus(self, since: int = 0) -> list[dict[str, Any]]:
         """What NVML says of each GPU, asked from another process.
 
-        uuid, total and used; held: {pid: bytes}; busy: per cent; samples: [[pid, µs since the epoch, per cent]]; had,
-        by the card's own clock: (ns, {pid: ns of a card of its own}).
+        uuid, total and used; held: {pid: bytes}; busy: per cent; samples, of what was `since` then: [[pid, µs since the
+        epoch, per cent]]; had, by the card's own clock: (ns, {pid: ns of a card of its own}).
         """
-        return self._ask()
+        return self._ask(since=since)
 
-    def _ask(self, order: str = "") -> list[dict[str, Any]]:
+    def _ask(self, order: str = "", since: int = 0) -> list[dict[str, Any]]:
         if self._nvml is None:
             self._nvml = self.python(_NVML, str(BUILD))
         assert self._nvml.stdin is not None
         assert self._nvml.stdout is not None
-        self._nvml.stdin.write(order + "\n")
+        self._nvml.stdin.write(f"{since} {order}\n")
         self._nvml.stdin.flush()
         gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())
         for gpu in gpus:

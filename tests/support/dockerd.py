@@ -38,6 +38,8 @@ class Dockerd:
     `remapped`: who is root in a container is the user SHIFTED on the host (`userns-remap`), and so on upwards.
     """
 
+    starts_within = 60.0  # seconds
+
     def __init__(self, folder: Path, bridge: str = "none", *, remapped: bool = False, plugins: bool = False) -> None:
         self.folder, self._bridge, self._remapped = folder, bridge, remapped
         self.plugins = folder / "plugins" if plugins else None
@@ -64,11 +66,11 @@ class Dockerd:
                  *self._flags()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self.starts_within
         while not self._answers():
             if self._process.poll() is not None:
                 return False
-            assert time.monotonic() < deadline, "dockerd has not answered for a minute"
+            assert time.monotonic() < deadline, f"dockerd has not answered for {self.starts_within} s"
             time.sleep(0.05)
         return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.utils import timezone
 
+import shim.sim
 from scheduler.worker import Scheduler
 from tests.support.eventually import PATIENCE, eventually
 from web.models import AllocationEvent, Claim, Command, Container, Node
@@ -248,3 +250,11 @@ async def a_host(
         yield host
     finally:
         await host.close()
+
+
+def on_card(host: Host, container: Container) -> float:
+    """Seconds that its processes have had of the card."""
+    pids, nanoseconds, at = (ctypes.c_int * 64)(), (ctypes.c_uint64 * 64)(), ctypes.c_uint64()
+    found = shim.sim.load_nvml(BUILD).sim_card_had(0, 64, pids, nanoseconds, ctypes.byref(at))
+    its = host.up.computing.pids(str(container.pk))
+    return sum(nanoseconds[i] for i in range(found) if pids[i] in its) / 1e9

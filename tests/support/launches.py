@@ -9,6 +9,8 @@ GIVEN: dict[str, Any] = {
     "command": ["python", "train.py", "two words", "$HOME"],
     "gpu_memory": 3 * 2**29 + 1,
     "gpus": ["GPU-0"],
+    "node": "host",
+    "constraints": ["node.labels.disk!=tape", "node!=other"],
     "name": "mine",
     "env": {"MODE": "fast and loose", "EMPTY": "", "TWO": "a=b "},
     "working_dir": "/tmp",
@@ -27,6 +29,7 @@ GIVEN: dict[str, Any] = {
     "guaranteed": True,
     "give_way": False,
     "remove_when_done": True,
+    "restart": "on-failure:3",
     "interactive": True,
     "tty": True,
 }

@@ -26,21 +26,24 @@ BIN = _FOUND[-1].parent if _FOUND else None
 class Postgres:
     """`url` is its DATABASE_URL. The server refuses to run as root: then it runs as the package's user.
 
-    `like`: another one, which is stopped, with whose databases this one begins.
+    `like`: another one, which is stopped, with whose databases this one begins. `address`: where it listens.
     """
 
-    def __init__(self, folder: str, like: Postgres | None = None) -> None:
+    def __init__(self, folder: str, like: Postgres | None = None, address: str = "127.0.0.1") -> None:
+        self._address = address
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._folder, self._data = folder, f"{folder}/data"
         shutil.chown(folder, self._user)
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((address, 0))
             self._port = free.getsockname()[1]
-        self.url = f"postgres://gpushare@127.0.0.1:{self._port}/postgres"
+        self.url = f"postgres://gpushare@{address}:{self._port}/postgres"
         if like is None:
             self._run("initdb", "--no-sync", "--wal-segsize=1", "-A", "trust", "-U", "gpushare")
         else:
             subprocess.run(["cp", "-a", like._data, self._data], check=True)
+        with Path(self._data, "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {address}/24 trust\n")
         self.start()
 
     def database(self, name: str) -> str:
@@ -48,16 +51,16 @@ class Postgres:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
             connection.execute(f"CREATE DATABASE {name} OWNER {name}")
-        return f"postgres://{name}@127.0.0.1:{self._port}/{name}"
+        return f"postgres://{name}@{self._address}:{self._port}/{name}"
 
     def ask_for_passwords(self, group: str) -> None:
         """Members of this role have to give theirs; all others are let in."""
         rules = Path(self._data, "pg_hba.conf")
-        rules.write_text(f"host all +{group} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        rules.write_text(f"host all +{group} {self._address}/24 scram-sha-256\n{rules.read_text()}")
         self._run("pg_ctl", "reload")
 
     def start(self) -> None:
-        options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        options = f"-p {self._port} -k {self._folder} -c listen_addresses={self._address} -c fsync=off"
         self._run("pg_ctl", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
 
     def stop(self) -> None:
@@ -93,9 +96,10 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres(like: Postgres | None = None) -> Iterator[Postgres]:
+def running_postgres(like: Postgres | None = None, address: str = "127.0.0.1") -> Iterator[Postgres]:
+    """`address`: where it listens, and lets all in who come from the same network."""
     with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
-        postgres = Postgres(folder, like)
+        postgres = Postgres(folder, like, address)
         try:
             yield postgres
         finally:

@@ -73,6 +73,9 @@ class Production:
         service.kill()
         service.wait(30)
 
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        return self._services[name]
+
     def has_ended(self, name: str) -> bool:
         return self._services[name].poll() is not None
 

@@ -16,17 +16,18 @@ BIN = shutil.which("redis-server")
 class Redis:
     """After `stop`, `start` brings it back on the same port, empty."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, address: str = "127.0.0.1") -> None:
+        self._folder, self._address = folder, address
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((address, 0))
             self._port = free.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.url = f"redis://{address}:{self._port}/0"
         self.start()
 
     def start(self) -> None:
         assert BIN is not None
-        options = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", self._folder]
+        place = ["--port", str(self._port), "--bind", self._address, "--protected-mode", "no"]
+        options = [*place, "--save", "", "--dir", self._folder]
         self._process = subprocess.Popen([BIN, *options], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 10
         while not self._answers():
@@ -36,7 +37,7 @@ class Redis:
 
     def _answers(self) -> bool:
         with socket.socket() as asker:
-            return asker.connect_ex(("127.0.0.1", self._port)) == 0
+            return asker.connect_ex((self._address, self._port)) == 0
 
     def stop(self) -> None:
         self._process.kill()
@@ -44,9 +45,9 @@ class Redis:
 
 
 @contextmanager
-def running_redis() -> Iterator[Redis]:
+def running_redis(address: str = "127.0.0.1") -> Iterator[Redis]:
     with TemporaryDirectory(prefix="redis-") as folder:
-        redis = Redis(folder)
+        redis = Redis(folder, address)
         try:
             yield redis
         finally:

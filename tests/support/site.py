@@ -98,8 +98,11 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
         "DJANGO_SETTINGS_MODULE": "appliance.settings",
         **environment,
     }
-    run = {"cwd": ROOT, "env": env}
-    begin_with_tables(home / "gpushare.sqlite3")
+    run: dict[str, Any] = {"cwd": ROOT, "env": env}
+    if "DATABASE_URL" in environment:
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], check=True, **run)
+    else:
+        begin_with_tables(home / "gpushare.sqlite3")
     with socket.create_server(("127.0.0.1", 0)) as listener, open(home / "server.log", "wb") as log:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the appliance does
         fd = listener.fileno()

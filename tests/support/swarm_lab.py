@@ -6,6 +6,9 @@
 Each engine has its own socket, folders, containerd, host name, plugins (`member.folder / "plugins"` is what it sees as
 /run/docker/plugins) and address; the first has begun the Swarm, and all are managers, so that any one of them may
 fall. The fixture is `why_no_lab`: a sentence where this machine lets nobody make it. Everything is ended by its pid.
+
+`lab(…, home=PLACE)` is for schedulers within the members (`member.within()`): each finds a folder of its own at that
+one place, as hosts do, and reaches this machine at `swarm.outside`. `member.cut()` takes its network away.
 """
 
 from __future__ import annotations
@@ -38,8 +41,15 @@ _serial = itertools.count()
 class Member(Dockerd):
     """One engine of the Swarm; `declared` are its generic resources: kind → how many."""
 
-    def __init__(self, folder: Path, number: int, network: str, declared: Mapping[str, int]) -> None:
+    # It waits a quarter of a minute for a plugin that is away, for each container that has a volume of it.
+    starts_within = 240.0
+
+    def __init__(
+        self, folder: Path, number: int, network: str, declared: Mapping[str, int], home: Path | None = None
+    ) -> None:
         super().__init__(folder)
+        self._home, self._cable = home, _cable(network)
+        (folder / "home").mkdir(mode=0o750)
         self.name, self.ip = f"node{number}", f"{SUBNET}.{number}"
         self._network, self.declared = network, dict(declared)
         (folder / "plugins").mkdir()
@@ -52,8 +62,9 @@ class Member(Dockerd):
     def _before(self) -> list[str]:
         # Not `ip netns exec`: that shows a /sys without control groups.
         place = "/run/docker/plugins"
+        home = f"&& mount --bind {self.folder}/home {self._home} " if self._home else ""
         script = (
-            f"mkdir -p {place} && mount --bind {self.folder}/plugins {place} && hostname {self.name} "
+            f"mkdir -p {place} && mount --bind {self.folder}/plugins {place} {home}&& hostname {self.name} "
             f'&& exec nsenter --net=/run/netns/{self._network} "$@"'
         )
         return ["unshare", "--mount", "--propagation=slave", "--uts", "sh", "-c", script, "dockerd"]
@@ -61,6 +72,24 @@ class Member(Dockerd):
     def _flags(self) -> list[str]:
         declared = [f"--node-generic-resource={kind}={many}" for kind, many in self.declared.items()]
         return [f"--config-file={self.folder}/daemon.json", *declared]
+
+    def within(self) -> list[str]:
+        """What a program is to be started by that runs on this host, beside its engine, which has to run."""
+        return ["nsenter", f"--target={self._process.pid}", "--mount", "--uts", "--net", "--"]
+
+    def has_begun(self) -> bool:
+        """Whether it is in its surroundings, so that others can be; it need not answer yet."""
+        try:
+            return Path(f"/proc/{self._process.pid}/comm").read_text() == "dockerd\n"
+        except OSError:
+            return False
+
+    def cut(self) -> None:
+        """Nobody reaches this host, and it reaches nobody."""
+        _ip(f"link set {self._cable} down")
+
+    def mend(self) -> None:
+        _ip(f"link set {self._cable} up")
 
     @cached_property
     def api(self) -> docker.APIClient:
@@ -77,8 +106,8 @@ class Member(Dockerd):
 
 
 class Lab:
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = members
+    def __init__(self, members: Sequence[Member], outside: str = "") -> None:
+        self.members, self.outside = members, outside
 
     def form(self) -> None:
         """Makes the Swarm: the first begins it, the others join as managers."""
@@ -91,6 +120,13 @@ class Lab:
     def join(self, member: Member, *, by: Member, role: str = "Manager") -> None:
         token = by.api.inspect_swarm()["JoinTokens"][role]
         member.api.join_swarm([f"{by.ip}:2377"], token, advertise_addr=member.ip, listen_addr=f"{member.ip}:2377")
+
+    def expel(self, name: str, *, by: Member) -> None:
+        """Forgets a member that is down."""
+        gone = next(node for node in self.nodes(by) if node["Description"]["Hostname"] == name)
+        by.api.update_node(gone["ID"], gone["Version"]["Index"], {**gone["Spec"], "Role": "worker"})
+        until(lambda: "ManagerStatus" not in by.api.inspect_node(gone["ID"]), SETTLES, 0.1)
+        by.api.remove_node(gone["ID"], force=True)
 
     def nodes(self, by: Member) -> list[dict[str, Any]]:
         return list(by.api.nodes())
@@ -127,21 +163,22 @@ def why_no_lab() -> str:
 
 
 @contextlib.contextmanager
-def lab(declared: Sequence[Mapping[str, int]], *, image: bool = True) -> Iterator[Lab]:
-    """A Swarm of as many engines; all have the image IMAGE. Taken away at the end."""
-    with _networks(len(declared)) as networks, contextlib.ExitStack() as stack:
+def lab(declared: Sequence[Mapping[str, int]], *, image: bool = True, home: Path | None = None) -> Iterator[Lab]:
+    """A Swarm of as many engines; all have the image IMAGE. Taken away at the end. `home`: a folder that is there."""
+    outside = _outside() if home else ""
+    with _networks(len(declared), outside) as networks, contextlib.ExitStack() as stack:
         members = []
         for number, (network, has) in enumerate(zip(networks, declared, strict=True), 1):
             # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
             folder = Path(tempfile.mkdtemp(prefix=f"swarm{number}-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            member = Member(folder, number, network, has)
+            member = Member(folder, number, network, has, home)
             stack.callback(_end, member)
             member.start()
             if image:
                 build_image(member.api, IMAGE)
             members.append(member)
-        made = Lab(members)
+        made = Lab(members, outside)
         made.form()
         yield made
 
@@ -161,24 +198,39 @@ def member_containers(member: Member) -> list[str]:
 
 
 @contextlib.contextmanager
-def _networks(count: int) -> Iterator[list[str]]:
-    """As many network namespaces, each with an address of SUBNET, on one bridge."""
+def _networks(count: int, outside: str) -> Iterator[list[str]]:
+    """As many network namespaces, each with an address of SUBNET, on one bridge, where this machine is `outside`."""
     mine = f"gl{os.getpid():x}-{next(_serial)}"  # an interface's name has 15 characters at most
     bridge, names = mine, [f"{mine}-{number}" for number in range(1, count + 1)]
     with contextlib.ExitStack() as stack:
         _ip(f"link add {bridge} type bridge")
         stack.callback(_ip, f"link delete {bridge}")
         _ip(f"link set {bridge} up")
+        if outside:
+            _ip(f"address add {outside}/24 dev {bridge}")
         for number, name in enumerate(names, 1):
             _ip(f"netns add {name}")
             stack.callback(_ip, f"netns delete {name}")
-            outside = f"{mine}v{number}"
-            _ip(f"link add {outside} type veth peer name eth0 netns {name}")
-            _ip(f"link set {outside} master {bridge} up")
+            cable = _cable(name)
+            _ip(f"link add {cable} type veth peer name eth0 netns {name}")
+            _ip(f"link set {cable} master {bridge} up")
             _ip(f"-n {name} address add {SUBNET}.{number}/24 dev eth0")
+            if outside:
+                _ip(f"-n {name} address add {outside.rpartition('.')[0]}.{number}/24 dev eth0")
             _ip(f"-n {name} link set eth0 up")
             _ip(f"-n {name} link set lo up")
         yield names
+
+
+def _cable(network: str) -> str:
+    """The end of it that is on the bridge."""
+    return network.replace("-", "v")
+
+
+def _outside() -> str:
+    """An address in a network of this process's own: labs of several tests may be there at a time."""
+    pid = os.getpid()
+    return f"10.{200 + pid % 50}.{pid // 50 % 250}.254"
 
 
 def _ip(command: str) -> None:

@@ -13,6 +13,7 @@ from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     Admitted,
     CameBack,
+    ContainerResumed,
     Effect,
     Event,
     GiveWay,
@@ -93,7 +94,7 @@ class World:
             case TakeBack():
                 events.append(self.take_back(effect.gpu, all_=True))
             case Restore(container):
-                assert not any(p.out for p in self.processes.values() if p.container == container)
+                assert not self.is_out(container)
                 self.swapped.remove(container)
                 self.wanted.discard(container)  # nobody need want it where all that was out has ended
                 self.coming.add(container)
@@ -148,11 +149,23 @@ class World:
         self.wanted.discard(container)
         self.coming.discard(container)
         known = self.state.containers[container]
-        if self.leaving == container:
-            self.leaving = None
-            if known.idle_since is None and not known.paused and not known.killed:
-                self.wanted.add(container)
+        undone = self.leaving == container and known.idle_since is None
+        if (undone or not self.is_out(container)) and not known.paused and not known.killed:
+            self.wanted.add(container)
+        self.leaving = None if self.leaving == container else self.leaving
         return self.do(SwappedOut(now, container))
+
+    def is_out(self, container: str) -> bool:
+        """Whether a process of it has anything in host memory."""
+        return any(process.out for process in self.processes.values() if process.container == container)
+
+    def resume(self, container: str, now: float) -> list[Effect]:
+        """What was moved out is asked back, as the shell does, if that has ended; else that may come later."""
+        effects = self.do(ContainerResumed(now, container))
+        known = self.state.containers.get(container)
+        if known and container in self.swapped - self.wanted and not self.is_out(container) and not known.killed:
+            effects += self.want_back(container, now)
+        return effects
 
     def not_moved(self, container: str, now: float) -> list[Effect]:
         self.forget_transfer(container)

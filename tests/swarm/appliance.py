@@ -16,21 +16,20 @@ IMAGE = "gpushare/swarm:latest"
 
 
 @contextmanager
-def in_a_swarm(*declared: dict[str, int]) -> Iterator[tuple[Appliance, Lab]]:
-    """What each node declares; the first has the appliance, and the others nothing of ours."""
+def in_a_swarm(*declared: dict[str, int], gpus: str = "sim:1x1GiB", **environ: str) -> Iterator[tuple[Appliance, Lab]]:
+    """What each node declares; the first has the appliance, with these settings, and the others nothing of ours."""
     with lab(declared, image=False) as swarm:
         member = swarm.members[0]
         libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
         build_image(member.api, IMAGE, [ROOT / ".build" / "workload"], mounted=libraries)
         folder = Path(tempfile.mkdtemp(prefix="gs-"))  # as short as sockets need it
-        made = Appliance(
-            folder / "home",
-            gpus="sim:1x1GiB",
-            GPUSHARE_ENGINE="swarm",
-            GPUSHARE_NODE=member.name,
-            GPUSHARE_DOCKER_HOST=member.address,
-            GPUSHARE_PLUGIN_SOCKET=str(member.folder / "plugins" / "gpushare.sock"),
-        )
+        settings = {
+            "GPUSHARE_ENGINE": "swarm",
+            "GPUSHARE_NODE": member.name,
+            "GPUSHARE_DOCKER_HOST": member.address,
+            "GPUSHARE_PLUGIN_SOCKET": str(member.folder / "plugins" / "gpushare.sock"),
+        }
+        made = Appliance(folder / "home", gpus=gpus, **settings | environ)
         try:
             yield made, swarm
         finally:

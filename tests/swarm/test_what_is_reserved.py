@@ -44,7 +44,13 @@ def test_a_swarm_that_declares_nothing_is_refused_with_what_to_do() -> None:
     problem = refused(Host("bare", {}, {}))
     assert (problem.code, problem.status) == ("no_generic_resources", 409)
     assert "gpushare doctor" in problem.message
-    assert refused().code == "no_generic_resources"
+
+
+def test_a_swarm_whose_nodes_are_all_away_is_not_taken_for_one_that_declares_nothing() -> None:
+    """So it is for some seconds after the leader of its managers died: a new one hears of each node first."""
+    problem = refused()
+    assert (problem.code, problem.status) == ("node_away", 503)
+    assert "Try again shortly" in problem.message
 
 
 def test_what_no_node_can_ever_give_is_refused_with_the_figures() -> None:

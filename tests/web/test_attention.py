@@ -132,6 +132,7 @@ def test_a_launch_that_fails_again_and_again_soon_after_its_start(card, ann):
     fourth = ended("fourth", ann, card, 2, 2, 300)
     (again,) = attention.items()
     assert (again.key, again.container) == (item.key, fourth)  # the same trouble, told once
+    assert again.acts == ("again",)
     assert item.container == third
     ended("works", ann, card, 200, 0, 250)
     assert told() == []
@@ -153,12 +154,28 @@ def test_rest_tells_what_the_reader_may_do(card, ann):
         return answer["count"], {item["kind"]: item["acts"] for item in answer["results"]}
 
     assert asked(ann) == (2, {"waiting": ["kill"], "no_turns": []})
-    assert asked(person("op", "operator"))[1] == {"waiting": ["kill"], "no_turns": ["kill"]}
+    assert asked(person("op", "operator"))[1] == {"waiting": ["first", "kill"], "no_turns": ["kill"]}
     (first, _) = client_for(ann).get("/api/v1/attention/").json()["results"]
     assert first["container"] == str(waits.pk)
     assert first["person"] == "ann"
     assert client_for(ann).get("/api/v1/attention/?page_size=1").json()["count"] == 2
     assert client_for(ann).get("/api/v1/attention/?nonsense=1").status_code == 400
+
+
+def test_where_nothing_here_can_help_a_command_for_the_host_does(card, ann):
+    held = [{"pid": pid, "bytes": 1 << 30, "user": "eve", "command": "mine"} for pid in (7, 11)]
+    Gpu.objects.update(foreign=2 << 30, strangers=held, xid=79, xid_at=timezone.now(), hot_since=timezone.now())
+    full = {"of": "the database", "free": 1, "total": 9, "since": 0}
+    Node.objects.update(engine_error="Docker is away.", skew=90, nearly_full=[full, full | {"of": "host memory"}])
+    commands = {item.kind.value: item.command for item in attention.items()}
+    assert commands["foreign"].endswith("-p 7,11")
+    assert commands["clock_wrong"] == "timedatectl set-ntp true"
+    assert {"engine_away", "nearly_full", "xid", "hot"} <= {kind for kind, command in commands.items() if command}
+    answer = client_for(ann).get("/api/v1/attention/").json()["results"]
+    assert {item["kind"]: item["command"] for item in answer} == commands
+    Gpu.objects.update(strangers=[])
+    assert {item.kind: item.command for item in attention.items()}["foreign"] == "nvidia-smi"
+    assert attention.without_database()[0].command
 
 
 def test_what_somebody_wrote_into_environments_is_not_read_however_often_it_fails(card, ann):

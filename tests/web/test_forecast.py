@@ -19,14 +19,18 @@ def test_the_answer_is_the_schedulers(client, gpu):
         "message": "Behind a.",
     }
     with commands_answered(result=found):
-        assert client.get(URL, {"gpu_memory": "2GiB", "gpus": "1"}).json() == found
+        assert client.get(URL, {"gpu_memory": "2GiB", "gpus": "1"}).json() == {
+            **found,
+            "node": "host",
+            "node_reason": "",
+        }
     assert not Command.objects.exists()  # a question leaves no trace
     assert not AuditEntry.objects.filter(action="forecast").exists()
 
 
 def test_what_is_asked(ada, gpu):
     command = steering.forecast(ada, gpu_memory=2 * GIB, priority=3)
-    assert command.arguments == {"gpu_memory": 2 * GIB, "gpus": 1, "priority": 3, "owner": "ada"}
+    assert command.arguments == {"gpu_memory": 2 * GIB, "gpus": 1, "priority": 3, "owner": "ada", "reason": ""}
 
 
 @pytest.mark.parametrize(

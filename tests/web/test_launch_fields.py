@@ -91,8 +91,8 @@ def test_the_command_line_sends_what_the_form_shows_as_a_command(monkeypatch, fi
             sent.append(body)
             return {"id": "1"}
 
-        def each(self, path):
-            return [{"uuid": "GPU-0", "index": 0}]
+        def each(self, path, **params):
+            return [{"uuid": "GPU-0", "index": 0, "node": "host"}]
 
     monkeypatch.setattr(command_line, "connect", Server)
     _, run, *words = shlex.split(launch_form.command_line(spec))

@@ -59,6 +59,12 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "gpus/GPU-0/", None, ALL),
     ("PATCH", "gpus/GPU-0/", {"compute": "shared"}, ADMIN),
     ("GET", "nodes/", None, ALL),
+    ("POST", "nodes/", {"name": "another"}, made(409)),  # the tests' database is a file
+    ("GET", "nodes/host/", None, ALL),
+    ("PATCH", "nodes/host/", {"labels": {"disk": "ssd"}}, ADMINS),
+    ("DELETE", "nodes/host/", None, made(409)),  # its scheduler lives
+    ("POST", "nodes/host/drain/", {}, ADMINS),
+    ("POST", "nodes/host/undrain/", {}, ADMINS),
     ("GET", "attention/", None, ALL),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
@@ -180,10 +186,8 @@ def test_the_table_has_every_endpoint_and_method():
             name for name in ("get", "post", "put", "patch", "delete") if hasattr(view.view_class, name)
         }
         found |= {(method.upper(), path) for method in methods if method != "head"}
-    found = {
-        (method, path.replace("people/{}/", "people/owner/").replace("groups/{}/", "groups/vision/"))
-        for method, path in found
-    }
+    for written, named in (("people", "owner"), ("groups", "vision"), ("nodes", "host")):
+        found = {(method, path.replace(f"{written}/{{}}/", f"{written}/{named}/")) for method, path in found}
     assert found == {(method, re.sub(r"\{\w+\}", "{}", path.split("?")[0])) for method, path, _, _ in TABLE}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from tests.support.machine import make_container
 from web.history import samples as history
@@ -163,3 +165,18 @@ def test_a_point_of_the_replay_is_one_look_at_the_card_also_where_there_are_no_m
     day = history.holders(gpu, T0 - 6 * HOUR, T0 + 12 * MINUTE, points=6 * 12)
     held = {row["name"]: row["values"][-3:] for row in day["containers"]}
     assert held == {"a": [9, 9, 0], "b": [0, 0, 9]}
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="other databases tell their plans in other words")
+def test_where_to_go_on_is_found_by_steps_into_the_index_and_not_by_sorting_what_there_is(samples, gpu):
+    roll_up(T0 + 3 * HOUR)
+    with CaptureQueriesContext(connection) as asked:
+        roll_up(T0 + 3 * HOUR, gpu.node_id)
+    looks = [each["sql"] for each in asked if each["sql"].startswith("SELECT") and "web_usagesample" in each["sql"]]
+    assert looks
+    with connection.cursor() as cursor:
+        for look in looks:
+            cursor.execute(f"EXPLAIN QUERY PLAN {look}")
+            plan = " / ".join(step[-1] for step in cursor.fetchall())
+            assert "SCAN web_usagesample" not in plan, (look, plan)
+            assert "TEMP B-TREE FOR ORDER BY" not in plan, (look, plan)

@@ -80,7 +80,8 @@ def appliance(transactional_db, settings):
     admin = make_user("root", Role.ADMIN)
     make_container(admin, "a", gpu)
     _, key = tokens.make(admin)
-    with commands_answered(message="Done."):
+    forecast = {"fits": True, "behind": [], "earliest": None, "message": "It fits."}
+    with commands_answered(message="Done.", result=forecast):
         yield key
     assert Container.objects.filter(name="a").exists()
 

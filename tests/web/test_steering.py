@@ -13,7 +13,7 @@ from tests.support.machine import GIB, commands_answered, make_container
 from tests.support.people import client_for, make_user
 from web import audit
 from web.errors import Problem
-from web.models import AllocationEvent, AuditEntry, Command
+from web.models import AllocationEvent, AuditEntry, Command, Node
 from web.people.roles import Role
 from web.services import issuing, launching, steering
 
@@ -165,8 +165,9 @@ def test_a_command_sends_the_scheduler_a_hint(ada, running, settings):
 
     # One that keeps messages from one event loop to the next; between processes they need somebody who listens.
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    steering.pause(ada, running)
-    assert async_to_sync(get_channel_layer().receive)("scheduler") == {"type": "wake"}
+    command = steering.pause(ada, running)
+    heard = issuing.hint_channel(command.node_id or Node.objects.get().pk)
+    assert async_to_sync(get_channel_layer().receive)(heard) == {"type": "wake"}
 
 
 def test_waiting_ends_with_the_outcome_or_the_timeout(ada, running):

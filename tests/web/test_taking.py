@@ -30,12 +30,14 @@ def waiting(**fields: Any) -> Container:
     """One that was handed to a Swarm."""
     owner, _ = User.objects.get_or_create(username="ada")
     return Container.objects.create(
-        **{"owner": owner, "name": "job", "image": "x", "engine": "swarm", "gpu_memory": GIB, **fields}
+        **{"owner": owner, "name": "job", "image": "x", "engine": "swarm", "gpu_memory": GIB, "handed": "key", **fields}
     )
 
 
-def take(node: Node, container: Container, *cards: int, mount: str = "m", quota: int = GIB) -> Container:
-    return taking.take(node.pk, "volume", mount, Handed(container.pk, quota, cards or (0,)))
+def take(
+    node: Node, container: Container, *cards: int, mount: str = "m", quota: int = GIB, key: str = "key"
+) -> Container:
+    return taking.take(node.pk, "volume", mount, Handed(container.pk, quota, cards or (0,), key))
 
 
 def refused(node: Node, container: Container, *cards: int, **more: Any) -> Problem:
@@ -64,12 +66,18 @@ def test_the_same_mount_again_is_the_same_and_another_one_is_refused(node: Node)
     assert Claim.objects.count() == 1
 
 
+def test_only_who_has_the_key_takes_it(node: Node) -> None:
+    for key, container in {"other": waiting(), "": waiting(name="never-handed", handed="")}.items():
+        assert refused(node, container, key=key).code == "called_off"
+    assert take(node, Container.objects.get(name="job")).node_reason == "Placed by Swarm."
+
+
 def test_what_was_called_off_or_has_ended_never_starts(node: Node) -> None:
     now = timezone.now()
     for fields in ({"kill_requested_at": now}, {"finished_at": now}):
         assert refused(node, waiting(name=str(uuid.uuid4()), **fields)).code == "called_off"
     with pytest.raises(Problem, match="called off"):
-        taking.require(Handed(uuid.uuid4(), GIB, (0,)))
+        taking.require(Handed(uuid.uuid4(), GIB, (0,), "key"))
 
 
 def test_cards_that_the_host_has_not_or_not_so_large_are_refused(node: Node) -> None:
@@ -84,12 +92,13 @@ def test_cards_that_the_host_has_not_or_not_so_large_are_refused(node: Node) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"container": "no-uuid", "gpu_memory": "1", "cards": "0"},
-        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1GiB", "cards": "0"},
-        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0,0"},
-        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": ""},
+        {"container": "no-uuid", "gpu_memory": "1", "cards": "0", "key": "k"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1GiB", "cards": "0", "key": "k"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0,0", "key": "k"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "", "key": "k"},
         {"container": str(uuid.UUID(int=1)), "gpu_memory": "1"},
-        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0", "owner": "ada"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0", "key": "k", "owner": "ada"},
+        {"container": str(uuid.UUID(int=1)), "gpu_memory": "1", "cards": "0"},
     ],
 )
 def test_options_that_no_swarm_writes_are_refused(options: dict[str, str]) -> None:
@@ -98,9 +107,9 @@ def test_options_that_no_swarm_writes_are_refused(options: dict[str, str]) -> No
 
 
 def test_a_volume_is_made_for_a_launch_that_is_wanted_and_for_no_other(node: Node) -> None:
-    options = Handed(waiting().pk, GIB, (0,)).options()
+    options = Handed(waiting().pk, GIB, (0,), "key").options()
     mounting.make(node.pk, "one", options)
     mounting.make(node.pk, "one", options)
     with pytest.raises(Problem, match="called off"):
-        mounting.make(node.pk, "two", Handed(uuid.uuid4(), GIB, (0,)).options())
+        mounting.make(node.pk, "two", Handed(uuid.uuid4(), GIB, (0,), "key").options())
     assert Volume.objects.get().name == "one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from rest_framework import serializers
 from web.api.protocol.quick import Quick
 from web.kept import Recent
 from web.models import Claim, Command, Container, Gpu, Node, State
-from web.people.roles import outdated
+from web.people.roles import Rights, outdated, rights_of
 from web.spec.asked import COLUMNS
 
 
@@ -64,8 +65,14 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
     """A container. Sizes are bytes, durations seconds, times UTC; null where nothing is set or has happened yet."""
 
     owner = serializers.CharField(source="owner.username")
+    node = serializers.SerializerMethodField(help_text="The host where it is, or is to be; null: not known.")
     state = serializers.ChoiceField(choices=State.choices)
     gpus = ClaimAnswer(source="claims", many=True)
+    run_of = serializers.UUIDField(
+        source="run_of_id",
+        allow_null=True,
+        help_text="The first run of what a Swarm has begun again; null: this is it.",
+    )
     gave_way = serializers.CharField(
         help_text='Why its VRAM was moved to host memory for others, "idle" or "rotate"; else empty.'
     )
@@ -77,9 +84,10 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
     class Meta:
         model = Container
         fields = [
-            "id", "name", "owner", "state", "engine", "engine_id", "namespace", "pods", *COLUMNS, "env", "gpus",
-            "gpu_count", "swapped", "gave_way", "gave_way_to", "no_turns", "suspended_since", "suspended_seconds",
-            "queue_position", "queue_reason", "idle_since", "cpus_used", "memory_used",
+            "id", "name", "owner", "node", "node_reason", "state", "engine", "engine_id", "namespace", "pods", *COLUMNS,
+            "env", "gpus", "gpu_count", "run_of",
+            "swapped", "gave_way", "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "queue_position",
+            "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
         read_only_fields = fields
@@ -94,6 +102,9 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
 
     def prepare(self, rows: Sequence[Container]) -> None:
         self._private = _private([row.pk for row in rows if self._shows(row)])
+
+    def get_node(self, container: Container) -> str | None:
+        return container.node_name or None
 
     def get_command(self, container: Container) -> list[str] | None:
         return self._of(container).command if self._shows(container) else None
@@ -185,15 +196,26 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
     `outdated` tells admins, and nobody else, what of the engine is older than it should be and why: sentences.
     `cannot_turn` says why containers cannot take turns on its GPUs; empty if they can.
     `late` is the longest that the scheduler's decisions were held up in the second before `seen_at`, in seconds.
+    `drained_at`: since when it takes no new launches. `release`: of its scheduler. `gpus` counts its cards, `capacity`
+    is what containers may hold there together, `promised` the sum of their quotas, in bytes.
     """
 
     alive = serializers.SerializerMethodField(help_text="The scheduler gave a sign of life in the last 5 seconds.")
     outdated = serializers.SerializerMethodField(help_text="Empty unless an admin asks.")
+    gpus = serializers.IntegerField(source="gpus_there")
+    capacity = serializers.IntegerField()
+    promised = serializers.IntegerField()
 
     class Meta:
         model = Node
         fields = [
             "name",
+            "labels",
+            "drained_at",
+            "release",
+            "gpus",
+            "capacity",
+            "promised",
             "engine",
             "engine_error",
             "outdated",
@@ -212,7 +234,12 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
         return node.is_alive()
 
     def get_outdated(self, node: Node) -> list[str]:
-        return outdated(node, self.context["request"].user)
+        return outdated(node, self._rights)
+
+    @cached_property
+    def _rights(self) -> Rights:
+        """Of who asks, looked up once for all nodes."""
+        return rights_of(self.context["request"].user)
 
 
 class WaitingGpuAnswer(Quick, serializers.Serializer[Any]):
@@ -225,6 +252,7 @@ class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
     """One that waits, suspended or for a node: its place, for how much, since when, and why."""
 
     owner = serializers.CharField(source="owner.username")
+    node = serializers.CharField(source="node_name", help_text="Each node serves those who wait there, in its order.")
     position = serializers.IntegerField(source="queue_position", allow_null=True)
     since = serializers.DateTimeField(source="queued_since")
     waits_for = serializers.ChoiceField(choices=["memory", "node"])
@@ -235,7 +263,8 @@ class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
     class Meta:
         model = Container
         fields = [
-            "id", "name", "owner", "waits_for", "position", "bytes", "since", "reason", "expected_at", "expected_by",
+            "id", "name", "owner", "node", "waits_for", "position", "bytes", "since", "reason", "expected_at",
+            "expected_by",
             "priority", "gpus",
         ]  # fmt: skip
         read_only_fields = fields

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from web.api.protocol.access import person
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
-from web.people.roles import steered_by
+from web.people.roles import rights_of
 from web.services import attention
 
 
@@ -25,10 +25,14 @@ class AttentionAnswer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(allow_null=True)
     container = serializers.UUIDField(allow_null=True, source="container.pk", default=None)
     gpu = serializers.CharField(allow_null=True, source="gpu.uuid", default=None)
-    acts = serializers.SerializerMethodField(help_text="What of pause, free, resume, kill would help, and you may do.")
+    acts = serializers.SerializerMethodField(
+        help_text="What would help, and you may do: free, resume and kill it; first: put it at the head of queue/; "
+        "again: launch the same with what was wrong mended."
+    )
+    command = serializers.CharField(help_text="For a shell on the host, where nothing else helps.")
 
     def get_acts(self, item: attention.Item) -> list[str]:
-        return list(item.acts) if item.container and self.context["steers"](item.container) else []
+        return item.acts_of(self.context["rights"])
 
 
 class Attention(GenericAPIView[Any]):
@@ -41,7 +45,7 @@ class Attention(GenericAPIView[Any]):
     serializer_class = AttentionAnswer
 
     def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "steers": steered_by(person(self.request))}
+        return {**super().get_serializer_context(), "rights": rights_of(person(self.request))}
 
     @extend_schema(parameters=[PageQuery], responses={200: AttentionAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> Response:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
@@ -25,6 +25,7 @@ from web.services import steering
 from web.spec import quotas
 from web.spec.fields import SizeField
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
+from web.spec.where import constraints
 
 
 class Queue(GenericAPIView[Container]):
@@ -86,12 +87,24 @@ class Policy(APIView):
         return decided(steering.set_policy(person(request), PolicySpec.parse(request.data)["policy"]))
 
 
+@extend_schema_field({"type": "string", "example": "node.labels.disk==ssd,node!=gpu3"})
+class ConstraintsField(serializers.Field[list[str], Any, list[str], Any]):
+    """Those of a launch, separated by commas."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        return [constraints.check(each) for each in str(data).split(",") if each.strip()]
+
+
 class ForecastQuery(Query):
     gpu_memory = SizeField(smallest=quotas.LEAST)
     gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=MOST_GPUS)
     priority = serializers.IntegerField(
         required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
     )
+    node = serializers.CharField(
+        required=False, allow_blank=True, default="", help_text="Empty: where a launch would go now."
+    )
+    constraints = ConstraintsField(required=False, default=list)
 
 
 class ForecastAnswer(serializers.Serializer[Any]):
@@ -99,6 +112,8 @@ class ForecastAnswer(serializers.Serializer[Any]):
     behind = serializers.ListField(child=serializers.UUIDField(), help_text="The containers it would wait for.")
     earliest = serializers.FloatField(allow_null=True, help_text="Seconds from now, at the latest; null: not known.")
     message = serializers.CharField()
+    node = serializers.CharField(help_text="Where it would go.")
+    node_reason = serializers.CharField(help_text="Why there; empty: there is no choice.")
 
 
 class Forecast(APIView):
@@ -115,4 +130,5 @@ class Forecast(APIView):
             command.delete()  # a question leaves no trace
         if isinstance(result, Response):
             raise Problem("scheduler_slow", "The scheduler has not answered in time; ask again.", 503)
-        return Response(ForecastAnswer(result.result).data)
+        where, why = result.node.name if result.node else "", command.arguments["reason"]
+        return Response(ForecastAnswer({**(result.result or {}), "node": where, "node_reason": why}).data)

@@ -18,14 +18,29 @@ from uuid import UUID
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 from django.conf import settings
+from django.db.models import F
 
 from web import audit
 from web.budgets import Place, Places
-from web.console.frames import PAYLOAD_LIMIT, TOO_LONG, BadFrame, FrameKind, Line, dial, frame_of, problem_of, refusal
+from web.console.frames import (
+    FROM_SCHEDULERS,
+    PAYLOAD_LIMIT,
+    TOO_LONG,
+    BadFrame,
+    FrameKind,
+    Line,
+    ask,
+    asking,
+    connect,
+    frame_of,
+    problem_of,
+    refusal,
+)
 from web.errors import Problem, conflict, invalid, not_found
-from web.models import Container
+from web.models import Container, RelayOrder
 from web.people import visitor
 from web.people.roles import Deed, require, require_steering
+from web.relay.reaching import elsewhere, reach
 from web.spec.requests import ExecSpec
 
 if TYPE_CHECKING:
@@ -64,7 +79,8 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _open(self, program: dict[str, Any] | None = None) -> None:
         try:
-            self.line = await dial(settings.GPUSHARE_HOME, self.container.pk, program)
+            asked = asking(self.container.pk, program)
+            self.line = await ask(await self._connect(), asked)
         except Problem as problem:
             await self._refuse(problem)
             return
@@ -72,6 +88,13 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self._record(f"{self.kind}-opened")
         await self.send(bytes_data=bytes([FrameKind.OPEN]))
         self.passing = asyncio.create_task(self._pass_on(self.line))
+
+    async def _connect(self) -> Line:
+        """To the scheduler that runs it, on whichever host. Raises Problem."""
+        if node := await database_sync_to_async(elsewhere)(self.container):
+            connection = await reach(node, self.container, RelayOrder.Kind.TERMINAL)
+            return Line(*await asyncio.open_unix_connection(sock=connection, limit=2 * PAYLOAD_LIMIT))
+        return await connect(settings.GPUSHARE_HOME)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.line is None:
@@ -111,15 +134,20 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await self.close()
 
     async def _show(self, line: Line) -> None:
+        try:
+            await self._pass_frames(line)
+        except BadFrame:
+            raise AWAY from None
+
+    async def _pass_frames(self, line: Line) -> None:
         kind: FrameKind | None = None
         while kind is not FrameKind.END:
-            try:
-                frame = await line.read()
-            except BadFrame:
-                frame = None
+            frame = await line.read()
             if frame is None:
                 raise AWAY
             kind, payload = frame
+            if kind not in FROM_SCHEDULERS:
+                raise AWAY
             if kind is FrameKind.REFUSED:
                 raise problem_of(payload)
             await self.send(bytes_data=bytes([kind]) + payload)
@@ -201,7 +229,7 @@ def admit_to_exec(scope: dict[str, Any]) -> tuple[User, Container]:
 def _asked_for(scope: dict[str, Any]) -> tuple[User, Container]:
     user = visitor.person(scope, by_token=True)
     pk: UUID = scope["url_route"]["kwargs"]["pk"]
-    container = Container.objects.select_related("owner").filter(pk=pk).first()
+    container = Container.objects.select_related("owner").annotate(named_node=F("node__name")).filter(pk=pk).first()
     if container is None:
         raise not_found("There is no such container.")
     return user, container

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import struct
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
@@ -31,6 +32,7 @@ from web.errors import Problem, invalid
 PAYLOAD_LIMIT = 64 << 10  # bytes
 WINDOW = 256 << 10  # bytes
 ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
+SILENT = "The scheduler does not answer in time; try again shortly."
 CLOSES_WITHIN = 1.0
 TOO_LONG = (
     f"This command is too long: in JSON, where a letter beyond ASCII takes six bytes, it is more than "
@@ -51,8 +53,14 @@ class FrameKind(IntEnum):
     REFUSED = 7  # {"status", "error"} as REST would answer
     EXIT = 8  # the exit code of what EXEC has started, four bytes, big-endian, signed; just before the END
     EXEC = 9  # {"container", "command", "interactive", "tty", "rows", "columns"}
+    LOG = 10  # {"tail", "start", "follow"}: of another host's container, of its output (web/console/relayed.py)
+    LOGGED = 11  # where in the output this is, eight bytes, big-endian, and the bytes
 
 
+REFUSAL_LIMIT = 1000  # characters
+FROM_SCHEDULERS = frozenset({
+    FrameKind.OUTPUT, FrameKind.ERRORS, FrameKind.END, FrameKind.TAKEN, FrameKind.EXIT, FrameKind.REFUSED,
+})  # fmt: skip
 FROM_PEOPLE = frozenset({FrameKind.INPUT, FrameKind.RESIZE, FrameKind.END, FrameKind.TAKEN})
 _LENGTHS: dict[int, int] = {FrameKind.RESIZE: 4, FrameKind.END: 0, FrameKind.TAKEN: 4, FrameKind.EXIT: 4}
 
@@ -133,36 +141,91 @@ def socket_path(home: Path) -> Iterator[str]:
         os.close(folder)
 
 
-async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = None) -> Line:
-    """Asks the scheduler for a container's keyboard and screen, or a `program`'s (an ExecSpec). Raises Problem."""
+async def connect(home: Path) -> Line:
+    """To the scheduler of this host. Raises Problem."""
+    try:
+        with socket_path(home) as path:
+            return Line(*await asyncio.open_unix_connection(path))
+    except OSError:
+        raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
+
+
+def asking(container: UUID, program: Mapping[str, Any] | None = None) -> Frame:
+    """What asks for a container's keyboard and screen, or a `program`'s (an ExecSpec). Raises Problem."""
     kind, asked = FrameKind.OPEN, str(container).encode()
     if program is not None:
         kind, asked = FrameKind.EXEC, json.dumps({"container": str(container), **program}).encode()
         if len(asked) > PAYLOAD_LIMIT:
             raise invalid(TOO_LONG, "command")
-    try:
-        with socket_path(home) as path:
-            line = Line(*await asyncio.open_unix_connection(path))
-    except OSError:
-        raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
+    return kind, asked
+
+
+async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = None) -> Line:
+    """Asks the scheduler of this host. Raises Problem."""
+    asked = asking(container, program)
+    return await ask(await connect(home), asked)
+
+
+async def ask(line: Line, asked: Frame) -> Line:
+    """Asks the scheduler at the other end, and waits for its OPEN. Raises Problem."""
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
-            await line.send(kind, asked)
-            answer = await line.read()
-        if answer is None:
-            raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
-        if answer[0] is FrameKind.REFUSED:
-            raise problem_of(answer[1])
-    except TimeoutError:
+            await line.send(*asked)
+            _require_open(await line.read())
+    except (TimeoutError, BadFrame):
         await line.close()
-        raise Problem("scheduler_away", "The scheduler does not answer in time; try again shortly.", 503) from None
+        raise Problem("scheduler_away", SILENT, 503) from None
     except Problem:
         await line.close()
         raise
     return line
 
 
+def ask_now(connection: socket.socket, asked: Frame) -> None:
+    """The same for threads that may wait. What comes after OPEN is not read."""
+    kind, payload = asked
+    connection.settimeout(ANSWERS_WITHIN)
+    try:
+        connection.sendall(_HEAD.pack(kind, len(payload)) + payload)
+        kind_, length = _HEAD.unpack(_exactly(connection, _HEAD.size))
+        if length > PAYLOAD_LIMIT:
+            raise BadFrame("of a wrong length")
+        _require_open(_checked(kind_, _exactly(connection, length)))
+    except (OSError, ValueError):  # TimeoutError is one, and BadFrame
+        connection.close()
+        raise Problem("scheduler_away", SILENT, 503) from None
+    except Problem:
+        connection.close()
+        raise
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        if not (piece := connection.recv(size - len(found))):
+            raise ConnectionResetError
+        found += piece
+    return found
+
+
+def _require_open(answer: Frame | None) -> None:
+    match answer:
+        case (FrameKind.OPEN, _):
+            return
+        case (FrameKind.REFUSED, payload):
+            raise problem_of(payload)
+        case _:
+            raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
+
+
 def problem_of(payload: bytes) -> Problem:
-    """The refusal that a frame of this payload carries."""
-    told = json.loads(payload)
-    return Problem(told["error"]["code"], told["error"]["message"], told["status"])
+    """The refusal that a frame of this payload carries. Raises BadFrame: another host's scheduler may be a stranger."""
+    try:
+        told = json.loads(payload)
+        error, status = told["error"], int(told["status"])
+        problem = Problem(str(error["code"])[:64], str(error["message"])[:REFUSAL_LIMIT], status)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise BadFrame("a refusal that cannot be read") from None
+    if not 400 <= status < 600:
+        raise BadFrame("a refusal of no such status")
+    return problem

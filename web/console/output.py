@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,17 @@ from weakref import WeakKeyDictionary
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 from django.db import Error
+from django.db.models import Q
 
 from web.budgets import Place, Places, budget
-from web.errors import Problem
-from web.models import Container
-from web.people import visitor
+from web.console.frames import PAYLOAD_LIMIT
+from web.models import Container, Node
 
 LOOK = 0.2  # seconds between two looks at the sizes of logs
 ASK = 1.0  # seconds between two questions which containers have ended
-_CHUNK = 64 * 1024
+_CHUNK = PAYLOAD_LIMIT - 8  # bytes; with its place a frame (relayed.py)
+
+Pieces = AsyncIterator[tuple[int, bytes]]  # where in the output, and what
 
 _places = Places("log_followers", "log_followers_in_all")
 
@@ -42,40 +44,37 @@ def place_to_follow(user: int) -> Place:
     return _places.require(user, "logs are followed")
 
 
-async def written(container: UUID, tail: int | None = None) -> AsyncIterator[bytes]:
-    """What is there: all of it, or the last `tail` lines."""
+async def written(container: UUID, tail: int | None = None, start: int | None = None) -> Pieces:
+    """What is there: all of it, or the last `tail` lines, or what comes from `start` on."""
     log = Log(container)
     try:
         log.look()
-        async for chunk in log.read(await log.beginning(tail)):
-            yield chunk
+        position = start if start is not None else await log.beginning(tail)
+        async for chunk in log.read(position):
+            yield position, chunk
+            position += len(chunk)
     finally:
         log.close()
 
 
-async def followed(container: UUID, look: Callable[[], Any], tail: int | None = None) -> AsyncIterator[bytes]:
-    """What is there and what comes, until the container has ended. Until `look` raises a Problem, too: see `watch`."""
-    allowed = asyncio.create_task(visitor.watch(look))
-    try:
-        async with _logs().followed(container) as log:
-            allowed.add_done_callback(lambda _: log.tell())
-            while log.file is None and not log.ended and not allowed.done():
-                await log.news.wait()
-            position = await log.beginning(tail)
-            while not allowed.done():
-                news, ended = log.news, log.ended
-                async for chunk in log.read(position):
-                    yield chunk
-                    position += len(chunk)
-                    if allowed.done():
-                        return
-                if ended:
+async def followed(container: UUID, allowed: asyncio.Future[Any], tail: int | None = None,
+                   start: int | None = None) -> Pieces:  # fmt: skip
+    """What is there and what comes, until the container has ended, or is done with here, or until `allowed` is done."""
+    async with _logs().followed(container) as log:
+        allowed.add_done_callback(lambda _: log.tell())
+        while log.file is None and not log.ended and not allowed.done():
+            await log.news.wait()
+        position = start if start is not None else await log.beginning(tail)
+        while not allowed.done():
+            news, ended = log.news, log.ended
+            async for chunk in log.read(position):
+                yield position, chunk
+                position += len(chunk)
+                if allowed.done():
                     return
-                await news.wait()
-    finally:
-        allowed.cancel()
-        with contextlib.suppress(Problem, asyncio.CancelledError):
-            await allowed
+            if ended:
+                return
+            await news.wait()
 
 
 class Log:
@@ -167,7 +166,9 @@ class Logs:
 
 
 def _live(containers: set[UUID]) -> set[UUID]:
-    return set(Container.objects.live().filter(pk__in=containers).values_list("pk", flat=True))
+    """Those of them that live, and not on another host (a Swarm may have taken one there)."""
+    here = Q(node=None) | Q(node__name=settings.GPUSHARE_NODE) if Node.several() else Q()
+    return set(Container.objects.live().filter(here, pk__in=containers).values_list("pk", flat=True))
 
 
 def _beginning(file: int, size: int, lines: int, at_most: int) -> int:

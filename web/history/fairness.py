@@ -36,6 +36,11 @@ class Share:
     members: set[str] = field(default_factory=set)
 
     @property
+    def over(self) -> bool:
+        """More than they are entitled to, as the figures show it: in whole percents."""
+        return self.entitled is not None and round(100 * self.part) > round(100 * self.entitled)
+
+    @property
     def busy(self) -> float | None:
         """0 to 1; None if it was never known."""
         return self.computing / self.known if self.known else None

@@ -174,20 +174,22 @@ def require_gib_hours(used: float, limit: float | None) -> None:
 
 
 NONE = "(none)"
-GROUPINGS = ("user", "group", "container", "image", "namespace", "day")
+GROUPINGS = ("user", "group", "container", "image", "namespace", "node", "day")
 
 
 def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, datetime], str]:
     if group_by == "day":
         return lambda container, at: at.date().isoformat()
-    path = {"user": "owner__username", "group": "owner_id", "container": "name"}.get(group_by, group_by)
+    path = {"user": "owner__username", "group": "owner_id", "container": "name", "node": "node__name"}.get(
+        group_by, group_by
+    )
     names: Mapping[UUID, Any] = dict(Container.objects.filter(chosen).values_list("pk", path))
     if group_by == "container":
         return lambda container, at: f"{names[container]} ({str(container)[:8]})"
     if group_by == "group":
         groups = _groups_of_people()
         return lambda container, at: groups[names[container]]
-    return lambda container, at: str(names[container]) or NONE
+    return lambda container, at: str(names[container] or NONE)
 
 
 def _groups_of_people() -> Mapping[int, str]:

@@ -17,44 +17,59 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Avg, Count, Max, Sum
+from django.db.models import Avg, Count, Max, Min, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import TruncHour, TruncMinute
 
-from web.models import UsageSample
+from web.models import Gpu, UsageSample
 
 Span = UsageSample.Span
+Samples = QuerySet[UsageSample]
 _STEPS = ((Span.SECOND, Span.MINUTE, TruncMinute), (Span.MINUTE, Span.HOUR, TruncHour))
 _CHUNK = timedelta(hours=6)  # what one transaction takes on, so that writers never wait long
 
 
-def roll_up(now: datetime) -> int:
-    """Sums samples up to complete minutes and hours; deletes what is past its retention. How many rows it made."""
+def roll_up(now: datetime, node: int | None = None) -> int:
+    """Sums samples up to complete minutes and hours; deletes what is past its retention. How many rows it made.
+
+    Of all cards, or of a node's: each scheduler sees to its own, so no two make the same, and one that was away for
+    long catches up.
+    """
+    gpus = Gpu.objects.order_by() if node is None else Gpu.objects.filter(node=node).order_by()
+    mine = UsageSample.objects.filter(gpu__in=list(gpus.values_list("pk", flat=True)))
     made = 0
     for fine, coarse, trunc in _STEPS:
         length = timedelta(seconds=int(coarse))
         end = _floor(now, coarse)
-        start = _first_missing(fine, coarse)
+        start = _first_missing(gpus, fine, coarse)
         while start is not None and start < end:
             stop = min(_floor(start, coarse) + max(_CHUNK, length), end)
-            made += _roll(fine, coarse, trunc, start, stop)
+            made += _roll(mine, fine, coarse, trunc, start, stop)
             start = stop
-        _forget(fine, now, end)
+        _forget(mine, fine, now, end)
     return made
 
 
-def _first_missing(fine: Span, coarse: Span) -> datetime | None:
+def _first_missing(gpus: QuerySet[Gpu], fine: Span, coarse: Span) -> datetime | None:
     """Where the next coarse span begins that has not been made; None without anything to make it of."""
-    samples = UsageSample.objects.order_by("at")
-    last = samples.filter(span=coarse).values_list("at", flat=True).last()
+    last = _edge(gpus, coarse, "-at", Max)
     if last is not None:
         return last + timedelta(seconds=int(coarse))
-    first = samples.filter(span=fine).values_list("at", flat=True).first()
+    first = _edge(gpus, fine, "at", Min)
     return None if first is None else _floor(first, coarse)
 
 
-def _roll(fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], start: datetime, stop: datetime) -> int:
+def _edge(gpus: QuerySet[Gpu], span: Span, order: str, of_all: type[Max] | type[Min]) -> datetime | None:
+    """The first or the last such sample of these GPUs. By one step into the index for each: there may be millions."""
+    of_one = UsageSample.objects.filter(gpu=OuterRef("pk"), span=span).order_by(order).values("at")[:1]
+    found: datetime | None = gpus.annotate(edge=Subquery(of_one)).aggregate(found=of_all("edge"))["found"]
+    return found
+
+
+def _roll(
+    mine: Samples, fine: Span, coarse: Span, trunc: type[TruncMinute] | type[TruncHour], start: datetime, stop: datetime
+) -> int:
     rows = list(
-        UsageSample.objects.filter(span=fine, at__gte=start, at__lt=stop)
+        mine.filter(span=fine, at__gte=start, at__lt=stop)
         .order_by()
         .annotate(bucket=trunc("at"))
         .values("bucket", "gpu_id", "container_id")
@@ -93,10 +108,10 @@ def _looks(rows: Iterable[Mapping[str, Any]], least: int) -> dict[tuple[datetime
     return looks
 
 
-def _forget(fine: Span, now: datetime, rolled_until: datetime) -> None:
+def _forget(mine: Samples, fine: Span, now: datetime, rolled_until: datetime) -> None:
     """Deletes what is older than its retention, but nothing that has not been rolled up."""
     until = min(now - timedelta(seconds=settings.GPUSHARE_RETENTION[int(fine)]), rolled_until)
-    UsageSample.objects.filter(span=fine, at__lt=until).delete()
+    mine.filter(span=fine, at__lt=until).delete()
 
 
 def _floor(at: datetime, span: Span) -> datetime:

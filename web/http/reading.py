@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest, StreamingHttpResponse
 
 from web.budgets import Place
-from web.console import output, pods
+from web.console import output, pods, relayed
 from web.errors import Problem
 from web.models import Container
 from web.people import visitor
 from web.people.roles import require_steering
+from web.relay.reaching import elsewhere, reach_now
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -42,15 +44,26 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
     kind = (
         "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response
     )
-    if not follow:
-        return StreamingHttpResponse(output.written(container.pk, tail), content_type=kind)
-    place = output.place_to_follow(user.pk)
+    place = output.place_to_follow(user.pk) if follow else None
+    connection = _begun(container, tail, follow=follow)
+    if place is None:
+        return StreamingHttpResponse(relayed.written(container, tail, connection), content_type=kind)
     if opened := getattr(request, "scope", {}).get("gpushare.opened"):
         opened.end()  # it lasts, and has its own budget
-    lines = output.followed(container.pk, visitor.again(request, require), tail)
+    lines = relayed.followed(container, visitor.again(request, require), tail, connection)
     return Lasting(place, lines, content_type=kind)
 
 
 def _elsewhere(container: Container) -> str:
     ways = [each.link or each.command for each in pods.outputs(container)]
     return " ".join(["The cluster has the output of its pods.", *(f"It is there: {way}" for way in ways[:1])])
+
+
+def _begun(container: Container, tail: int | None, *, follow: bool) -> socket.socket | None:
+    """A connection to the host that has its output, which is to send it; None: that is this one. Raises Problem."""
+    node = None if output.path_of(container.pk).exists() else elsewhere(container)
+    if node is None:
+        return None
+    connection = reach_now(node, container, relayed.KIND)
+    relayed.begin(connection, tail, follow=follow)
+    return connection

@@ -27,7 +27,8 @@ from web.live import snapshot
 log = logging.getLogger(__name__)
 
 GROUP = "live"
-REST = 0.025  # seconds between two reads at the least; one takes half of that with 200 containers
+REST = 0.025  # seconds from one read to the next at the least; one takes half of that with 200 containers
+PART = 0.5  # of the time at the most goes into reading, however many containers there are: others want answers too
 REREAD = 1.0  # and at the most, hint or no hint
 ATTEND = 1.0  # between two looks at what needs somebody
 HEARTBEAT = 2.0  # a sign of life at least this often, so that a browser can tell quiet from dead
@@ -106,10 +107,11 @@ class Feed:
                 self.attended = float("-inf")
                 if self.state is not None:
                     await self._publish(snapshot.without_database(self.state), beat=False)
+            due = began + max(REST, (time.monotonic() - began) / PART)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REREAD):
                     await self.hint.wait()
-            await asyncio.sleep(max(0.0, began + REST - time.monotonic()))
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _look(self, *, beat: bool) -> bool:
         """Whether there was anything to say."""

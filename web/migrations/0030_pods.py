@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("web", "0021_sum_of_weights")]
+    dependencies = [("web", "0025_relay")]
 
     operations = [
         migrations.AddField(

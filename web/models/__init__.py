@@ -1,6 +1,6 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
 a container in states.py, who may do what in people.py, who is told in notifying.py, the hash chain in chain.py,
-Docker's volumes in volumes.py."""
+Docker's volumes in volumes.py, what is relayed from other hosts in relay.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.hosts import Compute, Gpu, Invitation, Node
@@ -18,6 +18,7 @@ from web.models.records import (
     UsageSample,
     large,
 )
+from web.models.relay import RelayOrder
 from web.models.states import State
 from web.models.volumes import Volume
 
@@ -40,6 +41,7 @@ __all__ = [
     "Node",
     "Notice",
     "Receiver",
+    "RelayOrder",
     "Rule",
     "Scope",
     "Seal",

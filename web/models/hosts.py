@@ -15,18 +15,39 @@ SKEW = 5.0  # seconds between a host's clock and the database's that somebody sh
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
 
 
+def large_of_nodes(path: str = "") -> list[str]:
+    """What of a node's row is long and changes all the time, to `defer` where many are read; `path` leads to them."""
+    return [f"{path}{name}" for name in ("policies", "figures", "moved", "nearly_full", "outdated")]
+
+
 def ordered(field: str, *, down: bool = False) -> OrderBy:
     """By this field, what has nothing there behind all others: by themselves, databases do not agree about that."""
     by = models.F(field)
     return by.desc(nulls_last=True) if down else by.asc(nulls_last=True)
 
 
+class NodeQuerySet(models.QuerySet["Node"]):
+    def listed(self) -> NodeQuerySet:
+        """Those that nobody has removed."""
+        return self.filter(removed_at=None)
+
+
 class Node(models.Model):
-    """One host that runs a scheduler."""
+    """One host that runs a scheduler. `seen_at` and `started_at` are by the database's clock: hosts' may differ."""
 
     name = models.CharField(max_length=255, unique=True)
+    drained_at = models.DateTimeField(null=True, blank=True, help_text="Since when it takes no new launches.")
+    labels = models.JSONField(default=dict, blank=True, help_text="{name: value}, texts: what people say of it.")
+    removed_at = models.DateTimeField(null=True, blank=True, help_text="Since when it counts no more; history stays.")
     # observed
+    holder = models.CharField(
+        max_length=128, blank=True, help_text="Whose scheduler has this name: a boot and a GPUSHARE_HOME; empty: free."
+    )
+    release = models.CharField(max_length=32, blank=True, help_text="Of its scheduler.")
     engine = models.CharField(max_length=16, blank=True)
+    placer = models.CharField(
+        max_length=16, blank=True, help_text="Who chooses the node of what is launched here: swarm; empty: nobody else."
+    )
     policy = models.CharField(max_length=32, blank=True, help_text="The name of the one in force.")
     policies = models.JSONField(default=list, help_text="[{name, explanation, bound, source}], the default first.")
     driver = models.CharField(max_length=64, blank=True)
@@ -57,14 +78,22 @@ class Node(models.Model):
     skew = models.FloatField(default=0, help_text="Seconds by which its clock is ahead of the database's.")
     role = models.CharField(max_length=63, blank=True, help_text="Its own PostgreSQL role; empty: it has none.")
 
+    objects = NodeQuerySet.as_manager()
+
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def several(cls) -> bool:
+        """Whether people have to be told which node is meant."""
+        return cls.objects.listed().count() > 1
 
     @classmethod
     def here(cls) -> Node | None:
         """The host that people are told of: the one of our name, else the one whose scheduler was seen last."""
         own = Q(name=settings.GPUSHARE_NODE)
-        return cls.objects.filter(own).first() or cls.objects.order_by(ordered("seen_at", down=True), "-pk").first()
+        nodes = cls.objects.listed()
+        return nodes.filter(own).first() or nodes.order_by(ordered("seen_at", down=True), "-pk").first()
 
     def rates(self, *, first: bool) -> dict[str, float]:
         """Bytes a second with which memory moves `out` and `back`; the first time that a program's goes is slower."""

@@ -95,8 +95,12 @@ class ContainerQuerySet(models.QuerySet["Container"]):
         return self.live().exclude(idle_since=None)
 
     def whole(self) -> ContainerQuerySet:
-        """With the owner and the claims, each with its GPU."""
-        return self.select_related("owner").defer(*secrets("owner")).prefetch_related(claims_with_gpus())
+        """With the owner, the node's name, and the claims, each with its GPU.
+
+        The name alone: what else a node's row says changes each second.
+        """
+        named = self.annotate(named_node=models.F("node__name"))
+        return named.select_related("owner").defer(*secrets("owner")).prefetch_related(claims_with_gpus())
 
     def freest_colour(self) -> int:
         """The mark, a colour or beyond the first ten a colour with a pattern, that the fewest live containers have."""
@@ -136,6 +140,13 @@ class Container(models.Model):
         null=True, blank=True, help_text="Percent of a card's time at most, also while nobody else computes."
     )
     remove_when_done = models.BooleanField(default=False)
+    restart = models.CharField(
+        max_length=16, blank=True, help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never."
+    )
+    run_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
+        help_text="The first run of what a Swarm has begun again; empty: this is it.",
+    )  # fmt: skip
     notify = models.JSONField(
         null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
     )
@@ -154,14 +165,23 @@ class Container(models.Model):
         max_length=63, blank=True, help_text="Of a Kubernetes cluster, of whose pods it is; else empty."
     )
     pods = models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen.")
+    handed = models.CharField(
+        max_length=64, blank=True, editable=False,
+        help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
+    )  # fmt: skip
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
     )
     colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 39.")
     created_at = models.DateTimeField(auto_now_add=True)
-    # observed
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
+    node_asked = models.CharField(max_length=255, blank=True, help_text="The name of the one asked for; empty: any.")
+    constraints = models.JSONField(
+        default=list, help_text="What the node has to be like (web/spec/where/constraints.py)."
+    )
+    node_reason = models.CharField(max_length=500, blank=True, help_text="Why it is there; empty: there was no choice.")
+    # observed
     engine = models.CharField(max_length=16, blank=True)
     engine_id = models.CharField(max_length=128, blank=True, db_index=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -240,6 +260,13 @@ class Container(models.Model):
         return self.suspended_since or self.created_at
 
     @property
+    def node_name(self) -> str:
+        """Empty if it is on none yet. Read with `whole`, or asked for."""
+        if "named_node" in self.__dict__:
+            return self.__dict__["named_node"] or ""
+        return self.node.name if self.node else ""
+
+    @property
     def waiting_since(self) -> datetime | None:
         return waiting_since(self)
 
@@ -276,7 +303,8 @@ class Command(models.Model):
     `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
     change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null};
     policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
-    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name}, answered in `result`.
+    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason": why there}, answered in
+    `result`.
     """
 
     class Kind(models.TextChoices):
@@ -298,6 +326,9 @@ class Command(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     kind = models.CharField(max_length=16, choices=Kind)
     container = models.ForeignKey(Container, null=True, blank=True, on_delete=models.CASCADE, related_name="commands")
+    node = models.ForeignKey(
+        Node, null=True, blank=True, on_delete=models.SET_NULL, help_text="Whose it is to do; empty: the only one's."
+    )
     issued_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     arguments = models.JSONField(default=dict)
     note = models.CharField(max_length=500, blank=True, help_text="The reason a person gave.")

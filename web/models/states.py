@@ -91,3 +91,12 @@ def in_state(state: State) -> Q:
 def place_of_state() -> Case:
     """Which of the states it is, counted from 0: for the database to sort by, as the states follow in a life."""
     return Case(*(When(in_state(state), then=place) for place, state in enumerate(State)))
+
+
+NOT_SWAPPED = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": ""}  # nothing of it is in host memory
+
+# Of a claim whose container has ended.
+NOTHING_HELD: dict[str, Any] = {
+    "used": 0, "granted": 0, "overhead": 0, "unexplained": 0, "waiting": 0, "processes": [], "utilisation": None,
+    "had_lately": None, "due_lately": None, "held_back_lately": None,
+}  # fmt: skip

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST
 from web.errors import Problem, invalid
 from web.models import Command, Container, large
 from web.pages.frame import answer, person, refusal, toast
+from web.pages.queue import queue_as_it_is
 from web.services import steering
 from web.spec import quotas
 
@@ -23,11 +24,12 @@ ACTIONS: dict[str, Action] = {
     "free": lambda user, container, given: steering.pause(user, container, note=given["note"], free_memory=True),
     "resume": lambda user, container, given: steering.resume(user, container, note=given["note"]),
     "kill": lambda user, container, given: steering.kill(user, container, note=given["note"]),
+    "first": lambda user, container, given: steering.reorder(user, [container.pk]),
     "remove": lambda user, container, given: steering.remove(user, container),
     "change": lambda user, container, given: steering.change(user, container, **_changes(given)),
 }
 NO_LIMIT = ("compute_limit", "none")
-TOGETHER = ("pause", "resume", "kill")  # what can be done to many at once
+TOGETHER = ("pause", "free", "resume", "kill")  # what can be done to many at once
 
 
 @login_required
@@ -108,6 +110,8 @@ def _undo(action: str, container: Container, request: HttpRequest) -> dict[str, 
             return {"act": "resume", "id": container.pk}
         case "resume":
             return {"act": "pause", "id": container.pk}
+        case "first":
+            return queue_as_it_is()
         case "change":
             claim = container.claims.first()
             before = {

@@ -25,7 +25,15 @@ PAGES: tuple[tuple[str, str], ...] = (
 
 LAUNCH = ("launch", "Launch")
 FOR_ADMINS = (("people", "People"), ("notifications_page", "Notifications"))
-UNDER = {"person": "people", "group": "people", "audit": "people"}  # pages that are reached from one in the bar
+# Pages that are reached from one in the bar.
+UNDER = {
+    "person": "people",
+    "group": "people",
+    "audit": "people",
+    "deciding": "queue_page",
+    "nodes_page": "dashboard",
+    "node_page": "dashboard",
+}
 
 
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:

@@ -8,12 +8,12 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from web.errors import Problem
 from web.history import peaks
-from web.models import Command, Container, Gpu
+from web.models import Command, Container, Gpu, Node
 from web.pages import launch_form
 from web.pages.frame import person, show
 from web.people import allowances
@@ -22,9 +22,11 @@ from web.services import steering
 from web.services.steering import wait_for
 from web.sizes import format_size
 from web.spec import quotas
+from web.spec.where import constraints
 
 RECENT = 8
 IMAGES = 100
+GPU_COUNT = {"name": "gpu_count", "label": "How many, if the scheduler chooses"}
 PATIENCE = 1.5  # seconds that a preview waits for the scheduler's forecast
 
 
@@ -63,18 +65,35 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
     what = values.get("image"), values.get("command")
     context = {
         "fields": launch_form.fields(),
-        "gpu_count": {"name": "gpu_count", "label": "How many, if the scheduler chooses"},
+        "gpu_count": GPU_COUNT,
         "values": values,
         "problem": problem,
         "errors": {field: problem.message} if problem and field else {},
         "images": _images(limits),
         "allowed": limits.images,
         "default_quota": quotas.DEFAULT,
-        "gpus": Gpu.objects.filter(present=True),
+        **_cards(values.get("node", "")),
         "recent": recent,
         "started_from": next((one for one in recent if (one.image, shlex.join(one.command)) == what), None),
     }
     return show(request, "launch.html", context, status=problem.status if problem else 200)
+
+
+def _cards(node: str) -> dict[str, Any]:
+    """What there is to choose from. Of several nodes those of one, once that is chosen: there may be thousands."""
+    nodes = list(Node.objects.listed().order_by("name"))
+    present = Gpu.objects.filter(present=True)
+    if len(nodes) < 2:
+        return {"nodes": [], "gpus": present}
+    return {"nodes": nodes, "node": node, "gpus": present.filter(node__name=node)}
+
+
+@login_required
+@require_GET
+def cards(request: HttpRequest) -> HttpResponse:
+    """The GPUs of ?node=, to choose from."""
+    context = _cards(request.GET.get("node", "")) | {"values": {"gpu_count": 1}, "gpu_count": GPU_COUNT}
+    return render(request, "parts/cards.html", context)
 
 
 def _images(limits: allowances.Allowed) -> list[str]:
@@ -124,7 +143,11 @@ def forecast(request: HttpRequest) -> JsonResponse:
     try:
         size = quotas.read(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
-        return JsonResponse({"text": _for_people(_foreseen(steering.forecast(person(request), size, gpus)))})
+        node = request.POST.get("node", "").strip()
+        asks = constraints.read(request.POST.get("constraints", "").splitlines())
+        question = steering.forecast(person(request), size, gpus, node=node, constraints=asks)
+        why = "" if node else question.arguments["reason"]
+        return JsonResponse({"text": _for_people(_foreseen(question), question.node, why)})
     except ValueError:
         return JsonResponse({})
     except Problem as problem:
@@ -140,11 +163,13 @@ def _foreseen(question: Command) -> str:
         question.delete()  # a question leaves no trace
 
 
-def _for_people(text: str) -> str:
-    """The scheduler names GPUs by UUID; the page by their number."""
-    for uuid, index in Gpu.objects.values_list("uuid", "index"):
+def _for_people(text: str, node: Node | None, why: str) -> str:
+    """The scheduler names GPUs by UUID; the page by their number, and the node where there are several, and why."""
+    for uuid, index in Gpu.objects.filter(**({"node": node} if node else {})).values_list("uuid", "index"):
         text = text.replace(uuid, str(index))
-    return text
+    if node is None or not text or not Node.several():
+        return text
+    return f"Would go to {node.name}. {why} {text}" if why else f"On {node.name}: {text}"
 
 
 @login_required

@@ -21,7 +21,7 @@ from web.spec.requests import NOTHING, EnvironmentField, GpusField, HappeningsFi
 from web.spec.written import NO, YES, number, read
 
 # What has a place of its own in the template; all else follows there in the order of the list.
-PLACED = ("image", "command", "gpu_memory", "gpus", "name", "env", "on_shortage")
+PLACED = ("image", "command", "gpu_memory", "gpus", "node", "name", "env", "on_shortage")
 
 
 def fields() -> dict[str, dict[str, Any]]:

@@ -24,10 +24,12 @@ def dashboard(request: HttpRequest) -> HttpResponse:
     user = person(request)
     rights, node = rights_of(user), Node.here()
     context = {
+        "orders": rights.may(Deed.ORDER_QUEUE),
         "steers": "all" if rights.may(Deed.STEER_ALL) else "own" if rights.may(Deed.LAUNCH) else "",
         "rates": (node or Node()).rates(first=True),
         "page": table.page(user, request.GET),
-        "outdated": outdated(node, user),
+        "outdated": outdated(node, rights),
+        "may_manage_nodes": rights.may(Deed.MANAGE_NODES),
         "may_set_compute": rights.may(Deed.SET_COMPUTE),
     }
     return show(request, "dashboard.html", context)

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 from web.errors import invalid
 from web.history import samples
 from web.history.marks import marks
-from web.models import Gpu
+from web.models import Gpu, Node
 from web.pages.frame import show
 from web.spec import periods
 
@@ -25,9 +25,17 @@ DAY = "24"
 @login_required
 @require_GET
 def replay(request: HttpRequest) -> HttpResponse:
-    """?until= (seconds since the epoch; now if it is left out) and ?hours=, one of LENGTHS. Nonsense shows a day."""
-    gpus = Gpu.objects.all()
+    """?until= (seconds since the epoch; now if it is left out) and ?hours=, one of LENGTHS. Nonsense shows a day.
+
+    ?gpu= (a UUID); where there are several nodes ?node= too, whose first GPU is shown if that one is another's.
+    """
+    several = Node.several()
+    gpus = Gpu.objects.select_related("node").only("uuid", "index", "name", "simulated", "node__name")
     chosen = gpus.filter(uuid=request.GET.get("gpu", "")).first() or gpus.first()
+    if several and (wanted := request.GET.get("node")) and chosen and chosen.node.name != wanted:
+        chosen = gpus.filter(node__name=wanted).first() or chosen
+    if several and chosen:  # of its node alone: there may be thousands
+        gpus = gpus.filter(node=chosen.node_id)
     hours = request.GET.get("hours", DAY)
     hours = hours if hours in LENGTHS else DAY
     now = timezone.now()
@@ -39,6 +47,7 @@ def replay(request: HttpRequest) -> HttpResponse:
     context = {
         "gpus": gpus,
         "chosen": chosen,
+        "nodes": Node.objects.exclude(gpus=None).order_by("name").values_list("name", flat=True) if several else (),
         "hours": hours,
         "lengths": LENGTHS.items(),
         "length": LENGTHS[hours],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_POST
@@ -31,13 +33,18 @@ def queue(request: HttpRequest) -> HttpResponse:
 @require_POST
 def reorder(request: HttpRequest) -> HttpResponse:
     """The containers in their new order, all of those that wait."""
-    before = [str(pk) for pk in Container.objects.waiting().values_list("pk", flat=True)]
-    undo = {"act": "reorder", "id": "queue", "fields": {"id": ",".join(before)}}
+    undo = queue_as_it_is()
     ids = [pk for text in request.POST.getlist("id") for pk in text.split(",")]
     try:
         return answer(request, steering.reorder(person(request), ids), undo=undo)
     except Problem as problem:
         return refusal(request, problem)
+
+
+def queue_as_it_is() -> dict[str, Any]:
+    """The button that puts everybody back to where they stand now."""
+    order = [str(pk) for pk in Container.objects.waiting().values_list("pk", flat=True)]
+    return {"act": "reorder", "id": "queue", "fields": {"id": ",".join(order)}}
 
 
 @login_required

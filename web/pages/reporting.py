@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 
 from web.errors import Problem
 from web.history import peaks, reports
+from web.models import Node
 from web.pages.frame import person, show
 from web.spec import periods
 
@@ -31,13 +32,14 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         error = str(wrong)
     except Problem as problem:
         error = problem.message
+    groupings = GROUPINGS if Node.several() else {name: label for name, label in GROUPINGS.items() if name != "node"}
     group_by = request.GET.get("group_by", "user")
-    group_by = group_by if group_by in GROUPINGS else "user"
+    group_by = group_by if group_by in groupings else "user"
     context: dict[str, Any] = {
         "first": first,
         "last": last,
         "group_by": group_by,
-        "groupings": GROUPINGS.items(),
+        "groupings": groupings.items(),
         "error": error,
         "mine": request.GET.get("mine") == "1",
     }

@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
-from web.models import Claim, Container, ContainerQuerySet, State, large
+from web.models import Claim, Container, ContainerQuerySet, Node, State, large
 from web.models.hosts import ordered
 from web.models.states import place_of_state
 from web.pages.text import STATES
@@ -32,6 +32,7 @@ COLUMNS: dict[str, tuple[str, str]] = {  # name → label, what it sorts by
     "state": ("State", ""),
     "owner": ("Owner", "owner__username"),
     "image": ("Image", "image"),
+    "node": ("Node", "node__name"),  # where there are several
     "gpu": ("GPU", ""),
     "memory": ("Used / quota / peak", "used"),
     "load": ("GPU / CPU / RAM", ""),
@@ -56,6 +57,8 @@ class Page:
     filtered: bool
     may_act: bool
     may_launch: bool
+    node: str = ""  # containers of this one alone
+    nodes: Sequence[str] = ()  # to choose from, where there are several
 
     @property
     def states(self) -> list[tuple[str, str]]:
@@ -67,7 +70,7 @@ class Page:
             aria = {name: "ascending", f"-{name}": "descending"}.get(self.sort, "none")
             return {"name": name, "label": label, "aria": aria, "next": f"-{name}" if self.sort == name else name}
 
-        return [column(name, label) for name, (label, _by) in COLUMNS.items()]
+        return [column(name, label) for name, (label, _by) in COLUMNS.items() if self.nodes or name != "node"]
 
 
 def page(user: User, query: QueryDict) -> Page:
@@ -75,16 +78,23 @@ def page(user: User, query: QueryDict) -> Page:
     q, state, mine = query.get("q", "").strip()[:100], query.get("state", ""), query.get("mine") == "1"
     sort = query.get("sort", "")
     sort = sort if sort.removeprefix("-") in COLUMNS else NEWEST_FIRST
+    names = list(Node.objects.listed().order_by("name").values_list("name", flat=True))
+    nodes = names if len(names) > 1 else []
+    node = query.get("node", "") if query.get("node") in nodes else ""
     found = _found(user, q, state, mine)
+    if node:
+        found = found.filter(node__name=node)
     paginator = Paginator(_sorted(found, sort), PER_PAGE)
     chosen = paginator.get_page(query.get("page"))
     rights = rights_of(user)
     items = [_item(container, rights) for container in chosen.object_list]
     return Page(
         q, state, mine, sort, chosen.number, paginator.num_pages, paginator.count, items,
-        filtered=bool(q or state or mine),
+        filtered=bool(q or state or mine or node),
         may_act=any(item["may_act"] for item in items),
         may_launch=rights.may(Deed.LAUNCH),
+        node=node,
+        nodes=nodes,
     )  # fmt: skip
 
 
@@ -139,6 +149,7 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
         "name": container.name,
         "owner": container.owner.get_username(),
         "image": container.image,
+        "node": container.node_name,
         "state": container.state.value,
         "state_label": STATES[container.state],
         "mark": container.colour,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.db import connection
 from django.db.models import Q, Sum
 
 from web.errors import Problem
 from web.models import Allowance, Command, Container
+from web.models.functions import ask
 from web.models.records import USUAL_WEIGHT
 from web.people.roles import groups_of, is_role
 from web.sizes import format_size
@@ -113,7 +113,7 @@ def hold(user: User) -> None:
     person are not held up.
     """
     if settings.GPUSHARE_AUDIT_KEY:
-        _ask("SELECT gpushare_hold(%s)", user.pk)
+        ask("SELECT gpushare_hold(%s)", user.pk)
     else:
         get_user_model().objects.select_for_update(no_key=True).values_list("pk").get(pk=user.pk)
 
@@ -127,15 +127,9 @@ def quota_held(user: User, besides: Container | None = None) -> int:
 def _held(user: User) -> Iterable[tuple[Any, ...]]:
     """Of each live container: its id, what it was promised (None: nothing yet), what it asks for, on how many GPUs."""
     if settings.GPUSHARE_AUDIT_KEY:  # a node sees no other node's containers (web/services/joining/rules.py)
-        return _ask("SELECT container, promised, gpu_memory, gpu_count FROM gpushare_held(%s)", user.pk)
+        return ask("SELECT container, promised, gpu_memory, gpu_count FROM gpushare_held(%s)", user.pk)
     live = Container.objects.live().filter(owner=user).order_by()
     return live.annotate(promised=Sum("claims__quota")).values_list("pk", "promised", "gpu_memory", "gpu_count")
-
-
-def _ask(question: str, *arguments: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(question, arguments)
-        return list(cursor.fetchall())
 
 
 def allows_image(limits: Allowed, image: str) -> bool:

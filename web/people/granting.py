@@ -49,7 +49,8 @@ def _grant(actor: User, subject: User | Group, spec: dict[str, Any]) -> Allowanc
     with transaction.atomic():
         row, _ = Allowance.objects.select_for_update(no_key=True).get_or_create(**_whose(subject))
         before = told(row)
-        _require_known(set(spec.get("gpus") or []) - set(row.gpus or []))
+        if spec.get("gpus"):
+            spec["gpus"] = _cards(spec["gpus"], stored=row.gpus or [])
         for name, value in spec.items():
             setattr(row, name, value)
         try:
@@ -77,11 +78,39 @@ def withdraw(actor: User, subject: User | Group) -> None:
             row.delete()
 
 
-def _require_known(uuids: set[str]) -> None:
-    """A UUID that was mistyped would forbid all GPUs, and nobody would see why. One that is away now is known."""
-    known = set(Gpu.objects.filter(uuid__in=uuids).values_list("uuid", flat=True))
-    if missing := sorted(uuids - known):
-        raise Problem("unknown_gpu", f"There is no GPU {missing[0]} here.", 400, "gpus")
+def _cards(named: list[str], stored: list[str]) -> list[str]:
+    """The UUIDs of the cards named by UUID or index. One that is away now is known, and so is what was `stored`.
+
+    A UUID that was mistyped would forbid all GPUs, and nobody would see why: Problem.
+    """
+    found = []
+    for name in named:
+        if name not in stored and (index := _index(name)) is not None:
+            found.append(_at(index))
+        elif name in stored or Gpu.objects.filter(uuid=name).exists():
+            found.append(name)
+        else:
+            raise _unknown(name)
+    return list(dict.fromkeys(found))
+
+
+def _index(name: str) -> int | None:
+    return int(name) if name.isascii() and name.isdigit() and len(name) < 6 else None
+
+
+def _at(index: int) -> str:
+    """The UUID of the card of this index, if one host only has it."""
+    cards = list(Gpu.objects.filter(index=index, present=True).select_related("node"))
+    if not cards:
+        raise _unknown(str(index))
+    if len(cards) > 1:
+        which = "; ".join(f"{gpu.uuid} of {gpu.node.name}" for gpu in cards[:8])
+        raise Problem("unknown_gpu", f"Several hosts have a GPU {index}: name its UUID. {which}", 400, "gpus")
+    return cards[0].uuid
+
+
+def _unknown(name: str) -> Problem:
+    return Problem("unknown_gpu", f"There is no GPU {name} here.", 400, "gpus")
 
 
 def _whose(subject: User | Group) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class Deed(Enum):
     ORDER_QUEUE = "reorder the queue"
     SET_POLICY = "set the policy"
     SET_COMPUTE = "say how containers share a GPU"
+    MANAGE_NODES = "invite, drain, label and remove nodes"
     READ_AUDIT = "read the audit log"
     NOTIFY = "say who is told of what"
     MANAGE = "manage people"
@@ -109,6 +110,7 @@ NEEDS: Mapping[Deed, Role] = {
     Deed.ORDER_QUEUE: Role.OPERATOR,
     Deed.SET_POLICY: Role.ADMIN,
     Deed.SET_COMPUTE: Role.ADMIN,
+    Deed.MANAGE_NODES: Role.ADMIN,
     Deed.READ_AUDIT: Role.ADMIN,
     Deed.NOTIFY: Role.ADMIN,
     Deed.MANAGE: Role.ADMIN,
@@ -198,9 +200,9 @@ def account_that_launches(name: str) -> User:
     return owner
 
 
-def outdated(node: Node | None, user: User) -> list[str]:
+def outdated(node: Node | None, rights: Rights) -> list[str]:
     """What of a host's engine has known holes is its admins' business."""
-    return node.outdated if node and rights_of(user).may(Deed.MANAGE) else []
+    return node.outdated if node and rights.may(Deed.MANAGE) else []
 
 
 def steered_by(user: User) -> Callable[[Container], bool]:

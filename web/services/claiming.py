@@ -22,7 +22,7 @@ from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Claim, Container, Gpu
 from web.people import allowances
 from web.people.roles import account_that_launches
-from web.services.mounting import free_name
+from web.services.launching import free_name
 from web.spec.asked import COLUMNS
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -27,43 +28,64 @@ LOOK_AGAIN = 0.2  # seconds; so late is an outcome of which the scheduler's word
 
 
 def issue(
-    user: User, kind: Command.Kind, container: Container | None = None, note: str = "", **arguments: Any
+    user: User,
+    kind: Command.Kind,
+    container: Container | None = None,
+    note: str = "",
+    *,
+    node: int | None = None,
+    **arguments: Any,
 ) -> Command:
-    """Writes a command and, once it is committed, tells the scheduler to look."""
+    """Writes a command for the scheduler of a node, by itself the container's, and, once it is committed, tells it."""
+    node = container.node_id if node is None and container is not None else node
     command = Command.objects.create(
-        kind=kind, container=container, issued_by=user, arguments=arguments, note=note[:500]
+        kind=kind, container=container, node_id=node, issued_by=user, arguments=arguments, note=note[:500]
     )
-    transaction.on_commit(hint)
+    transaction.on_commit(partial(hint, node))
     return command
 
 
-def hint() -> None:
-    """Wakes the scheduler. Only a hint: it looks by itself as well, so a lost one costs a moment and nothing else."""
+def hint_channel(node: int) -> str:
+    """Where a node's scheduler hears hints."""
+    return f"scheduler.{node}"
+
+
+def hint(node: int | None = None) -> None:
+    """Wakes the scheduler of a node, or of all. Only a hint: it looks by itself too, so a lost one costs a moment."""
+    if node is None:
+        for each in Node.objects.listed().values_list("pk", flat=True):
+            hint(each)
+        return
     layer = get_channel_layer()
     if layer is None:
         return
     # Without a change of threads where the layer can do that: a launch waits for it.
     tell = getattr(layer, "tell", None) or async_to_sync(layer.send)
     try:
-        tell("scheduler", {"type": "wake"})
+        tell(hint_channel(node), {"type": "wake"})
     except Exception as error:  # a full channel, Redis away: whatever it is, the row is there
         why = str(error) or type(error).__name__
         log.warning("The scheduler could not be woken (%s); it will look by itself.", why)
 
 
-def require_scheduler() -> None:
-    """Refuses while no scheduler gives signs of life, so that nothing is written that nobody would act on."""
-    if scheduler_is_alive():
+def require_scheduler(node: Node | None = None) -> None:
+    """Refuses while the scheduler of this node, or of every node, gives no sign of life: nobody would act on it."""
+    nodes = Node.objects.listed() if node is None else Node.objects.filter(pk=node.pk)
+    if nodes.filter(seen_at__gte=timezone.now() - SIGN_OF_LIFE).exists():
         return
-    last = Node.objects.exclude(seen_at=None).order_by("-seen_at").values_list("seen_at", flat=True).first()
+    last = nodes.exclude(seen_at=None).order_by("-seen_at").values_list("seen_at", flat=True).first()
     since = f"since {last:%H:%M:%S} UTC" if last else "yet"
+    whose = f' of "{node.name}"' if node is not None and Node.several() else ""
     raise Problem(
-        "scheduler_away", f"The scheduler gave no sign of life {since}. Nothing was done; try again shortly.", 503
+        "scheduler_away",
+        f"The scheduler{whose} gave no sign of life {since}. Nothing was done; try again shortly.",
+        503,
     )
 
 
 def scheduler_is_alive() -> bool:
-    return Node.objects.filter(seen_at__gte=timezone.now() - SIGN_OF_LIFE).exists()
+    """Whether that of any node is."""
+    return Node.objects.listed().filter(seen_at__gte=timezone.now() - SIGN_OF_LIFE).exists()
 
 
 def outcome_channel(command: UUID) -> str:

@@ -7,23 +7,26 @@ import json
 import re
 import secrets
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Sum
 
 from web import audit
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Claim, Command, Container, Gpu
+from web.models import Command, Container, Node
 from web.people import allowances
 from web.people.roles import Deed, owner_of_launch, require
 from web.services import issuing
-from web.spec import host_memory, mounts, placement, quotas
+from web.services.placing import Place, place
+from web.spec import host_memory, mounts
 from web.spec.asked import COLUMNS
 from web.spec.requests import LaunchSpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
+
+LONGEST_NAME = 63
 
 
 def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> Command:
@@ -57,7 +60,8 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         if key and (earlier := _earlier(owner, key, digest)):
             return earlier
         issuing.require_scheduler()
-        chosen = within(owner, limits, used, spec)
+        where = within(owner, limits, used, spec)
+        chosen = where.gpus
         _require_free_name(spec["name"])
         container = Container(
             owner=owner,
@@ -65,6 +69,9 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
             environment=spec["env"],
             gpu_count=len(chosen) or spec["gpus"],
             gpu_uuids=chosen,
+            node=where.node,
+            node_asked=spec["node"],
+            node_reason=where.reason[:500],
             launch_key=key or None,
             launch_digest=digest if key else "",
             **{name: spec[name] for name in COLUMNS},
@@ -78,20 +85,24 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         # The names of variables, not their values: those may be secrets.
         asked = {**{name: spec[name] for name in COLUMNS}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
         asked |= {"owner": owner.get_username()} if owner != user else {}
+        asked |= {"node": where.node.name} if where.reason or spec["node"] else {}
         audit.record(user.get_username(), "launch", container.pk, name=container.name, **asked)
     return command
 
 
-def within(owner: User, limits: allowances.Allowed, used: float, spec: dict[str, Any]) -> list[str]:
-    """Refuses a launch beyond its owner's allowance. Its GPUs by UUID, or nothing if the scheduler may choose.
+def within(
+    owner: User, limits: allowances.Allowed, used: float, spec: dict[str, Any], here: Node | None = None
+) -> Place:
+    """Refuses a launch beyond its owner's allowance. Where it goes; `here`: where it starts anyway.
 
     `used`: GiB·hours of the last week. Its share of the turns is filled in. The owner is held (`allowances.hold`).
     """
     require_gib_hours(used, limits.gib_hours)
     allowances.require_image(limits, spec["image"])
-    chosen = choose_gpus(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"])
+    where = place(owner, limits, spec["gpus"], spec["gpu_memory"], spec["priority"], spec["node"], here,
+                  asks=spec["constraints"], launches=here is None)  # fmt: skip
     spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
-    return chosen
+    return where
 
 
 def _earlier(user: User, key: str, digest: str) -> Command | None:
@@ -114,6 +125,14 @@ def _require_free_name(name: str) -> None:
         raise _name_taken(name)
 
 
+def free_name(asked: str, id_: UUID) -> str:
+    """What Docker calls it, as far as that is a name here and nobody who lives has it."""
+    name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asked).lstrip("_.-")[:LONGEST_NAME] or "container"
+    if Container.objects.live().filter(name=name).exists():
+        name = f"{name[: LONGEST_NAME - 9]}-{str(id_)[:8]}"
+    return name
+
+
 def _name_taken(name: str) -> Problem:
     return conflict(f'A container named "{name}" is there already.', "name", code="name_taken")
 
@@ -121,33 +140,3 @@ def _name_taken(name: str) -> Problem:
 def _make_name(image: str) -> str:
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", image.split("@")[0].split("/")[-1].split(":")[0]).strip("-")
     return f"{stem[:48] or 'container'}-{secrets.token_hex(4)}"
-
-
-def choose_gpus(
-    user: User, limits: allowances.Allowed, gpus: int | list[str], gpu_memory: int | None, priority: int
-) -> list[str]:
-    """The GPUs by UUID, or nothing if the scheduler may choose. Refuses what can never be, or is not allowed.
-
-    `gpus` are a count or UUIDs, `gpu_memory` the quota on each in bytes, if it was given.
-    """
-    present = {gpu.uuid: gpu for gpu in Gpu.objects.filter(present=True)}
-    asked = gpus if isinstance(gpus, list) else []
-    if unknown := [uuid for uuid in asked if uuid not in present]:
-        raise Problem("unknown_gpu", f"There is no GPU {unknown[0][:64]}.", 400, "gpus")
-    count = len(asked) if isinstance(gpus, list) else gpus
-    allowed = [gpu for gpu in present.values() if limits.gpus is None or gpu.uuid in limits.gpus]
-    candidates = [present[uuid] for uuid in asked] or allowed
-    if count > len(candidates):
-        raise Problem("too_few_gpus", f"{count} GPUs were asked for; there are {len(candidates)}.", 400, "gpus")
-    quota = quotas.asked(gpu_memory)
-    placement.able(candidates, quota, count)
-    allowances.require_launch(user, limits, priority, quota * count, asked)
-    if asked or limits.gpus is None:
-        return asked
-    return placement.choose(candidates, _promised(), quota, count)
-
-
-def _promised() -> dict[str, int]:
-    """The quotas of live containers, in bytes by GPU."""
-    claims = Claim.objects.filter(container__finished_at=None).order_by()
-    return dict(claims.values_list("gpu__uuid").annotate(Sum("quota")))

@@ -7,7 +7,6 @@ Asked by the scheduler, to which Docker talks; it is the web side that knows peo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,12 @@ from web import audit
 from web.audit import seals
 from web.errors import Problem, conflict, forbidden
 from web.history.reports import gib_hours_of_week
-from web.models import Claim, Container, Gpu, Volume
+from web.models import Claim, Container, Gpu, Node, Volume
 from web.people import allowances
 from web.people.roles import account_that_launches
 from web.services import taking
-from web.services.launching import choose_gpus, within
+from web.services.launching import free_name, within
+from web.services.placing import place
 from web.spec import handed, quotas, volumes
 from web.spec.asked import COLUMNS
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 ACTOR = seals.DOCKER  # all that is known of who asked
 ANYBODY = "*"
-LONGEST = 63  # characters of a name
 MOST_VOLUMES = 10_000  # of one host: who makes them without end is told so
 
 
@@ -75,7 +74,7 @@ def _make(node: int, name: str, options: Mapping[str, str]) -> None:
         Volume.objects.create(node_id=node, name=name, options=dict(options))
         return
     person, spec = _asked(options, "")
-    _require_possible(person, spec)
+    _require_possible(person, spec, Node.objects.get(pk=node))
     Volume.objects.create(node_id=node, name=name, options=dict(options))
     audit.record(ACTOR, "volume", name, owner=person.get_username(), options=dict(options))
 
@@ -85,13 +84,13 @@ def _asked(options: Mapping[str, str], image: str) -> tuple[User, dict[str, Any]
     return owner_of(owner), volumes.launch_of(fields, image)
 
 
-def _require_possible(person: User, spec: dict[str, Any]) -> None:
+def _require_possible(person: User, spec: dict[str, Any], here: Node) -> None:
     """Refuses what can never be. What this person holds just now is looked at when the volume is mounted."""
-    if not Gpu.objects.filter(present=True).exists():
+    if not Gpu.objects.filter(node=here, present=True).exists():
         raise Problem("no_gpu", "This host has no GPU that works: there is nothing to have a quota of.", 409)
     limits = allowances.limits_of(person)
     ever = replace(limits, containers=None, gpu_memory=None, compute_weights=None)
-    choose_gpus(person, ever, spec["gpus"], spec["gpu_memory"], spec["priority"])
+    place(person, ever, spec["gpus"], spec["gpu_memory"], spec["priority"], here=here)
     allowances.share(person, ever, spec["compute_weight"], spec["compute_limit"])
     needs = quotas.asked(spec["gpu_memory"]) * count_of(spec)
     if limits.gpu_memory is not None and needs > limits.gpu_memory:
@@ -135,7 +134,7 @@ def _mount(node: int, volume: str, options: Mapping[str, str], mounting: Mountin
         if earlier is not None:
             return earlier
         sized = spec | {"gpu_memory": mounting.gpu_memory}
-        chosen = within(owner, limits, used, sized) or list(mounting.gpus)
+        chosen = within(owner, limits, used, sized, Node.objects.get(pk=node)).gpus or list(mounting.gpus)
         spec |= {name: sized[name] for name in ("compute_weight", "compute_limit")}
         container = Container(
             pk=mounting.id,
@@ -156,14 +155,6 @@ def _mount(node: int, volume: str, options: Mapping[str, str], mounting: Mountin
     return Container.objects.whole().get(pk=container.pk)
 
 
-def free_name(asked: str, id_: UUID) -> str:
-    """What Docker calls it, as far as that is a name here and nobody who lives has it."""
-    name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asked).lstrip("_.-")[:LONGEST] or "container"
-    if Container.objects.live().filter(name=name).exists():
-        name = f"{name[: LONGEST - 9]}-{str(id_)[:8]}"
-    return name
-
-
 def require_image_of(container: Container, image: str) -> None:
     """Refuses a container whose image was not known when its volume was mounted. Raises Problem."""
     allowances.require_image(allowances.limits_of(container.owner), image)
@@ -176,7 +167,8 @@ def remove(node: int, name: str) -> None:
 
 
 def _refused(action: str, volume: str, options: Mapping[str, str], problem: Problem, **more: str) -> None:
-    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]}
+    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]
+            if name != handed.KEY}  # fmt: skip
     audit.record(ACTOR, action, volume[:200], options=told, code=problem.code, message=problem.message, **more)
 
 

@@ -8,7 +8,7 @@ row is written. All raise `web.errors.Problem`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,11 +17,12 @@ from django.db import transaction
 from web import audit
 from web.errors import Problem, conflict, invalid, not_found
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Command, Container, Gpu
+from web.models import Command, Container, Gpu, Node
 from web.people import allowances
 from web.people.roles import Deed, require, require_steering, rights_of
 from web.services.issuing import issue, require_scheduler, settled, wait_for
-from web.services.launching import choose_gpus, launch
+from web.services.launching import launch
+from web.services.placing import place
 from web.spec import placement, quotas
 from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
 
@@ -103,45 +104,66 @@ def set_policy(user: User, name: str) -> Command:
     """Another policy for everybody, from now on. Whether there is one of that name is the scheduler's to say."""
     require(user, Deed.SET_POLICY)
     PolicySpec.parse({"policy": name})
-    return _direct(user, Command.Kind.POLICY, name, policy=name)
+    return _direct(user, Command.Kind.POLICY, name, _all_nodes(), policy=name)
 
 
 def set_compute(user: User, uuid: str, mode: str) -> Command:
     """How containers that compute share a GPU from now on: a `Compute`. The scheduler says whether it can."""
     require(user, Deed.SET_COMPUTE)
-    gpu = Gpu.objects.filter(uuid=uuid).first()
+    gpu = Gpu.objects.select_related("node").filter(uuid=uuid).first()
     if gpu is None:
         raise not_found("There is no such GPU here.")
     ComputeSpec.parse({"compute": mode})
     if not gpu.present:
         raise conflict(f"GPU {gpu.index} is not in this host any more.", "compute", code="gpu_gone")
-    return _direct(user, Command.Kind.COMPUTE, gpu.uuid, gpu=gpu.uuid, compute=mode)
+    require_scheduler(gpu.node)
+    return _direct(user, Command.Kind.COMPUTE, gpu.uuid, {gpu.node: {}}, gpu=gpu.uuid, compute=mode)
 
 
 def reorder(user: User, ids: Iterable[str | UUID]) -> Command:
-    """Puts the waiting containers into this order; those left out keep theirs, behind."""
+    """Puts the waiting containers into this order; those left out keep theirs, behind.
+
+    Each node serves its own, so what is put before a container of another node is not served before it.
+    """
     require(user, Deed.ORDER_QUEUE)
     order = [str(pk) for pk in OrderSpec.parse({"containers": [str(pk) for pk in ids]})["containers"]]
     if len(set(order)) != len(order):
         raise invalid("A container is named twice.", "containers")
-    known = {str(pk) for pk in Container.objects.live().filter(pk__in=order).values_list("pk", flat=True)}
+    found = Container.objects.live().filter(pk__in=order).select_related("node").only("node")
+    known = {str(each.pk): each.node for each in found}
     if missing := [pk for pk in order if pk not in known]:
         raise Problem("unknown_container", f"There is no live container {missing[0]}.", 400, "containers")
-    return _direct(user, Command.Kind.REORDER, "queue", containers=order)
+    parts: dict[Node, list[str]] = {}
+    for pk in order:
+        if (node := known[pk]) is not None:
+            parts.setdefault(node, []).append(pk)
+    if len(parts) > 1:
+        nodes = {node: {"containers": part} for node, part in parts.items()}
+    else:
+        nodes = {node: {} for node in parts} or _all_nodes()
+    return _direct(user, Command.Kind.REORDER, "queue", nodes, containers=order)
 
 
-def forecast(user: User, gpu_memory: int, gpus: int | list[str] = 1, priority: int = 0) -> Command:
-    """Asks the scheduler whether a launch would fit now. A question: it changes nothing and is not recorded.
+def forecast(
+    user: User,
+    gpu_memory: int,
+    gpus: int | list[str] = 1,
+    priority: int = 0,
+    node: str = "",
+    constraints: Sequence[str] = (),
+) -> Command:
+    """Asks the scheduler of the node where it would go whether a launch would fit now; `reason` says why there.
 
+    A question: it changes nothing and is not recorded.
     What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
     """
     require_scheduler()
     limits = allowances.limits_of(user)
     if limits.gib_hours is not None:
         require_gib_hours(gib_hours_of_week(user), limits.gib_hours)
-    chosen = choose_gpus(user, limits, gpus, gpu_memory, priority)
-    return issue(user, Command.Kind.FORECAST, gpu_memory=gpu_memory, gpus=chosen or gpus, priority=priority,
-                 owner=user.get_username())  # fmt: skip
+    where = place(user, limits, gpus, gpu_memory, priority, node, asks=constraints)
+    return issue(user, Command.Kind.FORECAST, node=where.node.pk, gpu_memory=gpu_memory, gpus=where.gpus or gpus,
+                 priority=priority, owner=user.get_username(), reason=where.reason)  # fmt: skip
 
 
 def _require_hours(container: Container, quota: int) -> None:
@@ -154,7 +176,7 @@ def _require_hours(container: Container, quota: int) -> None:
 
 def _steer(user: User, container: Container, kind: Command.Kind, note: str = "", **arguments: Any) -> Command:
     require_steering(user, container, str(kind))
-    require_scheduler()
+    require_scheduler(container.node)
     with transaction.atomic():
         # no_key: what the scheduler writes meanwhile only refers to this row. It would wait for us with the audit chain
         # in its hands, which we are about to ask for.
@@ -168,13 +190,24 @@ def _steer(user: User, container: Container, kind: Command.Kind, note: str = "",
     return command
 
 
-def _direct(user: User, kind: Command.Kind, subject: str, **arguments: Any) -> Command:
-    """Issues a command that is about the host as a whole, and records it for the audit log. Raises Problem."""
+def _all_nodes() -> dict[Node, dict[str, Any]]:
+    return {node: {} for node in Node.objects.listed()}
+
+
+def _direct(
+    user: User, kind: Command.Kind, subject: str, nodes: Mapping[Node, Mapping[str, Any]], **arguments: Any
+) -> Command:
+    """Issues a command that is about hosts as a whole, and records it for the audit log. Raises Problem.
+
+    `nodes`: whose it is to carry out, each with what is different there. One that is away does it when it is back.
+    Which command is returned: that of the first that is alive.
+    """
     require_scheduler()
+    alive = sorted(nodes, key=lambda node: (not node.is_alive(), node.pk))
     with transaction.atomic():
-        command = issue(user, kind, **arguments)
+        commands = [issue(user, kind, node=node.pk, **{**arguments, **nodes[node]}) for node in alive]
         audit.record(user.get_username(), str(kind), subject, **arguments)
-    return command
+    return commands[0]
 
 
 def _standing(container: Container) -> dict[str, Any]:

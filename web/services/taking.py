@@ -2,17 +2,26 @@
 
 Asked by a scheduler when Docker mounts the volume. A Swarm may begin one job twice (moby/moby#53632: once for each
 manager that has led), on this node or another: the second is refused, so it never starts.
+
+That the Swarm has given it to this host is shown by the key in the volume's options, which a Swarm tells its managers
+and the host that is to run it, and nobody else. So a host with a database role of its own, which sees no launch before
+it is its own, can take that one and no other: PostgreSQL does it for such a host (joining/rules.py).
 """
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import transaction
+from django.db.models import Case, F, Q, Value, When
 
 from web import audit
 from web.errors import Problem, conflict
 from web.models import Claim, Container, Gpu
+from web.models.functions import ask
 from web.models.records import FOR_A_NODE
 from web.people import allowances
+from web.services import runs
+from web.services.joining.rules import PLACED
 from web.sizes import format_size
 from web.spec.handed import Handed
 
@@ -21,32 +30,60 @@ ACTOR = "docker"
 
 def require(handed: Handed) -> None:
     """Refuses a volume whose container nobody has launched, or has called off. Raises Problem."""
-    _found(handed)
+    if runs.begun(handed):
+        return
+    if settings.GPUSHARE_AUDIT_KEY:
+        ((wanted,),) = ask("SELECT gpushare_is_wanted(%s, %s)", handed.container, handed.key)
+    else:
+        wanted = Container.objects.filter(_wanted(handed)).exists()
+    if not wanted:
+        raise conflict("This launch has ended, or was called off.", code="called_off")
 
 
 def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
     """Its record, with its claims on cards of this node. The same mount again is the same. Raises Problem."""
     with transaction.atomic():
-        container = _found(handed)
-        if container.node_id == node and container.mount == mount:
-            return container
-        gpus = _cards(node, handed)
-        if container.gpu_memory is None:  # its label was looked at when it was handed over
-            allowances.require_promise(container, handed.quota * len(gpus))
-        free = Container.objects.filter(FOR_A_NODE, pk=container.pk, kill_requested_at=None)
-        if not free.update(node=node, volume=volume, mount=mount, engine="", queue_reason=""):
-            raise conflict(f'"{container.name}" has been started already.', code="started_already")
+        its = Container.objects.live().whole().filter(Q(pk=handed.container) | Q(run_of=handed.container))
+        if same := its.filter(node=node, mount=mount).first():
+            return same
+        first = runs.begun(handed)
+        if first is not None:
+            gpus = _cards(node, handed)
+            container = runs.next_of(first, node, volume, mount, handed.quota * len(gpus))
+        else:
+            container, gpus = _begin(node, volume, mount, handed)
         Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=handed.quota) for gpu in gpus)
         audit.record(ACTOR, "taken", container.pk, name=container.name, volume=volume, cards=list(handed.cards),
                      gpu_memory=handed.quota)  # fmt: skip
     return Container.objects.whole().get(pk=container.pk)
 
 
-def _found(handed: Handed) -> Container:
-    container = Container.objects.live().whole().filter(pk=handed.container).first()
-    if container is None or container.kill_requested_at is not None:
-        raise conflict("This launch has ended, or was called off.", code="called_off")
-    return container
+def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Container, list[Gpu]]:
+    """Its first run, or its only one."""
+    require(handed)
+    if not _is_ours(node, volume, mount, handed):
+        raise conflict("This launch has been started already.", code="started_already")
+    container = Container.objects.live().whole().get(pk=handed.container)
+    gpus = _cards(node, handed)
+    if container.gpu_memory is None:  # its label was looked at when it was handed over
+        allowances.require_promise(container, handed.quota * len(gpus))
+    return container, gpus
+
+
+def _wanted(handed: Handed) -> Q:
+    """The launch that this is about, if it is to run."""
+    return Q(pk=handed.container, handed=handed.key, kill_requested_at=None, finished_at=None) & ~Q(handed="")
+
+
+def _is_ours(node: int, volume: str, mount: str, handed: Handed) -> bool:
+    """Whether it is this node's from now on: nobody else has been faster."""
+    if settings.GPUSHARE_AUDIT_KEY:
+        ((taken,),) = ask("SELECT gpushare_take(%s, %s, %s, %s)", handed.container, handed.key, volume, mount)
+        return bool(taken)
+    free = Container.objects.filter(FOR_A_NODE, _wanted(handed))
+    # The Swarm may have been told which one, and why.
+    why = Case(When(node_reason="", then=Value(PLACED)), default=F("node_reason"))
+    return bool(free.update(node=node, node_reason=why, volume=volume, mount=mount, engine="", queue_reason=""))
 
 
 def _cards(node: int, handed: Handed) -> list[Gpu]:

@@ -9,21 +9,27 @@ from uuid import UUID
 from web.errors import Problem
 
 CONTAINER = "container"
+KEY = "key"
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """`quota`: bytes on each of the cards, which are numbers of this host's GPUs."""
+    """`quota`: bytes on each of the cards, which are numbers of this host's GPUs.
+
+    `key`: shows that the placer has given it to this host, which alone is told the options.
+    """
 
     container: UUID
     quota: int
     cards: tuple[int, ...]
+    key: str
 
     def options(self) -> dict[str, str]:
         return {
             CONTAINER: str(self.container),
             "gpu_memory": str(self.quota),
             "cards": ",".join(map(str, self.cards)),
+            KEY: self.key,
         }
 
 
@@ -33,13 +39,14 @@ def parse(options: Mapping[str, str]) -> Handed | None:
         return None
     try:
         cards = tuple(int(card) for card in options["cards"].split(","))
-        handed = Handed(UUID(options[CONTAINER]), int(options["gpu_memory"]), cards)
+        handed = Handed(UUID(options[CONTAINER]), int(options["gpu_memory"]), cards, options[KEY])
     except (KeyError, ValueError):
         handed = None
     if handed is None or options != handed.options() or len(set(handed.cards)) != len(handed.cards):
         raise Problem(
             "invalid",
-            f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory" and "cards" alone. '
+            f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory", "cards" and "key" '
+            "alone. "
             "Somebody else's containers name their own gpu_memory (docs/volumes.md).",
             400,
         )

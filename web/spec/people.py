@@ -79,7 +79,7 @@ class MembersSpec(StrictSerializer):
 
 @extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 255}, "maxItems": 100})
 class TextsField(serializers.Field[list[str], Any, list[str], Any]):
-    """At most 100 texts, each once: patterns of images, UUIDs of GPUs. An empty list allows nothing."""
+    """At most 100 texts, each once: patterns of images, GPUs by UUID or index. An empty list allows nothing."""
 
     def to_internal_value(self, data: Any) -> list[str]:
         if not isinstance(data, list) or not all(isinstance(text, str) for text in data) or len(data) > 100:

@@ -18,6 +18,7 @@ from web.spec import quotas
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
+from web.spec.where import constraints, restarts
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
@@ -147,6 +148,21 @@ class LaunchSpec(StrictSerializer):
         **_OR_NULL,
     )
     gpus = GpusField(required=False, default=1, label="GPUs", help_text="How many, or which ones by UUID")
+    node = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=255,
+        label="Node",
+        help_text="Of several hosts; empty: one is chosen",
+    )
+    constraints = ItemsField(
+        constraints.check,
+        required=False,
+        default=list,
+        label="Constraints on the node",
+        help_text="node.labels.disk==ssd or node!=gpu3",
+    )
     name = StrictText(
         required=False, allow_blank=True, default="", max_length=63, label="Name", help_text="Empty: one is made up"
     )
@@ -216,6 +232,14 @@ class LaunchSpec(StrictSerializer):
         required=False, default=True, label="Do not give way: keep its GPU memory even while it computes nothing"
     )
     remove_when_done = StrictBoolean(required=False, default=False, label="Remove it when it has ended")
+    restart = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=16,
+        label="Begin it again",
+        help_text="on-failure, on-failure:3 or always; by a Swarm only; empty: never",
+    )
     interactive = StrictBoolean(required=False, default=False, label="Keep its input open, for gpushare attach")
     tty = StrictBoolean(required=False, default=False, label="Give it a terminal, for gpushare attach")
 
@@ -225,6 +249,9 @@ class LaunchSpec(StrictSerializer):
                 "A name has letters, digits, dots, dashes and underscores, and begins with a letter or a digit."
             )
         return value
+
+    def validate_restart(self, value: str) -> str:
+        return restarts.check(value) if value else ""
 
     def validate_working_dir(self, value: str) -> str:
         return check_folder(value) if value else ""

@@ -1,7 +1,8 @@
-"""The commands of admins about people: who there is, in which groups, and what each may use."""
+"""The commands of admins: people, who is in which groups, what each may use; and the hosts."""
 
 from appliance.cli.managing.allowances import allowances
 from appliance.cli.managing.groups import groups
+from appliance.cli.managing.nodes import nodes
 from appliance.cli.managing.people import people
 
-__all__ = ["allowances", "groups", "people"]
+__all__ = ["allowances", "groups", "nodes", "people"]

@@ -35,7 +35,7 @@ def allowances(
     compute_weights: Annotated[str | None, typer.Option(metavar="N|none", help="The sum, of all at once.")] = None,
     compute_limit: Annotated[str | None, typer.Option(metavar="PERCENT|none", help="The most, of each.")] = None,
     images: Annotated[list[str] | None, typer.Option(metavar="PATTERN|none", help="lab/*; several times.")] = None,
-    gpus: Annotated[list[str] | None, typer.Option(metavar="UUID|none", help="GPUs; several times.")] = None,
+    gpus: Annotated[list[str] | None, typer.Option(metavar="INDEX|UUID|none", help="GPUs; several times.")] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Take the whole allowance away.")] = False,
     as_json: options.Json = False,
 ) -> None:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from appliance.backup import SETTINGS, Failed, restoring
 from scheduler.worker import AlreadyRunning, only_one
+from web.models import Node
 
 
 class Command(BaseCommand):
@@ -33,6 +34,7 @@ class Command(BaseCommand):
                 )
                 # In processes of their own: this one began with another key.
                 self._manage("migrate", "-v0")
+                Node.objects.update(holder="")  # who had a node's name then does not have it here
                 self._manage("verify_audit")
         except (Failed, OSError, AlreadyRunning) as error:
             raise CommandError(str(error)) from None

@@ -135,7 +135,8 @@ def _computes(deal: Deal, event: Computes) -> None:
     elif taker.phase is Phase.GOING:
         if event.seconds > 0:
             if not taker.called:
-                deal.charge(taker, gpus, part, min(event.seconds, deal.now - taker.looked))
+                seconds = min(event.seconds, deal.now - taker.looked)
+                deal.charge(taker, gpus, min(1.0, max(0.0, event.had / event.seconds)) * seconds, seconds)
             taker = replace(deal.takers[taker.id], told=True, looked=deal.now)
         since = taker.since if taker.where else deal.now
         deal.wake(replace(taker, part=part, since=since), gpus)
@@ -144,7 +145,7 @@ def _computes(deal: Deal, event: Computes) -> None:
 def _rests(deal: Deal, event: Rests) -> None:
     if not (taker := deal.takers.get(event.container)) or not taker.where:
         return
-    if taker.phase is Phase.GOING or (taker.barred and taker.phase is not Phase.STOPPING):
+    if taker.phase in (Phase.GOING, Phase.STOPPED) or (taker.barred and taker.phase is not Phase.STOPPING):
         deal.put(deal.rest(replace(taker, called=False, beside=False, sleeps=False, since=deal.now), taker.where))
 
 

@@ -153,10 +153,10 @@ class Table:
             held_back=seat.held_back + (seconds if waits else 0.0),
         )
 
-    def charge(self, taker: Taker, gpus: Iterable[str], part: float, seconds: float) -> None:
-        """It computed for this part of so many seconds without a turn: those in the queue had so much less."""
+    def charge(self, taker: Taker, gpus: Iterable[str], had: float, seconds: float) -> None:
+        """It computed `had` of these last seconds without a turn: those in the queue had so much less."""
         for gpu in gpus:
-            card, seat, had = self.cards[gpu], self.takers[taker.id].seats[gpu], part * seconds
+            card, seat = self.cards[gpu], self.takers[taker.id].seats[gpu]
             credit = max(seat.credit - had, -MOST_OWED) if card.mode is Mode.TURNS else seat.credit
             self.change(taker.id, gpu, replace(seat, credit=credit, had=seat.had + had, due=seat.due + had))
             for other in self.queue(gpu):
@@ -165,7 +165,7 @@ class Table:
                 due = max(0.0, seat.due - had * card.shares.get(other.id, 0.0))
                 self.change(other.id, gpu, replace(seat, credit=credit, had=seat.had - less, due=due))
         if taker.limit is not None:
-            self.put(replace(self.takers[taker.id], left=self.takers[taker.id].left - part * seconds))
+            self.put(replace(self.takers[taker.id], left=self.takers[taker.id].left - had))
 
     def capped(self, taker: Taker, gpu: str, credit: float) -> float:
         return min(credit, 1.5 * self.quantum(taker, gpu))

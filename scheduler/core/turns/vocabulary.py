@@ -86,9 +86,10 @@ class Admitted:
 class Computes:
     """It was seen to compute, on these of its cards; on all of them if none is named.
 
-    `part`: of the look's time, as far as it was not locked, in which it did (NVML's utilisation, 0 to 1). Less than 1
-    means something for those without a turn, and on shared cards. `seconds`: how long that time was, up to now; what a
-    container without a turn computed in it is charged. If it is 0, that is taken to go on until the next look.
+    `part`: of the time in which it was not locked, in which it did lately (0 to 1; by NVML's utilisation). Less than 1
+    means something for those without a turn, and on shared cards. `seconds`: of that time, how much is told for the
+    first time, up to now; and `had`: for how many of them it computed, which one without a turn is charged. Where
+    `seconds` is 0, `part` is taken to go on until the next look.
     """
 
     now: float
@@ -96,11 +97,12 @@ class Computes:
     gpus: tuple[str, ...] = ()
     part: float = 1.0
     seconds: float = 0.0
+    had: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rests:
-    """It was seen not to compute, for a whole look in which nothing of it was locked."""
+    """It was seen not to compute, for long enough in which nothing of it was locked. One that is stopped is let go."""
 
     now: float
     container: str

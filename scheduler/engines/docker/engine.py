@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -267,8 +268,9 @@ class DockerEngine:
         # What is made for others with their containers, such as volumes, is not ours to take away with one.
         run = self._watch.mounted.of(engine_id)
         await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=run is None))
-        if run is not None and run.volume == service_name(run.id):  # a Swarm leaves it behind
-            await self._client.unless_gone(self._client.api.remove_volume, run.volume)
+        with contextlib.suppress(EngineError):  # another run has it
+            if run is not None and run.volume.startswith(service_name("")):  # a Swarm leaves it behind
+                await self._client.unless_gone(self._client.api.remove_volume, run.volume)
         await self._watch.look(engine_id)
 
     async def sightings(self) -> list[Sighting]:

@@ -81,4 +81,21 @@ class EventFollower:
         name, _, value = self._label.partition("=")
         if self._others is None or told.get(name) == value:
             return True
-        return self._others(str(event["Actor"]["ID"]), str(event["Action"]), told, event["timeNano"] / 1e9)
+        return self._others(*_said(event))
+
+
+def past(api: docker.APIClient, since: float) -> list[tuple[str, str, Mapping[str, str], float]]:
+    """Blocking. What `Others` takes, of all containers, from then until now."""
+    told: Any = api.events
+    events = told(
+        since=f"{since:.6f}", until=f"{time.time():.6f}", filters={"type": "container", "event": CHANGES}, decode=True
+    )
+    try:
+        return [_said(event) for event in events]
+    finally:
+        release(events)
+
+
+def _said(event: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float]:
+    told = event["Actor"].get("Attributes") or {}
+    return str(event["Actor"]["ID"]), str(event["Action"]), told, event["timeNano"] / 1e9

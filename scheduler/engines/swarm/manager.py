@@ -11,7 +11,7 @@ Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from scheduler.engines.swarm import kinds, service
 
 WAITING = ("new", "allocated", "pending")
 ON_A_NODE = ("assigned", "accepted", "preparing", "ready", "starting", "running")  # what they reserved is taken
+SPARED = "com.gpushare.drained"  # a label of nodes that we have paused
 NO_TASK = {"ReplicatedJob": {"MaxConcurrent": 0, "TotalCompletions": 0}}
 
 
@@ -61,6 +62,9 @@ class SwarmManager:
     async def submit(self, order: Order) -> None:
         await self._client.call(self._submit, order, image=order.image)
 
+    async def spare(self, hosts: Collection[str]) -> None:
+        await self._client.call(self._spare, hosts)
+
     async def standing(self) -> dict[str, Standing]:
         return await self._client.call(self._standing)
 
@@ -83,10 +87,24 @@ class SwarmManager:
                 node["Description"]["Hostname"],
                 kinds.read(node["Description"].get("Resources", {}).get("GenericResources")),
                 reserved[node["ID"]],
+                node["Spec"].get("Labels") or {},
             )
             for node in nodes
             if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
         ]
+
+    def _spare(self, hosts: Collection[str]) -> None:
+        """Docker calls that "pause"; its "drain" would end what runs. What others have set stays as it is."""
+        for node in self._look.nodes():
+            spec, name = node["Spec"], node["Description"]["Hostname"]
+            if name in hosts and spec["Availability"] == "active":
+                changed = {"Availability": "pause", "Labels": {**(spec.get("Labels") or {}), SPARED: ""}}
+            elif name not in hosts and SPARED in (spec.get("Labels") or {}):
+                labels = {key: value for key, value in spec["Labels"].items() if key != SPARED}
+                changed = {"Availability": "active", "Labels": labels}
+            else:
+                continue
+            self._api.update_node(node["ID"], node["Version"]["Index"], {**spec, **changed})
 
     def _submit(self, order: Order) -> None:
         asked = service.body(order, self._simulation, self._log_bytes, self._kept)
@@ -112,6 +130,9 @@ class SwarmManager:
         try:
             found = api.inspect_service(name)
             spec, version = found["Spec"], found["Version"]["Index"]
+            if "Replicated" in spec["Mode"]:  # its removal ends what runs, which that of a job does not
+                api.remove_service(found["ID"])
+                return
             if spec["Mode"]["ReplicatedJob"].get("TotalCompletions"):
                 template = spec["TaskTemplate"]
                 api.update_service(found["ID"], version, template, name=name, labels=spec["Labels"], mode=NO_TASK)
@@ -133,6 +154,8 @@ def _stands(task: Mapping[str, Any] | None) -> Standing:
     if status["State"] in WAITING:
         return Standing(Stage.WAITS, status.get("Err", ""))
     if status["State"] in ON_A_NODE:
+        return Standing(Stage.GIVEN)
+    if task["DesiredState"] == "running":  # whether it is begun again Swarm has not decided yet
         return Standing(Stage.GIVEN)
     return Standing(Stage.OVER, status.get("Err", ""))
 

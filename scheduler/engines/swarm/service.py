@@ -1,8 +1,9 @@
 """From an order to the service that Swarm is asked to create. Typed fields in; nothing is ever passed through.
 
-It is a job of one task that is begun once. What it gets is what Swarm can give, which is less than Docker can: no
-devices, so NVIDIA's runtime has to be the engine's default; no new privileges only from Docker 25 on (older ones do not
-know the field, and say nothing); none of the folders of the host.
+It is a job of one task that is begun once; where a launch is to be begun again, a service of one task. What it gets
+is what Swarm can give, which is less than Docker can: no devices, so NVIDIA's runtime has to be the engine's default;
+no new privileges only from Docker 25 on (older ones do not know the field, and say nothing); none of the folders of
+the host.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from scheduler.engines.placer import Order
 from scheduler.engines.swarm.kinds import reservation
 from web.spec.handed import Handed
 from web.spec.reserved import CARD, LIBRARIES, SOCKETS
+from web.spec.where.constraints import Constraint, parse
+from web.spec.where.restarts import Restart
 
 DRIVER = "gpushare"  # of the volume: scheduler/plugin/
 LABEL = "com.gpushare.launch"  # on the service and on its container: our id
@@ -22,6 +25,8 @@ LABEL_OWNER = "com.gpushare.owner"
 SHIM = f"{SOCKETS}/libgpushare.so"  # the volume has it
 PIDS = 4096
 NANO = 1_000_000_000
+ONCE = {"ReplicatedJob": {"MaxConcurrent": 1, "TotalCompletions": 1}}
+AGAIN_AFTER = 5  # seconds: by then the end of the run before is written down
 
 
 def service_name(id_: str) -> str:
@@ -48,16 +53,29 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict
             "Limits": _limits(order, kept),
             "Reservations": {"GenericResources": reservation(dict.fromkeys(order.cards, order.quota))},
         },
-        "RestartPolicy": {"Condition": "none"},
-        "Placement": {"Constraints": [f"node.hostname=={order.host}"] if order.host else []},
+        "RestartPolicy": _restart(order.restart),
+        "Placement": {"Constraints": _constraints(order)},
         "LogDriver": {"Name": "json-file", "Options": {"max-size": str(2 * log_bytes), "max-file": "2"}},
     }
     return {
         "Name": service_name(order.id),
         "Labels": labels,
         "TaskTemplate": task,
-        "Mode": {"ReplicatedJob": {"MaxConcurrent": 1, "TotalCompletions": 1}},
+        "Mode": {"Replicated": {"Replicas": 1}} if order.restart else ONCE,
     }
+
+
+def _restart(asked: Restart | None) -> dict[str, Any]:
+    """Swarm looks for a node anew each time: where it ran may be away."""
+    if asked is None:
+        return {"Condition": "none"}
+    condition = "any" if asked.after_success else "on-failure"
+    return {"Condition": condition, "MaxAttempts": asked.most or 0, "Delay": AGAIN_AFTER * NANO}
+
+
+def _constraints(order: Order) -> list[str]:
+    named = [Constraint("", equal=True, value=order.host)] if order.host else []
+    return [each.of_docker() for each in [*named, *map(parse, order.constraints)]]
 
 
 def _environment(order: Order, simulation: Simulation | None) -> list[str]:
@@ -76,7 +94,7 @@ def _environment(order: Order, simulation: Simulation | None) -> list[str]:
 
 def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]:
     """The volume has the order's name: Swarm mounts those that have none for writing only, and ours is read-only."""
-    options = Handed(UUID(order.id), order.quota, tuple(order.cards)).options()
+    options = Handed(UUID(order.id), order.quota, tuple(order.cards), order.key).options()
     driver = {"Name": DRIVER, "Options": options}
     mounts: list[dict[str, Any]] = [
         {

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from scheduler import notify, threads
 from scheduler.store import Store
 from scheduler.worker import CANNOT_START, DatabaseAway, Scheduler, writing_in_words
+from web.models import Node
 from web.people.bootstrap import ensure_admin
 from web.schema import refuse_newer, refuse_older
 
@@ -34,11 +35,17 @@ class Command(BaseCommand):
             with writing_in_words():
                 refuse_newer()
                 refuse_older()
-                if not settings.GPUSHARE_AUDIT_KEY:  # a node that joined makes no accounts
+                if not settings.GPUSHARE_AUDIT_KEY and not _joins():  # a node that joined makes no accounts
                     ensure_admin()  # the first start of a new appliance: somebody must be able to sign in
         except DatabaseAway:
             if not Store.may_start_alone():
                 raise
+
+
+def _joins() -> bool:
+    """Whether another node lives: then there is an admin, and no key of theirs has to lie on this host, too."""
+    others = Node.objects.listed().exclude(name=settings.GPUSHARE_NODE)
+    return any(node.is_alive() for node in others)
 
 
 async def serve(started: Callable[[], None] = lambda: None) -> None:

@@ -1,12 +1,15 @@
 """Who computes: NVML's samples of each process, put beside the times in which its container was not locked.
 
-A sample says what part of the time since the last one (a sixth of a second; on some cards a whole one) a process had
-kernels on the card, and comes up to that much later. So a container is judged by what it computed of the time that was
-its own, over a little while that ends with the last sample:
+NVML looks at a card a few times a second and names one process each time, whoever was there (scheduler/sampling.py):
+one look says little, and five say who computes. So a container is judged by what it computed of the time that was its
+own (was not locked), over a while that ends with the last sample. Of that, time before a look that met it locked is
+left out: where looks and turns keep step, some are met in none of their turns for long.
 
 - one that rests is never locked. It computes once it has used more of the card than half of what would be its due (a
-  quarter, at most): below that it takes nothing from the others that they would miss, and it is served at once;
-- one that computes rests once it leaves most of its own time unused;
+  quarter, at most), over three seconds, or much of three looks in a row: below that it takes nothing from the others
+  that they would miss, and it is served at once;
+- one that computes rests once it leaves most of its own time unused: over a second of that, and one more for each other
+  that was seen on the card while it was not locked, since a look that names another says nothing of this one;
 - who has the turn and uses next to nothing of a processor seems to rest: whoever gives work to a card needs one for
   that. It is stopped to make sure, which takes as long as it has work there. Where it had some (one graph that takes
   long, waited for asleep), that is no sign for a while.
@@ -28,27 +31,33 @@ from scheduler.card import turns
 from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
 from scheduler.core.turns import Mode
-from scheduler.gpus import Gpus, Work
+from scheduler.gpus import Gpus
+from scheduler.sampling import Work
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 
 SELDOM, OFTEN, ALWAYS = 1.0, 0.25, 0.1  # seconds between two looks
 GLANCE = 0.025  # seconds between two looks at the processor time of who has the turn
-OWN = 0.4  # seconds of its own that it is judged by: two samples and more
-LONG = 1.5  # seconds; over these who computes in bursts does little
+OWN = 1.0  # seconds of its own that it is judged by, and as many again for each that computes beside it: five looks
+MOMENT = 0.6  # seconds: three looks
+FEW = 0.3  # seconds: of one that has had no more in all that is remembered
+LONG = 3.0  # seconds; over these who computes in bursts does little
 MUCH = 0.4  # of the time: who uses so much of the last moment need not be watched for longer
 ASLEEP = 0.05  # seconds of its turn in which it used less than STIRS of a processor
 STIRS = 0.01
 UNSURE = 60.0  # seconds in which that is no sign, once it was wrong
-LONGEST_SAMPLE = 1.0  # seconds
 LATE = 1.0  # seconds after which there would be a sample if anybody had computed
+LONGEST = REMEMBERED - LATE
 WAKES = 0.25  # of the time: who uses more may be noticed by the others, whatever is due to it
 RESTS = 0.5  # of that again
 LEAST = 0.02  # of the time: less is nothing
+CHARGED = 1.5  # seconds: of what was before it was seen to compute, no more is counted
 FULL = 0.8  # of a card, used by all together
 ESCAPES = 0.1  # of the time, while it is locked: what is locked computes nothing
 ESCAPED = 3  # samples in a row: a new process is locked a moment after it is seen
 LEEWAY, TINY = 0.2, 1e-6  # seconds: by which a sample may be of an earlier time; that are none
+MARK = 0.03  # seconds: the last of a sample, when NVML looked
+ONE_LOOK = 0.3  # seconds: a sample of less is of one look, and tells nothing of who was locked at that moment
 STATE = "state"  # a reason to take no turns: the container's own
 
 
@@ -62,13 +71,23 @@ class Seen:
     asleep: float | None = None  # when its processor time said so, until that is looked into
     unsure: float = 0.0  # until then that is no sign
     told: float = 0.0  # up to when the player has been told what it computed
-    part: float = 1.0  # of its own time, by what was told last
+    part: float = 1.0  # of its own time, in which it computes; all of it until there is enough to judge by
     escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
+    missed: deque[tuple[float, float]] = field(default_factory=deque)  # when a look met it locked; its own before
+    beside: dict[str, float] = field(default_factory=dict)  # who was seen on the card while it was free, and when last
 
     def note(self, begin: float, end: float, part: float) -> None:
         self.spans.append((begin, end, min(1.0, part)))
         while self.spans[0][1] < end - REMEMBERED:
             self.spans.popleft()
+
+    def missed_since(self, begin: float) -> float:
+        """Seconds of its own that do not count: not all, or who has small turns would never be seen to rest."""
+        return 2 / 3 * sum(own for end, own in self.missed if end > begin)
+
+    def judged_by(self) -> float:
+        """Seconds of its own: where several compute at once, few looks name it."""
+        return OWN * (1 + len(self.beside))
 
     def busy(self, begin: float, end: float) -> float:
         """Seconds."""
@@ -121,8 +140,8 @@ class Computing:
         work = await self._gpus.work(self._gpus.cards)
         ahead = time.time() - self._player.now()
         owners = {pid: tenant.id for tenant in self._broker.tenants.values() for pid in tenant.pids}
-        for gpu, samples in work.items():
-            self._note(gpu, samples, owners, ahead)
+        for gpu, done in work.items():
+            self._note(gpu, done, owners, ahead)
         computing: dict[str, list[str]] = {tenant.id: [] for tenant in self._present()}
         for gpu in self._gpus.cards:
             for id_ in self._judge(gpu):
@@ -130,18 +149,21 @@ class Computing:
         self._player.see({id_: self._measured(id_, gpus) for id_, gpus in computing.items()})
 
     def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
-        """What it computed since that was told last, on the card where it was most; told where there is enough."""
-        its = [self._seen[container, gpu] for gpu in gpus]
-        ends = [self._last[gpu] for gpu in gpus]
-        for seen, end in zip(its, ends, strict=True):
-            seen.told = max(seen.told, end - LONG)  # one that wakes is charged what it was seen by, and no more
-        own = min((self._player.free_in(container, s.told, end) for s, end in zip(its, ends, strict=True)), default=0.0)
-        if own >= OWN:
-            busy = max(seen.busy(seen.told, end) for seen, end in zip(its, ends, strict=True))
-            for seen, end in zip(its, ends, strict=True):
-                seen.told, seen.part = end, min(1.0, busy / own)
-            return turns.Seen(tuple(gpus), its[0].part, own)
-        return turns.Seen(tuple(gpus), max((seen.part for seen in its), default=1.0))
+        """What it computed of its own time that is new, and the part in which it does by all that it is judged by.
+
+        On the card where that is most.
+        """
+        its = [(self._seen[container, gpu], self._last[gpu]) for gpu in gpus]
+        for seen, _ in its:  # one that wakes is charged what it was seen by, and no more
+            seen.told = max(seen.told, seen.since - CHARGED)
+        own = min((self._player.free_in(container, seen.told, end) for seen, end in its), default=0.0)
+        had = max((seen.busy(seen.told, end) for seen, end in its), default=0.0)
+        for seen, end in its:
+            seen.told = max(seen.told, end)
+            if (part := self._part(container, seen, end, seen.judged_by())) is not None:
+                seen.part = part
+        part = max((seen.part for seen, _ in its), default=1.0)
+        return turns.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own))
 
     def _present(self) -> list[Tenant]:
         return [tenant for tenant in self._broker.tenants.values() if not tenant.finished]
@@ -156,23 +178,30 @@ class Computing:
         for tenant in tenants:
             self._player.bar(tenant.id, STATE, _takes_no_turns(tenant))
 
-    def _note(self, gpu: str, samples: list[Work], owners: Mapping[int, str], ahead: float) -> None:
+    def _note(self, gpu: str, done: Work | None, owners: Mapping[int, str], ahead: float) -> None:
         """`ahead`: of the monotonic clock, seconds."""
-        last = self._last.get(gpu, 0.0)
-        for at in sorted({sample.at for sample in samples}):
-            end = at - ahead
-            begin = max(last, end - LONGEST_SAMPLE)
+        last = self._last.setdefault(gpu, 0.0)
+        if done is not None and done.until - ahead > last:
+            begin, end = max(last, done.since - ahead), done.until - ahead
             parts: dict[str, float] = {}
-            for sample in samples:
-                if sample.at == at and (owner := owners.get(sample.pid)):
-                    parts[owner] = parts.get(owner, 0.0) + sample.part
+            for pid, part in done.parts.items():
+                if owner := owners.get(pid):
+                    parts[owner] = parts.get(owner, 0.0) + part
             for owner, part in parts.items():
                 self._seen.setdefault((owner, gpu), Seen()).note(begin, end, part)
             for (owner, where), seen in self._seen.items():
-                if where == gpu and self._player.free_in(owner, begin - LEEWAY, end) < TINY:
+                if where != gpu:
+                    continue
+                if self._player.free_in(owner, begin - LEEWAY, end) < TINY:
                     self._look_for_escape(owner, seen, parts.get(owner, 0.0))
-            last = end
-        self._last[gpu] = last
+                if self._player.free_in(owner, end - MARK, end) > MARK - TINY:
+                    seen.beside |= dict.fromkeys(parts.keys() - {owner}, end)
+                elif end - begin < ONE_LOOK:
+                    seen.missed.append((end, self._player.free_in(owner, begin, end)))
+                while seen.missed and seen.missed[0][0] < end - REMEMBERED:
+                    seen.missed.popleft()
+                seen.beside = {other: at for other, at in seen.beside.items() if at > end - LONG}
+            self._last[gpu] = end
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in self._broker.tenants}
 
     def _look_for_escape(self, owner: str, seen: Seen, part: float) -> None:
@@ -206,35 +235,37 @@ class Computing:
         """Who of the card's containers computes there."""
         its = {tenant: seen for tenant in self._present() if (seen := self._seen.get((tenant.id, gpu)))}
         end = max(self._last[gpu], self._player.now() - LATE)
-        parts = {tenant: self._part(tenant, seen, end) for tenant, seen in its.items()}
-        full = sum(part for part in parts.values() if part is not None) >= FULL
+        lately = {tenant: seen.busy(max(end - LONG, seen.since), end) / LONG for tenant, seen in its.items()}
+        moment = {tenant: self._part(tenant.id, seen, end, MOMENT) for tenant, seen in its.items()}
+        full = sum(part for part in moment.values() if part is not None) >= FULL
         before = {tenant for tenant, seen in its.items() if seen.computes}
-        there = before | {tenant for tenant, part in parts.items() if part is not None and part >= LEAST}
+        there = before | {tenant for tenant, part in lately.items() if part >= LEAST}
         for tenant, seen in its.items():
             due = tenant.compute_weight / sum(each.compute_weight for each in there | {tenant})
             least = min(WAKES, due / 2, (tenant.compute_limit or 100) / 200)
             needed = full or tenant.compute_limit is not None or not before - {tenant}
             self._check(tenant, seen)
-            part = parts[tenant]
-            if not seen.computes and needed:
-                lately = seen.busy(max(end - LONG, seen.since), end) / LONG
-                seen.computes = lately >= least or (part is not None and part >= max(MUCH, least))
-            elif seen.computes and part is not None:
-                seen.computes = part >= RESTS * least
-            else:
-                continue
+            if seen.computes:
+                part = self._part(tenant.id, seen, end, seen.judged_by())
+                seen.computes = part is None or part >= RESTS * least
+            elif needed:
+                part = moment[tenant]
+                seen.computes = lately[tenant] >= least or (part is not None and part >= max(MUCH, least))
             if seen.computes != (tenant in before):
-                seen.since = end
+                seen.since, seen.part = end, 1.0
         return [tenant.id for tenant, seen in its.items() if seen.computes]
 
-    def _part(self, tenant: Tenant, seen: Seen, end: float) -> float | None:
-        """Of its own time, lately, in which it computed; None while that is too little."""
-        window = OWN
-        while (own := self._player.free_in(tenant.id, end - window, end)) < OWN:
-            window *= 1.25
-            if window > REMEMBERED:
-                return None
-        return seen.busy(end - window, end) / own if end - window >= seen.since else None
+    def _part(self, container: str, seen: Seen, end: float, its_own: float) -> float | None:
+        """Of the last `its_own` seconds of its own, the part in which it computed; None while it has had less.
+
+        Or of all that are remembered, if there are a few at least: who has small turns does not have more.
+        """
+        window = its_own
+        while (own := self._player.free_in(container, begin := end - window, end) - seen.missed_since(begin)) < its_own:
+            if window == LONGEST:
+                break
+            window = min(1.25 * window, LONGEST)
+        return seen.busy(begin, end) / own if own >= min(its_own, FEW) and begin >= seen.since else None
 
     def _check(self, tenant: Tenant, seen: Seen) -> None:
         """Was it right that it slept, and rests? The core has had it stopped to see that."""

@@ -1,6 +1,6 @@
 // The page of one container: figures as they change, the chart of what it holds, its output as it comes.
 import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
-import { drawComputed, showComputing } from "../parts/computed.js";
+import { countComputed, drawComputed, showComputing } from "../parts/computed.js";
 import { showState } from "../parts/computing.js";
 import { duration, hue, now, size, stamp, t } from "../parts/format.js";
 import { drawHost, showHost } from "../parts/host.js";
@@ -123,6 +123,7 @@ setInterval(() => {
 }, 1000);
 
 drawComputed(held, shade, () => live.fresh && live.state.containers[id]);
+countComputed(id, () => live.fresh && live.state.containers[id]);
 
 drawHost(held, shade, () => live.fresh && live.state.containers[id]);
 

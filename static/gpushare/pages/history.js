@@ -9,7 +9,7 @@ import { pageOf } from "../parts/waiting.js";
 const THUMB = 16; // pixels; style/page.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
 const period = document.getElementById("period");
-for (const name of ["gpu", "hours"]) period.elements[name]?.addEventListener("change", () => period.submit());
+for (const name of ["node", "gpu", "hours"]) period.elements[name]?.addEventListener("change", () => period.submit());
 
 /** A day is one where the reader is: from midnight to midnight. */
 const dayOf = document.getElementById("day-of");

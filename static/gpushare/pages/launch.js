@@ -91,7 +91,7 @@ async function suggest() {
 async function forecast() {
   const place = document.getElementById("forecast");
   const asked = new FormData();
-  for (const name of ["gpu_memory", "gpu_count", "gpus", "csrfmiddlewaretoken"]) {
+  for (const name of ["gpu_memory", "gpu_count", "gpus", "node", "constraints", "csrfmiddlewaretoken"]) {
     for (const one of new FormData(form).getAll(name)) asked.append(name, one);
   }
   const told = await fetch(form.dataset.forecast, { method: "POST", body: asked })
@@ -116,6 +116,10 @@ form.addEventListener("input", ({ target }) => {
   askLater();
 });
 askLater();
+document.getElementById("cards").addEventListener("htmx:afterSwap", () => {
+  preview(); // another node's
+  askLater();
+});
 document.getElementById("recent")?.addEventListener("change", (event) => {
   location.href = event.target.value || location.pathname;
 });

@@ -5,6 +5,7 @@ import { make, mark, size, sum, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { lastHour } from "../parts/lasthour.js";
 import { live } from "../parts/live.js";
+import { showNodes } from "../parts/overnodes.js";
 import { pageOf, showShortQueue } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
@@ -14,12 +15,32 @@ const maySetCompute = "maySetCompute" in $("gpus").dataset;
 const SOMETIMES = new Set(["idle", "reserved"]); // told where there are some
 const NAMED = 16; // in a legend, the biggest by name; the table has them all
 
-/** Who holds or was promised something on this GPU, oldest first: their place in the bar does not jump about. */
-function holders(uuid) {
-  return Object.entries(live.state.containers)
-    .filter(([, container]) => uuid in container.gpus && container.finished_at === null)
-    .map(([id, container]) => ({ id, container, claim: container.gpus[uuid] }))
-    .sort((a, b) => a.container.created_at - b.container.created_at);
+/**
+ * Who holds or was promised something on each of these GPUs, oldest first: their place in the bar does not jump about.
+ * The containers are gone through once for all.
+ */
+let holding = new Map();
+function findHolders(uuids) {
+  holding = new Map(uuids.map((uuid) => [uuid, []]));
+  for (const [id, container] of Object.entries(live.state.containers)) {
+    if (container.finished_at !== null) continue;
+    for (const [uuid, claim] of Object.entries(container.gpus)) holding.get(uuid)?.push({ id, container, claim });
+  }
+  for (const each of holding.values()) each.sort((a, b) => a.container.created_at - b.container.created_at);
+}
+const holders = (uuid) => holding.get(uuid) ?? [];
+
+const cards = new Map(); // with their charts, for when they are shown again
+
+function newHead({ heading }) {
+  return make("header", { class: "node-head" }, make("h3", {}, heading.name), make("span", { class: "tag bad" }));
+}
+
+function showHead(element, { state, heading }) {
+  const tag = element.lastElementChild;
+  put(tag, state);
+  tag.hidden = !state;
+  tag.classList.toggle("bad", !heading.node.alive || Boolean(heading.node.error));
 }
 
 function newCard(uuid) {
@@ -240,15 +261,23 @@ function showChart(uuid) {
   lastHour(place, uuid, live.state.gpus[uuid].total);
 }
 
+function cardOf(uuid) {
+  if (!cards.has(uuid)) cards.set(uuid, newCard(uuid));
+  return cards.get(uuid);
+}
+
 function show() {
-  const gpus = Object.entries(live.state.gpus).sort(([, a], [, b]) => a.index - b.index);
-  $("no-gpus").hidden = gpus.length > 0;
+  const all = Object.entries(live.state.gpus);
+  $("no-gpus").hidden = all.length > 0;
+  const shown = showNodes() ?? all.sort(([, a], [, b]) => a.index - b.index);
+  const gpus = shown.filter((item) => !item.heading);
+  findHolders(gpus.map(([uuid]) => uuid));
   keyed(
     $("gpus"),
-    gpus,
-    ([uuid]) => uuid,
-    ([uuid]) => newCard(uuid),
-    showCard,
+    shown,
+    (item) => (item.heading ? `node ${item.heading.name}` : item[0]),
+    (item) => (item.heading ? newHead(item) : cardOf(item[0])),
+    (element, item) => (item.heading ? showHead(element, item) : showCard(element, item)),
   );
   for (const [uuid] of gpus) showChart(uuid);
   showTotals();

@@ -1,9 +1,12 @@
 // The queue's own page: another order is tried out first, told in words, and only then asked for.
 import { make, t } from "../parts/format.js";
+import { put } from "../parts/keyed.js";
 import { live } from "../parts/live.js";
 import { showWaiting, waiting, withoutNode } from "../parts/waiting.js";
 
 const list = document.getElementById("queue");
+const SHOWN = 200; // the foremost; with hundreds of nodes thousands may wait, and each is told anew at each change
+const more = document.getElementById("queue-more");
 const sortable = "sortable" in list.dataset;
 let order = null; // ids as somebody would have them; null while nobody has moved anything
 
@@ -18,7 +21,9 @@ const place = (ids, id) => (ids.includes(id) ? ids.indexOf(id) : ids.length);
 function show() {
   const queue = wanted();
   document.getElementById("no-queue").hidden = queue.length > 0;
-  showWaiting(list, queue, { extra: () => (sortable ? [moves()] : []) });
+  showWaiting(list, queue.slice(0, SHOWN), { whole: queue, extra: () => (sortable ? [moves()] : []) });
+  more.hidden = queue.length <= SHOWN;
+  put(more, t("and_more", { count: queue.length - SHOWN }));
   if (sortable)
     for (const row of list.children) {
       row.draggable = true;

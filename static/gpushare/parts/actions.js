@@ -51,17 +51,28 @@ export async function act(action, id, values = {}) {
   }
 }
 
+/** Bytes of GPU memory that these containers use together. */
+function used(ids) {
+  const claims = ids.flatMap((id) => Object.values(live.state.containers[id]?.gpus ?? {}));
+  return claims.reduce((sum, claim) => sum + claim.used, 0);
+}
+
+/** What freeing their memory means, in bytes and seconds. */
+function freeing(ids, rates) {
+  const bytes = used(ids);
+  const [out, back] = [rates.out, rates.back].map((rate) => duration(Math.max(1, bytes / rate)));
+  return t("free_text", { size: size(bytes), out, back });
+}
+
 /** What is asked before an action, by its name; nothing for one that is done at once. */
 function question(action, id, name, rates, values) {
   if (action === "free") {
-    const container = live.state.containers[id];
-    const used = Object.values(container?.gpus ?? {}).reduce((sum, claim) => sum + claim.used, 0);
-    if (used === 0) return null; // there is nothing to free
-    const [out, back] = [used / rates.out, used / rates.back].map((seconds) => duration(Math.max(1, seconds)));
+    const paused = live.state.containers[id]?.state === "paused";
+    if (used([id]) === 0) return null; // there is nothing to free
     return {
-      title: t(container.state === "paused" ? "free_paused_title" : "free_title", { name }),
-      text: t("free_text", { size: size(used), out, back }),
-      yes: t(container.state === "paused" ? "do_free" : "free_yes"),
+      title: t(paused ? "free_paused_title" : "free_title", { name }),
+      text: freeing([id], rates),
+      yes: t(paused ? "do_free" : "free_yes"),
     };
   }
   if (action === "compute" && values.index) {
@@ -99,19 +110,33 @@ async function one(button) {
   button.closest(".toast")?.remove();
 }
 
-async function many(button) {
-  const ids = [...document.querySelectorAll('#rows input[name="id"]:checked')]
+const selected = () =>
+  [...document.querySelectorAll('#rows input[name="id"]:checked')]
     .filter((box) => box.checkVisibility({ visibilityProperty: true }))
     .map((box) => box.value);
+
+/** What is asked before an action on several; nothing for one that can be taken back. */
+function questionOfMany(action, ids, rates) {
+  const count = ids.length;
+  if (action === "kill") {
+    return {
+      title: t("kill_many_title", { count }),
+      text: t("kill_many_text"),
+      yes: t("kill_many_yes", { count }),
+      danger: true,
+    };
+  }
+  if (action !== "free") return null;
+  return { title: t("free_many_title", { count }), text: freeing(ids, rates), yes: t("many_free", { count }) };
+}
+
+async function many(button) {
+  const ids = button.dataset.ids?.split(" ") ?? selected();
   const action = button.dataset.bulk;
   const values = {};
-  if (DESTROYS.has(action)) {
-    const note = await ask({
-      title: t("kill_many_title", { count: ids.length }),
-      text: t("kill_many_text"),
-      yes: t("kill_many_yes", { count: ids.length }),
-      danger: true,
-    });
+  const asked = questionOfMany(action, ids, button.dataset);
+  if (asked) {
+    const note = await ask(asked);
     if (note === null) return;
     values.note = note;
   }

@@ -2,6 +2,7 @@
 import { duration, make, now, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { live } from "./live.js";
+import "./copy.js";
 import { pageOf } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);
@@ -17,53 +18,100 @@ function people() {
   return [...found].sort(([a], [b]) => Number(b === "") - Number(a === ""));
 }
 
-/** A button; for what moves memory also how fast that is, as the question about it tells. */
-function button(act) {
-  const { out, back } = $("attention").dataset;
-  const rates = act === "free" ? { "data-out": out, "data-back": back } : {};
-  return make(
-    "button",
-    { type: "button", class: act === "kill" ? "danger" : false, "data-act": act, ...rates },
-    t(`do_${act}`),
-  );
+const { me, steers, orders, launch, many, out, back } = $("attention")?.dataset ?? {};
+const rates = { "data-out": out, "data-back": back }; // how fast memory is moved, as the question about it tells
+
+/** What this person may do about it (web/services/attention/item.py, acts_of). */
+function may({ person, acts }) {
+  if (steers !== "all" && !(steers === "own" && person === me)) return [];
+  return acts.filter((act) => act !== "first" || orders !== undefined);
 }
 
-function newItem({ container }, acts) {
+function button(act, { container }) {
+  if (act === "again") return make("a", { class: "button", href: `${launch}?from=${container}` }, t("do_again"));
+  const more = act === "free" ? rates : {};
+  const look = act === "kill" && "danger";
+  return make("button", { type: "button", class: look, "data-act": act, ...more }, t(`do_${act}`));
+}
+
+function toCopy(command) {
+  return make("button", { type: "button", "data-copy-text": command, title: command }, t("do_copy"));
+}
+
+/** What can be done to several of one kind at once. */
+function forAll(act, some) {
+  const ids = some.map(({ container }) => container).join(" ");
+  const more = act === "free" ? rates : {};
+  const data = { "data-bulk": act, "data-url": many, "data-ids": ids, ...more };
+  const text = t(`many_${act}`, { count: some.length });
+  return make("button", { type: "button", class: act === "kill" && "danger", ...data }, text);
+}
+
+function newLine({ container, some }) {
+  const what =
+    container && !some ? make("a", { class: "what", href: pageOf(container) }) : make("span", { class: "what" });
+  what.append(make("b"), document.createTextNode(""));
   return make(
     "li",
-    container ? { "data-id": container } : {},
-    container ? make("a", { class: "what", href: pageOf(container) }) : make("span", { class: "what" }),
+    container && !some ? { "data-id": container } : {},
+    what,
     make("time", { class: "faint" }),
-    make("span", { class: "acts" }, ...acts.map(button)),
+    make("span", { class: "acts" }),
   );
 }
 
-function showItem(element, { message, since }) {
-  const [what, time] = element.children;
-  put(what, message);
+function showLine(line, item) {
+  const { message, since, some, command } = item;
+  const [what, time, acts] = line.children;
+  const [, name, rest] = message.match(/^("[^"]*")?(.*)$/s);
+  put(what.firstChild, name ?? "");
+  if (what.lastChild.data !== rest) what.lastChild.data = rest;
   if (what.title !== message) what.title = message;
   time.hidden = since === null;
-  if (since === null) return;
-  time.dataset.since = since;
-  put(time, duration(now() - since));
+  if (since !== null) {
+    time.dataset.since = since;
+    put(time, duration(now() - since));
+  }
+  const able = some ? item.acts : may(item);
+  const said = JSON.stringify([able, command, some?.map(({ container }) => container)]);
+  if (acts.dataset.said === said) return; // a button that is under a pointer stays
+  acts.dataset.said = said;
+  const made = able.map((act) => (some ? forAll(act, some) : button(act, item)));
+  acts.replaceChildren(...made, ...(command && steers === "all" ? [toCopy(command)] : []));
 }
 
-const FEW = 3; // items while nobody asks for more
+const TOGETHER = ["resume", "free", "kill"]; // what can be done to several at once
+
+/** Of each kind that this person has several of, a line with what can be done about all of them. */
+function together(items) {
+  const kinds = new Map();
+  for (const item of items) kinds.set(item.kind, [...(kinds.get(item.kind) ?? []), item]);
+  return [...kinds]
+    .map(([kind, some]) => ({ key: `all ${kind}`, kind, some }))
+    .filter(({ some }) => some.length > 1)
+    .map((line) => ({ ...line, acts: TOGETHER.filter((act) => line.some.every((item) => may(item).includes(act))) }))
+    .filter(({ acts }) => acts.length)
+    .map((line) => ({ ...line, message: t(`all_${line.kind}`, { count: line.some.length }), since: null }));
+}
+
+const FEW = 3; // lines while nobody asks for more
 const OF_ONE = 2; // and so many of one person
 let all = false;
 
-/** The first items of the first people, and how many are left out. */
+/** The first lines of the first people, and how many items are left out. */
 function shorten(groups) {
   const count = groups.reduce((sum, [, items]) => sum + items.length, 0);
-  if (all || count <= FEW) return [groups, 0];
+  if (all || count <= FEW) return [groups.map(([person, items]) => [person, [...together(items), ...items]]), 0];
   const short = [];
   let left = FEW;
+  let shown = 0;
   for (const [person, items] of groups) {
-    const some = items.slice(0, Math.min(OF_ONE, left));
+    const some = [...together(items), ...items].slice(0, Math.min(OF_ONE, left));
     if (some.length) short.push([person, some]);
     left -= some.length;
+    shown += some.filter((line) => !line.some).length;
   }
-  return [short, count - FEW + left];
+  return [short, count - shown];
 }
 
 $("attention-more")?.addEventListener("click", () => {
@@ -79,8 +127,6 @@ function showMore(groups, more) {
 }
 
 export function showAttention() {
-  const { me, steers } = $("attention").dataset;
-  const may = (item) => (steers === "all" || (steers === "own" && item.person === me) ? item.acts : []);
   const groups = people();
   const [shown, more] = shorten(groups);
   showMore(groups, more);
@@ -91,16 +137,10 @@ export function showAttention() {
     shown,
     ([person]) => `of ${person}`,
     () => make("li", {}, make("h3"), make("ul")),
-    (element, [person, items]) => {
+    (element, [person, lines]) => {
       put(element.firstElementChild, person || t("of_the_host"));
       element.firstElementChild.title = person;
-      keyed(
-        element.lastElementChild,
-        items,
-        ({ key }) => key,
-        (item) => newItem(item, may(item)),
-        showItem,
-      );
+      keyed(element.lastElementChild, lines, ({ key }) => key, newLine, showLine);
     },
   );
 }

@@ -16,11 +16,26 @@ export function showComputing(container) {
       const value = claim[cell.dataset.part] ?? null;
       put(cell, value === null ? "–" : t("of_time", { part: percent(value, container) }));
     }
-    for (const cell of row.querySelectorAll("[data-seconds]")) {
-      const value = claim[cell.dataset.seconds] ?? null;
-      put(cell, value === null ? "–" : duration(value));
-    }
   }
+}
+
+/** Seconds of its life, which no feed tells each second. `container()`: its live record while that is fresh. */
+export function countComputed(id, container) {
+  const rows = [...document.querySelectorAll("#computing tr[data-card]")];
+  const ask = async () => {
+    const record = container();
+    if (!record || record.finished_at || document.hidden) return;
+    const answer = await fetch(`${document.body.dataset.base}api/v1/containers/${id}/`);
+    if (!answer.ok) return;
+    const claims = new Map((await answer.json()).gpus.map((claim) => [claim.uuid, claim]));
+    for (const row of rows) {
+      for (const cell of row.querySelectorAll("[data-seconds]")) {
+        const value = claims.get(row.dataset.card)?.[cell.dataset.seconds] ?? null;
+        put(cell, value === null ? "–" : duration(value));
+      }
+    }
+  };
+  setInterval(() => ask().catch(() => {}), EVERY);
 }
 
 /** `past`: {times, had, due} in per cent; `container()`: its live record while that is fresh. */

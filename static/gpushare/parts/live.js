@@ -8,8 +8,21 @@ import { setClock } from "./format.js";
 const SILENCE = 6000; // the server says something every two seconds
 const RETRY = [250, 500, 1000, 2000, 4000];
 
+/** Fields that changed; null for a record that is gone. What a container has of its GPUs is told in the same way. */
+function merge(records, changes) {
+  for (const [key, change] of Object.entries(changes)) {
+    const old = records[key];
+    if (change === null) delete records[key];
+    else if (change.gpus && old?.gpus) {
+      const gpus = { ...old.gpus };
+      merge(gpus, change.gpus);
+      records[key] = { ...old, ...change, gpus };
+    } else records[key] = { ...old, ...change };
+  }
+}
+
 class Live extends EventTarget {
-  state = { node: {}, gpus: {}, containers: {}, attention: {} };
+  state = { node: {}, nodes: {}, gpus: {}, containers: {}, attention: {} };
   fresh = false;
   ever = false;
   heard = performance.now(); // when what is shown was last known to be true
@@ -91,11 +104,8 @@ class Live extends EventTarget {
 
   #apply(changes) {
     Object.assign(this.state.node, changes.node);
-    for (const section of ["gpus", "containers", "attention"]) {
-      for (const [key, change] of Object.entries(changes[section] ?? {})) {
-        if (change === null) delete this.state[section][key];
-        else this.state[section][key] = { ...this.state[section][key], ...change };
-      }
+    for (const section of ["nodes", "gpus", "containers", "attention"]) {
+      merge(this.state[section], changes[section] ?? {});
     }
   }
 }

@@ -109,6 +109,7 @@ if (rows) {
       choose("q", "");
       choose("state", "all");
       filters.elements.mine.checked = false;
+      if (filters.elements.node) choose("node", "");
     } else return;
     htmx.trigger(filters, "refresh");
   });

@@ -24,6 +24,13 @@ export function withoutNode() {
 
 const indexOf = (uuid) => live.state.gpus[uuid]?.index ?? Number.POSITIVE_INFINITY;
 
+/** What people call a GPU: its number, and where there are several nodes whose. */
+function nameOf(uuid) {
+  const gpu = live.state.gpus[uuid];
+  if (!gpu) return null;
+  return Object.keys(live.state.nodes).length > 1 ? `${gpu.index} · ${gpu.node}` : gpu.index;
+}
+
 /** The GPUs that it waits for, by UUID in their order; all of its own while it is not known which. */
 export function awaited({ gpus }) {
   const all = Object.entries(gpus);
@@ -31,13 +38,16 @@ export function awaited({ gpus }) {
   return (some.length ? some : all).map(([uuid]) => uuid).sort((a, b) => indexOf(a) - indexOf(b));
 }
 
-function who(container) {
-  const indices = awaited(container).map(indexOf).filter(Number.isFinite);
-  return [...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
+/** Whose it is, at which node if there are several, and for which GPUs it waits where that is not just the one `under`. */
+function who(container, under) {
+  const some = awaited(container);
+  const indices = some.length === 1 && some[0] === under ? [] : some.map(indexOf).filter(Number.isFinite);
+  const where = Object.keys(live.state.nodes).length > 1 ? [container.node] : [];
+  return [...where, ...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
 }
 
-/** `queue`: those to be shown; `whole`: all that wait, whose places are told. */
-export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {}) {
+/** `queue`: those to be shown; `whole`: all that wait, whose places are told; `under`: the GPU that the list is of. */
+export function showWaiting(list, queue, { whole = queue, under = null, extra = () => [] } = {}) {
   const places = new Map(whole.map(([id], index) => [id, index + 1]));
   keyed(
     list,
@@ -63,7 +73,7 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
       const begun = container.suspended_since ?? container.created_at;
       since.dataset.since = begun;
       put(since, duration(now() - begun));
-      put(whose, who(container));
+      put(whose, who(container, under));
       whose.title = container.owner;
       put(why, container.queue_reason);
       why.title = container.queue_reason;
@@ -71,9 +81,10 @@ export function showWaiting(list, queue, { whole = queue, extra = () => [] } = {
   );
 }
 
+const GROUPS = 20; // of GPUs; with several nodes there may be thousands
 const FEW = 3; // of each GPU; the queue's own page has them all
 
-/** The first few of each GPU, and how many more there are. */
+/** The first few of each GPU, and how many more there are, containers and GPUs. */
 export function showShortQueue(place, allOfIt) {
   const whole = waiting();
   const groups = new Map();
@@ -81,9 +92,12 @@ export function showShortQueue(place, allOfIt) {
     const [gpu = ""] = awaited(each[1]);
     groups.set(gpu, [...(groups.get(gpu) ?? []), each]);
   }
+  const beyond = document.getElementById("queue-more");
+  beyond.hidden = groups.size <= GROUPS;
+  put(beyond.firstElementChild, t("gpus_more", { count: groups.size - GROUPS }));
   keyed(
     place,
-    [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)),
+    [...groups].sort(([a], [b]) => indexOf(a) - indexOf(b)).slice(0, GROUPS),
     ([gpu]) => `of ${gpu}`,
     () =>
       make(
@@ -95,9 +109,9 @@ export function showShortQueue(place, allOfIt) {
       ),
     (element, [gpu, queue]) => {
       const [title, list, more] = element.children;
-      const index = indexOf(gpu);
-      put(title, t(Number.isFinite(index) ? "gpu_waits" : "others_wait", { index, count: queue.length }));
-      showWaiting(list, queue.slice(0, FEW), { whole });
+      const index = nameOf(gpu);
+      put(title, t(index === null ? "others_wait" : "gpu_waits", { index, count: queue.length }));
+      showWaiting(list, queue.slice(0, FEW), { whole, under: gpu });
       more.hidden = queue.length <= FEW;
       put(more.firstElementChild, t("and_more", { count: queue.length - FEW }));
     },

@@ -54,6 +54,7 @@ class ContainerQuery(PageQuery):
     image = serializers.CharField(required=False)
     namespace = serializers.CharField(required=False, help_text="Of a Kubernetes cluster.")
     gpu = serializers.CharField(required=False, help_text="UUID.")
+    node = serializers.CharField(required=False)
     ordering = serializers.ChoiceField(
         [sign + name for name in ("created_at", "started_at", "finished_at", "name", "priority") for sign in ("", "-")],
         required=False,
@@ -66,6 +67,7 @@ _SAME = {
     "image": "image",
     "namespace": "namespace",
     "gpu": "claims__gpu__uuid",
+    "node": "node__name",
 }
 
 

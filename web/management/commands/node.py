@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from web.errors import Problem
+from web.services import nodes
 from web.services.joining import invitations, rules
 
 BY = "manage.py node"
@@ -22,17 +22,17 @@ class Command(BaseCommand):
         add.add_argument("name", help="the node's: its host name, or another")
         remove = verbs.add_parser("remove", help="takes a node's rights in the database away, at once")
         remove.add_argument("name")
+        remove.add_argument("--force", action="store_true", help="also with containers: they end as lost with it")
         verbs.add_parser("rules", help="makes what nodes may do in the database what this release says; harmless")
 
     def handle(self, *args: Any, verb: str, name: str = "", **options: Any) -> None:
         try:
             if verb == "add":
                 token = invitations.invite(BY, name)
-                url = settings.GPUSHARE_PUBLIC_URL or f"http://{settings.HOST}:{settings.PORT}"
                 self.stderr.write(f"On {name}, as root and within an hour, with gpushare installed:")
-                self.stdout.write(f"gpushare-node join {url} {token} --name {name}")
+                self.stdout.write(invitations.command(name, token))
             elif verb == "remove":
-                invitations.remove(BY, name)
+                nodes.expel(BY, name, force=options["force"])
                 self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")
             elif rules.are_applied():
                 rules.apply()

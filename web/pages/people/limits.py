@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.http import QueryDict
 
 from web.errors import invalid
-from web.models import Allowance, Container
+from web.models import Allowance, Container, Gpu
 from web.people import allowances
 from web.sizes import exact_size, format_size, parse_size
 from web.spec.fields import SizeField, StrictInteger, StrictNumber
@@ -27,9 +27,10 @@ LABELS = {
     "compute_weights": ("Weights together", "Of all live containers; each has 100 if nothing is said"),
     "compute_limit": ("Percent of a GPU's time", "The most of each container: 1 to 100"),
     "images": ("Images", "One pattern a line: lab/*, nvcr.io/nvidia/pytorch:*"),
-    "gpus": ("GPUs", "One UUID a line"),
+    "gpus": ("GPUs", "Nothing chosen: all of them, and those that come"),
 }
-NOTHING = "none at all"  # how an empty list is written
+KINDS = {"images": "area", "gpus": "cards"}  # how what is no single line is asked for
+NOTHING = "none at all"  # how an empty list is written and chosen
 
 
 def in_force(user: User, usage: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -47,6 +48,7 @@ def in_force(user: User, usage: Mapping[str, float]) -> list[dict[str, Any]]:
                 "full": used is not None and limit.value is not None and used >= limit.value,
                 "told": limit.told,
                 "tells": used is not None or bool(limit.rows),
+                "list": name in KINDS,
             }
         )
     return rows
@@ -62,24 +64,53 @@ def usage(user: User, gib_hours: float) -> dict[str, float]:
     }
 
 
-def fields(allowance: Allowance | None, typed: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def fields(allowance: Allowance | None, typed: QueryDict | None = None) -> list[dict[str, Any]]:
     """A form's fields, filled with what there is, or with what was `typed`."""
     found = []
     for name, (label, hint) in LABELS.items():
         value = None if allowance is None else getattr(allowance, name)
-        text = str(typed.get(name, "")) if typed is not None else _text(name, value)
-        found.append({"name": name, "label": label, "hint": hint, "area": name in ("images", "gpus"), "value": text})
+        field: dict[str, Any] = {"name": name, "label": label, "hint": hint, "kind": KINDS.get(name, "line")}
+        if name == "gpus":
+            stored = [NOTHING] if value == [] else value or []
+            field["cards"] = _cards(stored, stored if typed is None else typed.getlist(name))
+        else:
+            field["value"] = str(typed.get(name, "")) if typed is not None else _text(name, value)
+        found.append(field)
     return found
+
+
+def _cards(stored: list[str], ticked: list[str]) -> list[dict[str, Any]]:
+    """Those to choose from: all that are here, those that were given and are not, and none of them."""
+    here = Gpu.objects.filter(present=True).values_list("uuid", flat=True)
+    named = {**_named([*here, *(uuid for uuid in stored if uuid != NOTHING)]), NOTHING: NOTHING}
+    return [{"value": value, "label": label, "ticked": value in ticked} for value, label in named.items()]
+
+
+def _named(uuids: Collection[str]) -> dict[str, str]:
+    """What people call these cards: index, name and host; a UUID alone where there is no such card now."""
+    here = {gpu.uuid: gpu for gpu in Gpu.objects.filter(uuid__in=uuids, present=True).select_related("node")}
+    return {
+        uuid: f"{gpu.index} · {gpu.name} · {gpu.node.name}" if (gpu := here.get(uuid)) else f"{uuid} · not here now"
+        for uuid in uuids
+    }
 
 
 def asked(form: QueryDict) -> dict[str, Any]:
     """An `AllowanceSpec` of what was typed: an empty field is no limit. Raises Problem."""
-    return {name: _read(name, str(form[name])) for name in LABELS if name in form}
+    spec = {name: _read(name, str(form[name])) for name in LABELS if name in form and name != "gpus"}
+    if "gpus" in form:  # which has an empty one among them, so that no tick at all is an answer
+        ticked = [uuid for uuid in form.getlist("gpus") if uuid]
+        if NOTHING in ticked and len(ticked) > 1:
+            raise invalid(f"Choose GPUs or “{NOTHING}”, not both.", "gpus")
+        spec["gpus"] = [] if ticked == [NOTHING] else ticked or None
+    return spec
 
 
 def _words(name: str, value: Any) -> str:
     if name == "gpu_memory":
         return format_size(int(value))
+    if name == "gpus":
+        return "; ".join(_named(value).values()) or NOTHING
     if isinstance(value, tuple | list):
         return ", ".join(value) or NOTHING
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

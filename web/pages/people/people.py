@@ -30,8 +30,8 @@ PER_PAGE = 50
 MOST_GROUPS = 200  # that the page lists; REST has all
 
 
-def _managed(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """For admins. What is refused is told on the page whose form it was, with what was typed still in it."""
+def managed(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """A page for admins. What is refused is told on the page whose form it was, with what was typed still in it."""
 
     @never_cache
     @login_required
@@ -47,7 +47,7 @@ def _managed(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     return guarded
 
 
-@_managed
+@managed
 def people(request: HttpRequest) -> HttpResponse:
     """All accounts and groups; POST makes one (`do`: person or group)."""
     problem, made_up = None, {}
@@ -93,7 +93,7 @@ def people(request: HttpRequest) -> HttpResponse:
     return show(request, "people/people.html", context, status=problem.status if problem else 200)
 
 
-@_managed
+@managed
 def one(request: HttpRequest, username: str) -> HttpResponse:
     """An account. POST changes it (`do`: account, groups, active, password, allowance or no-allowance)."""
     user = User.objects.filter(username=username).first()
@@ -130,7 +130,7 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
     return show(request, "people/person.html", context, status=problem.status if problem else 200)
 
 
-@_managed
+@managed
 def group(request: HttpRequest, name: str) -> HttpResponse:
     """A group. POST changes it (`do`: add, remove, delete, allowance or no-allowance)."""
     found = Group.objects.filter(name=name).first()

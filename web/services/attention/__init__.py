@@ -39,4 +39,4 @@ def without_database() -> list[Item]:
         "The database does not answer: what is shown here is as old as its last answer, nobody can sign in, and what "
         "is asked is refused. Containers go on with what they have. Start it again, or look at its log and its disk."
     )
-    return [Item(Kind.DATABASE_AWAY, Kind.DATABASE_AWAY, "", message)]
+    return [Item(Kind.DATABASE_AWAY, Kind.DATABASE_AWAY, "", message, command="systemctl status postgresql; df -h")]

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Prefetch, Q, Sum, prefetch_related_objects
 from django.db.models.functions import Coalesce
 
-from web.models import Gpu
+from web.models import Gpu, Node
+from web.models.hosts import large_of_nodes
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
@@ -20,13 +21,19 @@ FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not wor
 def items(now: datetime) -> Iterator[Item]:
     live = Q(claims__container__finished_at=None)
     ours = Coalesce(Sum("claims__unexplained", filter=live), 0)
-    for gpu in Gpu.objects.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))):
+    there = Gpu.objects.filter(
+        Q(present=False) | Q(foreign__gte=FOREIGN) | Q(ecc_errors__gt=0) | ~Q(xid_at=None) | ~Q(hot_since=None)
+    )
+    found = list(there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))))
+    if found and Node.several():
+        prefetch_related_objects(found, Prefetch("node", Node.objects.defer(*large_of_nodes())))
+    for gpu in found:
         if gpu.present:
             yield from _faults(gpu, now)
             yield from _foreign(gpu, gpu.foreign - gpu.ours)
         elif gpu.promised:
-            message = f"GPU {gpu.index} has gone, and containers still have a quota on it. Look at the driver's log."
-            yield _of(gpu, Kind.GPU_GONE, message)
+            message = f"{_named(gpu)} has gone, and containers still have a quota on it. Look at the driver's log."
+            yield _of(gpu, Kind.GPU_GONE, message, command="nvidia-smi -L; dmesg | grep NVRM")
 
 
 def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
@@ -36,31 +43,37 @@ def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
     )
     if gpu.xid_at is not None and now - gpu.xid_at < timedelta(minutes=minutes):
         message = (
-            f"GPU {gpu.index} reported the critical error XID {gpu.xid}. NVIDIA's list of XIDs says what it means; the "
+            f"{_named(gpu)} reported the critical error XID {gpu.xid}. NVIDIA's list of XIDs says what it means; the "
             "kernel's log (`dmesg`) has more. Programs on it may fail until it is reset."
         )
-        yield _of(gpu, Kind.XID, message, gpu.xid_at)
+        yield _of(gpu, Kind.XID, message, gpu.xid_at, "dmesg | grep Xid")
     if errors and gpu.ecc_errors is not None and gpu.ecc_errors >= errors:
         message = (
-            f"GPU {gpu.index} had {gpu.ecc_errors} uncorrected memory error{'s' * (gpu.ecc_errors > 1)} since its "
+            f"{_named(gpu)} had {gpu.ecc_errors} uncorrected memory error{'s' * (gpu.ecc_errors > 1)} since its "
             "driver was loaded: results on it may be wrong. Take the load off it and reset it (`nvidia-smi -r`)."
         )
-        yield _of(gpu, Kind.ECC, message)
+        yield _of(gpu, Kind.ECC, message, command=f"nvidia-smi -q -d ECC -i {gpu.uuid}")
     if gpu.hot_since is not None:
         message = (
-            f"GPU {gpu.index} is at {gpu.temperature} °C; its limit is {limit:g} °C. It slows down when it is hotter: "
+            f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {limit:g} °C. It slows down when it is hotter: "
             "look at its fans and at what cools the room."
         )
-        yield _of(gpu, Kind.HOT, message, gpu.hot_since)
+        yield _of(gpu, Kind.HOT, message, gpu.hot_since, f"nvidia-smi -q -d TEMPERATURE -i {gpu.uuid}")
 
 
 def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
     if size < FOREIGN:
         return
-    message = f"{format_size(size)} of GPU {gpu.index} are held by programs that are no container's"
+    message = f"{format_size(size)} of {_named(gpu)} are held by programs that are no container's"
     named = [_stranger(each) for each in gpu.strangers]
     message += f": {'; '.join(named)}. Whoever owns them can end them." if named else ": nvidia-smi names them."
-    yield _of(gpu, Kind.FOREIGN, message)
+    pids = ",".join(str(each["pid"]) for each in gpu.strangers)
+    yield _of(gpu, Kind.FOREIGN, message, command=f"ps -o pid,user,lstart,args -p {pids}" if pids else "nvidia-smi")
+
+
+def _named(gpu: Gpu) -> str:
+    """With its node where that was read with it: there are several."""
+    return f"GPU {gpu.index} of {gpu.node.name}" if "node" in gpu._state.fields_cache else f"GPU {gpu.index}"
 
 
 def _stranger(process: Mapping[str, Any]) -> str:
@@ -69,5 +82,5 @@ def _stranger(process: Mapping[str, Any]) -> str:
     return f"process {process['pid']}{owner}{runs}, {format_size(process['bytes'])}"
 
 
-def _of(gpu: Gpu, kind: Kind, message: str, since: datetime | None = None) -> Item:
-    return Item(f"{kind}:{gpu.uuid}", kind, "", message, since, gpu=gpu)
+def _of(gpu: Gpu, kind: Kind, message: str, since: datetime | None = None, command: str = "") -> Item:
+    return Item(f"{kind}:{gpu.uuid}", kind, "", message, since, gpu=gpu, command=command)

@@ -15,6 +15,7 @@ from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import MD5, Cast
 
 from web.models import Claim, Container, State, large
+from web.models.hosts import large_of_nodes
 from web.models.states import state_of
 from web.services.attention.item import Item, Kind, about
 from web.sizes import format_size
@@ -22,6 +23,7 @@ from web.sizes import format_size
 FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything yet
 FAILED_OFTEN = 3
 FAILED_LATELY = timedelta(hours=1)
+NAMED = 3  # who waits for the same memory
 ENDED_MOST = 1000  # that are looked at: whoever launches in a loop makes no screen slow
 FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_requested_at", "finished_at", "exit_code")
 
@@ -37,7 +39,7 @@ def items(now: datetime) -> Iterator[Item]:
 def _claims() -> QuerySet[Claim]:
     live = Claim.objects.filter(container__finished_at=None)
     whole = live.select_related("container__owner", "container__node", "gpu")
-    return whole.defer(*large("container__"))
+    return whole.defer(*large("container__"), *large_of_nodes("container__node__"))
 
 
 def _past_the_shim() -> Iterator[Item]:
@@ -58,12 +60,12 @@ def _waiting(now: datetime) -> Iterator[Item]:
     for container in waiting:
         if container.state is State.SUSPENDED:
             message = f'"{container.name}" waits for memory. {container.queue_reason}'.strip()
-            yield about(container, Kind.WAITING, message, "kill", since=container.suspended_since)
+            yield about(container, Kind.WAITING, message, "first", "kill", since=container.suspended_since)
         elif container.state is State.SWAPPED:
             size = format_size(container.swapped)
             waits = f'"{container.name}" has {size} in host memory and waits for room on its card.'
             message = f"{waits} {container.queue_reason}".strip()
-            yield about(container, Kind.SWAPPED_WAITING, message, "kill", since=container.suspended_since)
+            yield about(container, Kind.SWAPPED_WAITING, message, "first", "kill", since=container.suspended_since)
 
 
 def _holding() -> Iterator[Item]:
@@ -79,7 +81,7 @@ def _holding() -> Iterator[Item]:
         if not others:
             continue
         held = format_size(sum(claim.granted for claim in claims))
-        whom = " and ".join(f'"{name}"' for name in others.values()) + (" wait" if len(others) > 1 else " waits")
+        whom = _named(list(others.values())) + (" wait" if len(others) > 1 else " waits")
         free = ("free",) if container.node and not container.node.cannot_swap else ()
         if container.paused_at is not None:
             message = f'"{container.name}" is paused and holds {held}, for which {whom}.'
@@ -87,6 +89,14 @@ def _holding() -> Iterator[Item]:
         else:
             message = f'"{container.name}" computes nothing and holds {held}, for which {whom}.'
             yield about(container, Kind.HOLDING, message, *free, "kill", since=container.idle_since)
+
+
+def _named(names: list[str]) -> str:
+    """Two of them by name; thirty would fill the screen."""
+    few = names if len(names) <= NAMED else names[: NAMED - 1]
+    told = [f'"{name}"' for name in few]
+    *first, last = [*told, f"{len(names) - len(few)} others"] if len(few) < len(names) else told
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _no_turns() -> Iterator[Item]:
@@ -114,7 +124,7 @@ def _failing(now: datetime) -> Iterator[Item]:
         person = container.owner.get_username()
         # Not by a run: the first of them is another one with each that is long enough ago.
         key = f"{Kind.FAILING}:{sha256(repr(launch).encode()).hexdigest()[:32]}"
-        yield Item(key, Kind.FAILING, person, message, container.finished_at, container)
+        yield Item(key, Kind.FAILING, person, message, container.finished_at, container, acts=("again",))
 
 
 def _failed_soon(run: Any) -> bool:

@@ -5,47 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from django.conf import settings
+
 from web.audit import verified
 from web.models import Node
 from web.models.hosts import SKEW
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
+VERIFY = "gpushare-manage verify_audit"
+
 
 def items() -> Iterator[Item]:
-    nodes = list(Node.objects.all())
+    nodes = list(Node.objects.listed())
     for node in nodes:
         if not node.is_alive():
             message = (
                 f'The scheduler of "{node.name}" is away: containers go on, but nothing is granted. Start it again.'
             )
-            yield Item(f"{Kind.SCHEDULER_AWAY}:{node.name}", Kind.SCHEDULER_AWAY, "", message, node.seen_at)
+            yield _of(node, Kind.SCHEDULER_AWAY, message, "systemctl restart gpushare-scheduler", node.seen_at)
             continue  # what it last said of the rest may be long ago
         if node.engine_error:
-            yield Item(f"{Kind.ENGINE_AWAY}:{node.name}", Kind.ENGINE_AWAY, "", node.engine_error)
+            said = f"On {node.name}: {node.engine_error}" if len(nodes) > 1 else node.engine_error
+            yield _of(node, Kind.ENGINE_AWAY, said, "systemctl status docker")
+        if node.release not in ("", settings.GPUSHARE_VERSION):
+            message = (
+                f'The scheduler of "{node.name}" is of release {node.release}, and this web side of '
+                f"{settings.GPUSHARE_VERSION}: what one of them does not know yet is not done. Upgrade the older one."
+            )
+            yield _of(node, Kind.OTHER_RELEASE, message, "gpushare --version")
         yield from _nearly_full(node)
         if abs(node.skew) >= SKEW:
             message = (
                 f'The clock of "{node.name}" is {abs(node.skew):.0f} s {"ahead of" if node.skew > 0 else "behind"} the '
                 "database's: what happened there has wrong times. Have both kept: `timedatectl set-ntp true`."
             )
-            yield Item(f"{Kind.CLOCK_WRONG}:{node.name}", Kind.CLOCK_WRONG, "", message)
+            yield _of(node, Kind.CLOCK_WRONG, message, "timedatectl set-ntp true")
     yield from _audit(nodes)
+
+
+def _of(node: Node, kind: Kind, message: str, command: str, since: datetime | None = None) -> Item:
+    return Item(f"{kind}:{node.name}", kind, "", message, since, command=command)
 
 
 def _nearly_full(node: Node) -> Iterator[Item]:
     for each in node.nearly_full:
         left = f"{format_size(each['free'])} of {format_size(each['total'])} are free"
+        command = "ps -eo pid,user,rss,args --sort=-rss | head -20"
         if each["of"] == "host memory":
             message = (
                 f'The memory of "{node.name}" is nearly full: {left}. The kernel ends programs where none is left.'
             )
         else:
+            command = "df -h; docker system df"
             message = (
                 f'On "{node.name}", {each["of"]} is nearly full: {left}. A full disk refuses launches and records.'
             )
         since = datetime.fromtimestamp(each["since"], UTC)
-        yield Item(f"{Kind.NEARLY_FULL}:{node.name}:{each['of']}", Kind.NEARLY_FULL, "", message, since)
+        key = f"{Kind.NEARLY_FULL}:{node.name}:{each['of']}"
+        yield Item(key, Kind.NEARLY_FULL, "", message, since, command=command)
 
 
 def _audit(nodes: list[Node]) -> Iterator[Item]:
@@ -53,6 +71,6 @@ def _audit(nodes: list[Node]) -> Iterator[Item]:
     last = verified.last()
     if last and not last[1]:
         message = f"{last[2]} `manage.py verify_audit` lists all; compare with a backup."
-        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", message, verified.broken_since())
+        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", message, verified.broken_since(), command=VERIFY)
     elif said := next((node.audit_error for node in nodes if node.audit_error), ""):
-        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", said)
+        yield Item(Kind.AUDIT_BROKEN, Kind.AUDIT_BROKEN, "", said, command=VERIFY)

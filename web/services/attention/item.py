@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from web.models import Container, Gpu
+from web.people.roles import Deed, Rights
 
 
 class Kind(StrEnum):
@@ -18,6 +19,7 @@ class Kind(StrEnum):
     GPU_GONE = "gpu_gone"
     NEARLY_FULL = "nearly_full"
     CLOCK_WRONG = "clock_wrong"
+    OTHER_RELEASE = "other_release"
     AUDIT_BROKEN = "audit_broken"
     XID = "xid"
     ECC = "ecc"
@@ -36,7 +38,8 @@ class Kind(StrEnum):
 class Item:
     """`person` is whose it is: a user name, or empty where it is the host's. `acts`: what can be done about it.
 
-    An act is the name of an action on `container`: pause, free, resume, kill.
+    An act is the name of an action on `container`: free, resume, kill; `first` puts it at the head of the queue, and
+    `again` launches the same once more. `command` helps on the host, where nothing here can reach: for a shell.
     """
 
     key: str
@@ -47,6 +50,13 @@ class Item:
     container: Container | None = None
     gpu: Gpu | None = None
     acts: tuple[str, ...] = ()
+    command: str = ""
+
+    def acts_of(self, rights: Rights) -> list[str]:
+        """What of `acts` somebody with these rights may do."""
+        if self.container is None or not rights.steers(self.container):
+            return []
+        return [act for act in self.acts if act != "first" or rights.may(Deed.ORDER_QUEUE)]
 
 
 def about(container: Container, kind: Kind, message: str, *acts: str, since: datetime | None = None) -> Item:

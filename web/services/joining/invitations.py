@@ -1,4 +1,4 @@
-"""Inviting a host, its joining, and taking a node's rights away.
+"""Inviting a host, and its joining; web/services/nodes.py removes it again.
 
 A token is good for one name, once, and for an hour. What a host gets for it lets it write its own rows alone (rules.py)
 and seal its own events alone: its key is made from ours and its name, and does not lead back.
@@ -7,6 +7,7 @@ and seal its own events alone: its key is made from ours and its name, and does 
 from __future__ import annotations
 
 import secrets
+import shlex
 from datetime import timedelta
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
@@ -17,13 +18,13 @@ from django.utils import timezone
 
 from web import audit
 from web.audit import seals
-from web.errors import Problem, conflict, not_found
+from web.errors import Problem, conflict
 from web.models import Invitation, Node
 from web.people.links import is_loopback
 from web.people.tokens import digest
 from web.schema import last_change
-from web.services.joining import roles
-from web.spec.joining import JoinSpec, NodeNameSpec
+from web.services.joining import roles, rules
+from web.spec.nodes import JoinSpec, NodeNameSpec
 
 LASTS = timedelta(hours=1)
 PREFIX = "gpn_"
@@ -50,6 +51,12 @@ def invite(actor: str, name: str) -> str:
     return key
 
 
+def command(name: str, token: str) -> str:
+    """What is typed on the host that is to join, as root."""
+    url = settings.GPUSHARE_PUBLIC_URL or f"http://{settings.HOST}:{settings.PORT}"
+    return f"gpushare-node join {shlex.quote(url)} {token} --name {name}"
+
+
 def join(asked: Any, address: str) -> dict[str, str]:
     """What a host at this address needs as a node, as settings by their names. Raises Problem."""
     spec = JoinSpec.parse(asked)
@@ -63,10 +70,11 @@ def join(asked: Any, address: str) -> dict[str, str]:
     _require_same_release(spec)
     database, redis = _reachable(address)
     try:
+        rules.apply()
         with transaction.atomic():
             if not good.delete()[0]:  # another host was faster
                 raise Problem("bad_token", SPENT, 403)
-            node, _ = Node.objects.get_or_create(name=spec["node"])
+            node, _ = Node.objects.update_or_create(name=spec["node"], defaults={"removed_at": None, "placer": ""})
             password = roles.give(node)
             audit.record("gpushare", "node-joined", node.name, address=address)
     except DatabaseError as error:
@@ -83,18 +91,6 @@ def join(asked: Any, address: str) -> dict[str, str]:
         "REDIS_URL": redis,
         "GPUSHARE_AUDIT_KEY": seals.key_of(node.name).hex(),
     }
-
-
-def remove(actor: str, name: str) -> None:
-    """Takes a node's rights away, at once; what it has told stays. Raises Problem."""
-    node = Node.objects.filter(name=name).first()
-    invited = Invitation.objects.filter(name=name).delete()[0]
-    if node is None and not invited:
-        raise not_found(f'There is no node "{name}".')
-    with transaction.atomic():
-        if node is not None:
-            roles.take(node)
-        audit.record(actor, "node-removed", name)
 
 
 def _require_same_release(spec: dict[str, Any]) -> None:

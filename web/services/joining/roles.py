@@ -14,10 +14,12 @@ CONNECTIONS = 8  # at once: a scheduler has one, commands on its host have their
 
 
 def give(node: Node) -> str:
-    """Its role, made if it has none, with a new password, which is returned. Raises DatabaseError."""
+    """Its role, made if it has none, with a new password, which is returned. Raises DatabaseError.
+
+    The rules have to be in the database (`rules.apply`).
+    """
     name, password = node.role or f"{connection.settings_dict['NAME']}_node_{node.pk}"[:63], secrets.token_urlsafe(24)
     with transaction.atomic(), connection.cursor() as cursor:
-        rules.apply()
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name])
         verb = "ALTER" if cursor.fetchone() else "CREATE"
         cursor.execute(

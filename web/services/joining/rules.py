@@ -15,6 +15,7 @@ events of its containers under it, and then the chain's last number goes up by o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from django.contrib.auth import get_user_model
@@ -32,13 +33,14 @@ from web.models import (
     Container,
     Gpu,
     Node,
+    RelayOrder,
     Seal,
     UsageSample,
     Volume,
 )
 
 SECRETS = ("password", "email", "last_login")  # of people
-NOT_ITS = ("id", "name", "role", "labels", "drained_at", "removed_at")  # of a node: what only people change
+NOT_ITS = ("id", "name", "role", "labels", "placer", "drained_at", "removed_at")  # of a node: what only people change
 OBSERVED = (
     "node", "engine", "engine_id", "started_at", "paused_at", "swap", "swapped_at", "swapped", "gave_way",
     "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "kill_requested_at", "finished_at", "exit_code",
@@ -49,11 +51,10 @@ OBSERVED = (
 BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)
 OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message", "result")
 
+PLACED = "Placed by Swarm."
 HERE = "gpushare_node()"
 END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
-# Where launches are not given to a node first, whoever comes first takes what has none.
-GIVEN = any(field.name == "node" for field in Command._meta.concrete_fields)
-MINE = f"node_id = {HERE}" if GIVEN else f"(node_id = {HERE} OR node_id IS NULL)"
+MINE = f"node_id = {HERE}"
 MY_CONTAINER = "gpushare_has(container_id)"
 MY_GPU = "gpushare_has_gpu(gpu_id)"
 
@@ -85,17 +86,17 @@ class Rule:
 def _rules() -> list[Rule]:
     user = get_user_model()
     here = tuple(field.name for field in Node._meta.concrete_fields if field.name not in NOT_ITS)
-    mine = f"(node_id = {HERE} OR {MY_CONTAINER})" if GIVEN else f"(container_id IS NULL OR {MY_CONTAINER})"
+    ours = f"({MINE} OR {MY_CONTAINER})"
     return [
         Rule(user, hides=SECRETS),
         Rule(Group),
         Rule(user.groups.through),
         Rule(Allowance),
         Rule(Node, updates=f"id = {HERE}", updated=here),
-        Rule(Gpu, inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}"),
+        Rule(Gpu, inserts=MINE, updates=MINE),
         Rule(
             Container, reads=MINE, updates=MINE, updated=(*OBSERVED, *BY_VOLUME), inserted=("id", *_others(Container)),
-            inserts=f"node_id = {HERE} AND volume <> '' AND mount <> ''",
+            inserts=f"{MINE} AND volume <> '' AND mount <> ''",
         ),
         # What Docker asks of the volume plugin, and a kubelet of the driver, is no deed of a person: a node may
         # write that.
@@ -105,8 +106,8 @@ def _rules() -> list[Rule]:
         ),
         # It asks for nothing but a pause of its own containers.
         Rule(
-            Command, reads=mine, updates=mine, updated=OUTCOME, inserted=("id", *_others(Command)),
-            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MY_CONTAINER}",
+            Command, reads=ours, updates=ours, updated=OUTCOME, inserted=("id", *_others(Command)),
+            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MINE} AND {MY_CONTAINER}",
         ),
         Rule(
             AllocationEvent, reads=MY_CONTAINER,
@@ -117,9 +118,10 @@ def _rules() -> list[Rule]:
             inserts=f"{MY_GPU} AND (container_id IS NULL OR {MY_CONTAINER})",
         ),
         Rule(
-            Volume, reads=f"node_id = {HERE}", inserts=f"node_id = {HERE}", updates=f"node_id = {HERE}",
-            deletes=f"node_id = {HERE}",
+            Volume, reads=MINE, inserts=MINE, updates=MINE,
+            deletes=MINE,
         ),
+        Rule(RelayOrder, reads=f"{MINE} AND {MY_CONTAINER}", deletes=f"{MINE} AND {MY_CONTAINER}"),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
     ]  # fmt: skip
@@ -144,19 +146,37 @@ def are_applied() -> bool:
 
 
 def apply() -> None:
-    """Makes the rules in the database what they are here. Raises DatabaseError."""
+    """Makes the rules in the database what they are here. Not within a transaction. Raises DatabaseError.
+
+    Each table's in a transaction of its own: they lock it, and who held one while it waits for the next would sooner or
+    later wait for a scheduler that waits for the first.
+    """
     quoted = connection.ops.quote_name(group())
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('gpushare rules'))")  # two at once would fail
+    with _alone(), connection.cursor() as cursor:
         if not are_applied():
             cursor.execute(f"CREATE ROLE {quoted} NOLOGIN")
-        cursor.execute(FUNCTIONS)
+        for statement in (FUNCTIONS, *TRIGGERS):
+            cursor.execute(statement)
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quoted}")
-        cursor.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {quoted}")
         cursor.execute(f"GRANT SELECT ON django_migrations TO {quoted}")
-        for rule in _rules():
-            for statement in _statements(rule, quoted):
-                cursor.execute(statement)
+        rules = {rule.table: rule for rule in _rules()}
+        for table in connection.introspection.table_names(cursor):
+            if table != "django_migrations":
+                with transaction.atomic():
+                    cursor.execute(f"REVOKE ALL ON {connection.ops.quote_name(table)} FROM {quoted}")
+                    for statement in _statements(rules[table], quoted) if table in rules else ():
+                        cursor.execute(statement)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Two that make the rules at once would fail."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(hashtext('gpushare rules'))")
+        try:
+            yield
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(hashtext('gpushare rules'))")
 
 
 def after_migrate(**_: object) -> None:
@@ -187,6 +207,8 @@ def _statements(rule: Rule, to: str) -> Iterator[str]:
         yield f"CREATE POLICY gpushare_{verb} ON {table} FOR {verb.upper()} TO {to} {which}"
 
 
+# The same in SQL as `_wanted` in web/services/taking.py; $1 and $2 are the launch and its key.
+_WANTED = "id = $1 AND handed = $2 AND handed <> '' AND kill_requested_at IS NULL AND finished_at IS NULL"
 _DEFINER = "LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp"
 
 # They run as the tables' owner, and so see all rows: each answers one question.
@@ -209,6 +231,18 @@ CREATE OR REPLACE FUNCTION gpushare_hold(person bigint) RETURNS void
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
     $$SELECT FROM auth_user WHERE id = person FOR NO KEY UPDATE$$;
 
+-- Of what a Swarm has been handed, a node takes what it has the key of: web/services/taking.py.
+CREATE OR REPLACE FUNCTION gpushare_is_wanted(launch uuid, key text) RETURNS boolean {_DEFINER} AS
+    $$SELECT EXISTS (SELECT 1 FROM web_container WHERE {_WANTED})$$;
+CREATE OR REPLACE FUNCTION gpushare_take(launch uuid, key text, volume text, mount text) RETURNS boolean
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
+    $$WITH taken AS (
+        UPDATE web_container c SET node_id = {HERE}, node_reason = coalesce(nullif(c.node_reason, ''), '{PLACED}'),
+            volume = $3, mount = $4, engine = '', queue_reason = ''
+        WHERE {_WANTED} AND c.engine = 'swarm' AND c.mount = '' AND started_at IS NULL AND {HERE} IS NOT NULL
+        RETURNING 1
+      ) SELECT EXISTS (SELECT 1 FROM taken)$$;
+
 -- What was asked for here stays as it was; of a container that Docker starts it is found out later.
 CREATE OR REPLACE FUNCTION gpushare_asked_stays() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -219,8 +253,6 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE OR REPLACE TRIGGER gpushare_asked_stays BEFORE UPDATE ON web_container
-    FOR EACH ROW EXECUTE FUNCTION gpushare_asked_stays();
 
 -- A node's own seal is the only thing that it may add to the chain.
 CREATE OR REPLACE FUNCTION gpushare_chain_grows() RETURNS trigger
@@ -234,6 +266,11 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE OR REPLACE TRIGGER gpushare_chain_grows BEFORE UPDATE ON web_chain
-    FOR EACH ROW EXECUTE FUNCTION gpushare_chain_grows();
 """
+
+TRIGGERS = (
+    """CREATE OR REPLACE TRIGGER gpushare_asked_stays BEFORE UPDATE ON web_container
+       FOR EACH ROW EXECUTE FUNCTION gpushare_asked_stays()""",
+    """CREATE OR REPLACE TRIGGER gpushare_chain_grows BEFORE UPDATE ON web_chain
+       FOR EACH ROW EXECUTE FUNCTION gpushare_chain_grows()""",
+)

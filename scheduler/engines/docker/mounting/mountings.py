@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from docker import APIClient
+from docker.errors import NotFound
+
 from scheduler.engines.base import EngineError, MountUser, Run
 from scheduler.engines.docker.client import Client
+from scheduler.engines.docker.events import past
 from scheduler.engines.docker.watch import Watch
 
 # Seconds. Docker waits for our answer meanwhile; while it starts, it starts containers and lists none.
 LISTS_WITHIN, ASKED_AGAIN_AFTER = 3.0, 5.0
+
+
+RESTARTED = ("always", "unless-stopped", "on-failure")
+
+log = logging.getLogger(__name__)
 
 
 class DockerMountings:
@@ -55,9 +65,48 @@ class DockerMountings:
         """Docker knows of a plugin once it has asked it something; a Swarm passes by who does not know of ours."""
         await self._client.call(self._client.look.volumes)
 
+    async def recall(self, since: float) -> None:
+        """Docker keeps its last 256 events, until it is restarted: of `docker run --rm` nothing else is left."""
+        told = await self._client.call(past, self._client.look, since)
+        ours = [each for each in told if self._mounted.happened(*each)]
+        for engine_id in {engine_id for engine_id, change, *_ in ours if change == "die"}:
+            await self._watch.look(engine_id)
+
+    async def begin_given_up(self, driver: str, refused: str) -> Sequence[str]:
+        """After a boot Docker looks for a plugin for 15 s twice a volume, is up only then, and does not try again.
+
+        Nor does it where the plugin was there and had to refuse: who starts needs Docker, which waits for its answer.
+        """
+        reasons = (f"error looking up volume plugin {driver}", refused)
+        begun = []
+        for id_, name in await self._client.call(_given_up, self._client.look, driver, reasons):
+            try:
+                await self._client.call(self._client.api.start, id_)
+            except EngineError as error:
+                log.warning("Docker does not start %s, whose volume found no plugin before: %s", name, error)
+            else:
+                begun.append(name)
+        return begun
+
     async def look(self, id_: str) -> None:
         run = self._mounted.run(id_)
         if run is not None and run.engine_id:
             await self._watch.look(run.engine_id)
         else:
             await self._watch.reconcile()
+
+
+def _given_up(api: APIClient, driver: str, reasons: Sequence[str]) -> list[tuple[str, str]]:
+    """Id and name of those that ran before, are to run again, and for one of these reasons did not."""
+    found = []
+    for listed in api.containers(all=True, filters={"status": "exited"}):
+        if not any(mount.get("Driver") == driver for mount in listed["Mounts"]):
+            continue
+        try:
+            seen = api.inspect_container(listed["Id"])
+        except NotFound:
+            continue
+        restarted = seen["HostConfig"]["RestartPolicy"]["Name"] in RESTARTED
+        if restarted and any(reason in seen["State"]["Error"] for reason in reasons):
+            found.append((listed["Id"], seen["Name"].removeprefix("/")))
+    return found

@@ -1,0 +1,96 @@
+"""`gpushare nodes`: the hosts of the appliance."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from appliance.cli import options
+from appliance.cli.client import PAGE, Json
+from appliance.cli.errors import Problem
+from appliance.cli.options import connect
+from appliance.cli.output import show
+from appliance.cli.text import age, size, table
+
+
+def nodes(
+    name: Annotated[str | None, typer.Argument(metavar="[NODE]", help="One of them; all if left out.")] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Admins: no new launches; what runs goes on.")] = False,
+    undrain: Annotated[bool, typer.Option("--undrain", help="Admins: it takes launches again.")] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="Admins: say something of it; NAME= takes it back."),
+    ] = None,
+    invite: Annotated[
+        bool, typer.Option("--invite", help="Admins: print the command with which a host of this name joins, once.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Admins: forget one that is away and empty.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --remove: also one with containers, which end as lost with it.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """The hosts: whether each is alive, what it has, what is promised there. Invite, drain, label and remove them."""
+    if (drain or undrain or label or remove or invite) and name is None:
+        raise Problem("a NODE is missing", code="usage", hint="gpushare nodes NODE --drain")
+    if sum((drain, undrain, remove, invite)) > 1 or ((remove or invite) and label):
+        raise Problem("--invite, --drain, --undrain and --remove exclude each other", code="usage")
+    if force and not remove:
+        raise Problem("--force is for --remove", code="usage", hint="gpushare nodes NODE --remove --force")
+    client = connect()
+    if name is None:
+        show(list(client.each("nodes/", page_size=PAGE)), as_json, lambda found: _list(found, client.now()))
+        return
+    if invite:
+        made = client.send("POST", "nodes/", {"name": name})
+        show(made, as_json, lambda told: str(told["command"]))
+        return
+    if remove:
+        client.send("DELETE", ("nodes", name), params={"force": "true"} if force else None)
+        show({"removed": name}, as_json, lambda done: f"{done['removed']}: removed")
+        return
+    if label:
+        client.send("PATCH", ("nodes", name), {"labels": dict(map(_label, label))})
+    if drain or undrain:
+        client.send("POST", ("nodes", name, "drain" if drain else "undrain"), {})
+    show(client.fetch_one("nodes", name), as_json, lambda found: _list([found], client.now()))
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Problem(f"--label {text} is not NAME=VALUE", code="usage", hint=f"{text}= takes that label away")
+    return name, value or None
+
+
+def _list(found: list[Json], now: datetime) -> str:
+    heads = ("NAME", "STATE", ">GPUS", ">CAPACITY", ">PROMISED", "ENGINE", "POLICY", "RELEASE", "LABELS")
+    rows = [
+        (
+            each["name"],
+            _state(each, now),
+            str(each["gpus"]),
+            size(each["capacity"]),
+            size(each["promised"]),
+            each["engine"] or "-",
+            each["policy"] or "-",
+            each["release"] or "-",
+            ", ".join(f"{key}={value}" for key, value in sorted(each["labels"].items())) or "-",
+        )
+        for each in found
+    ]
+    return table(heads, rows)
+
+
+def _state(node: Json, now: datetime) -> str:
+    """What stops it first."""
+    words = []
+    if not node["alive"]:
+        words.append(f"away {age(node['seen_at'], now)}" if node["seen_at"] else "never seen")
+    elif node["engine_error"]:
+        words.append("engine away")
+    if node["drained_at"]:
+        words.append("drained")
+    return ", ".join(words) or "alive"

@@ -1,0 +1,55 @@
+"""The pages of nodes in a real browser: drained, labelled, refused in words; both themes, both widths, and axe."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.utils import timezone
+from playwright.sync_api import expect
+
+from tests.browser.conftest import SIZES
+from tests.support import rows
+from web.models import Node
+
+
+@pytest.fixture
+def gpu2(site):
+    rows.gpu()
+    return Node.objects.create(
+        name="gpu2", seen_at=timezone.now(), release="0.1", engine="docker", labels={"rack": "a", "disk": "ssd"}
+    )
+
+
+def test_a_node_is_drained_and_labelled_and_removal_is_asked_first(gpu2, open_as, shot):
+    page = open_as("boss", "/", role="admin")
+    page.get_by_role("link", name="Manage nodes").click()
+    expect(page.locator("h1")).to_have_text("Nodes")
+    page.get_by_role("link", name="gpu2").click()
+    page.get_by_role("button", name="Drain it").click()
+    expect(page.locator("main .banner")).to_contain_text("takes no new launches")
+    page.get_by_role("button", name="Take the label rack away").click()
+    page.get_by_label("Name", exact=True).fill("gen")
+    page.get_by_label("Value", exact=True).fill("h200")
+    page.get_by_role("button", name="Set the label").click()
+    expect(page.locator(".node-labels")).to_contain_text("gen=h200")
+    page.get_by_role("button", name="Remove the node").click()
+    expect(page.locator("#ask-text")).to_contain_text("Remove gpu2?")
+    page.locator("#ask-yes").click()
+    expect(page.locator(".error")).to_contain_text('The scheduler of "gpu2" lives.')
+    gpu2.refresh_from_db()
+    assert gpu2.labels == {"disk": "ssd", "gen": "h200"}
+    assert gpu2.drained_at is not None
+    assert gpu2.removed_at is None
+
+
+@pytest.mark.parametrize("path", ["/nodes/", "/nodes/gpu2/"])
+def test_they_are_readable_at_both_widths_and_in_both_themes(gpu2, open_as, shot, path):
+    page = open_as("boss", path, role="admin")
+    for size, viewport in SIZES.items():
+        page.set_viewport_size(viewport)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            shot(page, f"nodes-{path.count('/')}-{size}-{theme}")
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (theme, size)
+            found = Axe().run(page).response["violations"]
+            assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []

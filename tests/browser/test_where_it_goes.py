@@ -1,0 +1,31 @@
+"""Where a launch would go, and why, on the launch form; and on the container's page where it went."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.browser.test_nodes import held, node
+from tests.support.site import person
+from web.models import Container
+
+
+def test_the_form_asks_for_constraints_with_the_rest_and_refuses_what_is_none(site, open_as):
+    ada = person("ada", "user")
+    held(node("gpu1"), ada, 10, 2)
+    node("gpu2", labels={"disk": "ssd"})
+    page = open_as("ada", "/launch/", role="user")
+    page.get_by_text("Limits, volumes, ports, time, constraints").click()
+    page.get_by_label("Constraints on the node").fill("disk=ssd")
+    expect(page.locator("#forecast")).to_contain_text("'disk=ssd' is no constraint: write node==NAME")
+    page.get_by_label("Constraints on the node").fill("node.labels.disk==tape")
+    expect(page.locator("#forecast")).to_contain_text('"node.labels.disk==tape" is so of no node')
+
+
+def test_the_page_of_a_container_says_why_it_is_on_its_node(site, open_as):
+    ada = person("ada", "user")
+    held(node("gpu1"), ada, 10)
+    node("gpu2")
+    why = "gpu1 has the most room: 12 GiB are promised to nobody on a GPU; next is gpu2, where 3 GiB are."
+    Container.objects.update(node_reason=why)
+    page = open_as("ada", f"/containers/{Container.objects.get().pk}/", role="user")
+    expect(page.get_by_text(why)).to_be_visible()

@@ -1,0 +1,40 @@
+"""PostgreSQL lets 100 in by itself; each node's scheduler is one of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psycopg
+
+from tests.support.postgres import running_postgres
+from tests.support.production import Production
+
+ASK = """
+import json
+from appliance.doctor import services
+from web.models import Node
+told = []
+for count in (3, 60):
+    Node.objects.bulk_create(Node(name=f"gpu{n}") for n in range(Node.objects.count(), count))
+    told.append([f"{each.state.name} {each.found} {each.do}" for each in services.database()])
+print(json.dumps(told))
+"""
+
+
+def test_doctor_says_when_there_are_more_nodes_than_connections(tmp_path: Path) -> None:
+    with running_postgres() as postgres:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET max_connections = 100")
+            connection.execute("ALTER SYSTEM SET superuser_reserved_connections = 3")
+        postgres.stop()
+        postgres.start()
+        production = Production(tmp_path / "home", postgres)
+        try:
+            few, many = json.loads(production.manage("shell", "-v0", "-c", ASK))
+        finally:
+            production.close()
+    assert [each.split()[0] for each in few] == ["FINE"]
+    assert [each.split()[0] for each in many] == ["FINE", "WRONG"]
+    assert "takes 100 connections (3 of them superusers'), and there are 60 nodes" in many[1]
+    assert "max_connections to 113 or more" in many[1]

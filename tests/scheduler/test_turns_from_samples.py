@@ -1,0 +1,177 @@
+"""Shares come out of what NVML tells: who computes is found in its samples by the real code, on a clock of the test's.
+
+The card is a model: whoever is not locked has it together with the others, and a lock waits for what was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import time
+from collections.abc import Callable, Coroutine
+from math import inf
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pynvml
+import pytest
+
+from scheduler.card.turns import TurnPlayer
+from scheduler.core.turns import Mode, Rules
+from scheduler.gpus import Gpus
+from scheduler.rounds.turns import computing
+from scheduler.sessions.tenants import Tenant
+from tests.support.nvml import Nvml
+
+GPU = "GPU-0"
+TICK, LOOK = 0.004, 0.2  # seconds: between two steps of the card, and between two looks of NVML's
+SETTLES, MEASURED = 10, 20  # seconds
+T = TypeVar("T")
+
+
+class Skipping(selectors.SelectSelector):
+    """Nobody waits: the time that there is nothing to do for is over at once."""
+
+    now = 1e6
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class Watched(Gpus):
+    """One card; asked without a thread, which would take real time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cards = self._handles = dict.fromkeys([GPU])
+
+    async def _ask(self, call: Any, *arguments: object) -> Any:
+        return call(*arguments)
+
+
+class CardModel:
+    """The card, who computes on it without end (but `idle`), the helper that locks them, and the guardian."""
+
+    lost = None
+
+    def __init__(self, processes: int, drain: float) -> None:
+        self.had = dict.fromkeys(range(1, processes + 1), 0.0)  # pid → seconds
+        self.by_turns = 0.0  # seconds in which one had it to itself
+        self.locked_now: set[int] = set()
+        self.idle: set[int] = set()
+        self.drain = drain
+        self.nvml = Nvml()
+        self._chance = random.Random(5)
+
+    async def run(self) -> None:
+        before, look = time.time(), time.time()
+        while True:
+            await asyncio.sleep(TICK)
+            now, there = time.time(), self.there()
+            for pid in there:
+                self.had[pid] += (now - before) / len(there)
+            self.by_turns += now - before if len(there) == 1 else 0.0
+            before = now
+            if now >= look:
+                self.nvml.now, look = int(now * 1e6), look + LOOK
+                self.nvml.seen[self.nvml.now] = self._chance.choice(there) if there else 0
+
+    def there(self) -> list[int]:
+        return [pid for pid in self.had if pid not in self.locked_now | self.idle]
+
+    async def why_not(self) -> str:
+        return ""
+
+    async def stop(self, pid: int, within: float) -> None:
+        await asyncio.sleep(0.01 if pid in self.idle else self.drain * len(self.there()))
+        self.locked_now.add(pid)
+
+    async def unlock(self, pid: int, within: float) -> None:
+        self.locked_now.discard(pid)
+
+    async def prepare(self, workers: int) -> None: ...
+
+    async def watch(self, pids: set[int]) -> None: ...
+
+    def locked(self, pids: set[int]) -> None: ...
+
+    def release(self, pids: set[int]) -> None: ...
+
+
+class Scene:
+    """A card in turns, and who takes them by these weights; pids count from 1."""
+
+    def __init__(self, weights: list[int], drain: float) -> None:
+        self.card = CardModel(len(weights), drain)
+        self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0))  # type: ignore[arg-type]
+        tenants = {}
+        for pid, weight in enumerate(weights, start=1):
+            its = tenants[str(pid)] = Tenant(str(pid), str(pid), {GPU: 1}, compute_weight=weight, started_at=1.0)
+            its.sessions = {pid: SimpleNamespace(pid=pid, ended=False)}  # type: ignore[dict-item]
+        self._rounds = computing.Computing(Watched(), SimpleNamespace(tenants=tenants), self._player)  # type: ignore[arg-type]
+
+    async def play(self, what: Callable[[Scene], Coroutine[Any, Any, T]]) -> T:
+        await self._player.start({GPU: Mode.TURNS})
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(work) for work in (self.card.run(), self._rounds.run())]
+            await asyncio.sleep(SETTLES)
+            answer = await what(self)
+            for task in running:
+                task.cancel()
+        return answer
+
+    async def shares(self) -> tuple[list[float], float]:
+        """The part of the card that each has; and the part of the time they take turns."""
+        before, by_turns = dict(self.card.had), self.card.by_turns
+        await asyncio.sleep(MEASURED)
+        had = [(self.card.had[pid] - was) / MEASURED for pid, was in before.items()]
+        return had, (self.card.by_turns - by_turns) / MEASURED
+
+    async def seconds_until_it_rests(self, pid: int) -> float:
+        """In which it has turns that are nobody's, once it computes no more."""
+        self.card.idle = {pid}
+        for tenth in range(1, 1000):
+            await asyncio.sleep(0.1)
+            if not self._player.turns.takers[str(pid)].where:
+                return tenth / 10
+        return inf
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plays a scene, on a clock that nobody waits for."""
+    clock = Skipping()
+
+    def play(scene: Scene, what: Callable[[Scene], Coroutine[Any, Any, Any]]) -> Any:
+        with (
+            asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner,
+            monkeypatch.context() as patch,
+        ):
+            for name in ("time", "monotonic"):
+                patch.setattr(time, name, lambda: clock.now)
+            patch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", lambda handle, since: scene.card.nvml(since))
+            patch.setattr(computing, "_processor_time", lambda pid: clock.now)  # each keeps one busy
+            return runner.run(scene.play(what))
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("weights", "drain"),
+    [([100] * 8, 0.033), ([50, 30, 20], 0.1), ([75, 25], 0.033), ([90, 10], 0.033), ([95, 5], 0.1)],
+)
+def test_shares_are_as_weights_where_a_look_names_one_of_those_who_compute(
+    weights: list[int], drain: float, played: Any
+) -> None:
+    had, by_turns = played(Scene(weights, drain), Scene.shares)
+    assert had == pytest.approx([weight / sum(weights) for weight in weights], abs=0.01)
+    assert by_turns > 0.97
+
+
+@pytest.mark.parametrize(("weights", "seconds"), [([50, 50], 3), ([75, 25], 10), ([95, 5], 45), ([100] * 8, 40)])
+def test_who_computes_no_more_is_found_to_rest_however_small_its_turns_are(
+    weights: list[int], seconds: float, played: Any
+) -> None:
+    assert 0 < played(Scene(weights, 0.033), lambda scene: scene.seconds_until_it_rests(len(weights))) < seconds

@@ -1,0 +1,79 @@
+"""A node that is removed: not while it holds something, unless that is to count as lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from tests.support.machine import GIB, make_container, make_gpu, make_node
+from web import audit
+from web.errors import Problem
+from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
+from web.services import nodes
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def held(ada: User) -> Container:
+    """By a node that is away."""
+    gone = make_node(name="gone", seen_at=timezone.now() - timedelta(hours=1))
+    fields = {"name": "training", "node": gone, "suspended_since": timezone.now(), "queue_position": 1}
+    container = make_container(ada, gpu=make_gpu(gone), quota=2 * GIB, **fields)
+    Claim.objects.update(used=GIB, granted=GIB)
+    Command.objects.create(kind=Command.Kind.PAUSE, container=container, node=gone, issued_by=ada)
+    return container
+
+
+def node() -> Node:
+    return Node.objects.get(name="gone")
+
+
+def test_one_that_holds_something_is_not_removed_and_the_reason_says_what_to_do(held: Container) -> None:
+    with pytest.raises(Problem) as caught:
+        nodes.expel("root", "gone")
+    assert caught.value.code == "node_holds"
+    assert '"gone" holds 1 container that may live (training).' in caught.value.message
+    assert "--force" in caught.value.message
+    held.refresh_from_db()
+    assert (held.finished_at, node().removed_at) == (None, None)
+    assert not AuditEntry.objects.filter(action="node-removed").exists()
+
+
+def test_with_force_what_it_held_has_ended_as_lost_with_it(held: Container) -> None:
+    nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert (held.state, held.reason) == (State.FAILED, "Lost with its node.")
+    assert held.removed_at is not None
+    claim = held.claims.get()
+    assert (claim.quota, claim.used, claim.granted) == (2 * GIB, 0, 0)
+    assert not Container.objects.queued().exists()
+    (event,) = AllocationEvent.objects.filter(container=held)
+    assert (event.kind, event.detail) == ("ended", "Lost with its node.")
+    command = Command.objects.get()
+    assert (command.outcome, command.code) == (Command.Outcome.REFUSED, "node_removed")
+    assert AuditEntry.objects.get(action="node-removed").detail == {"lost": [str(held.pk)]}
+    assert node().removed_at is not None
+    assert audit.verify()[1] == []
+
+
+def test_one_that_lives_with_the_appliances_own_rights_is_never_removed(held: Container) -> None:
+    Node.objects.update(seen_at=timezone.now())
+    with pytest.raises(Problem, match="lives"):
+        nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at is None
+
+
+def test_over_rest_it_has_to_be_asked_for(held: Container, admin_user: User) -> None:
+    client = APIClient()
+    client.force_authenticate(admin_user)
+    assert client.delete("/api/v1/nodes/gone/").json()["error"]["code"] == "node_holds"
+    assert client.delete("/api/v1/nodes/gone/?force=perhaps").status_code == 400
+    assert client.delete("/api/v1/nodes/gone/?force=true").status_code == 204
+    held.refresh_from_db()
+    assert held.reason == "Lost with its node."

@@ -1,0 +1,137 @@
+"""What a Swarm begins again: each run is a container of its own, on whichever node, until somebody has ended it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from tests.support.machine import GIB, make_gpu, make_node
+from web.errors import Problem
+from web.models import Allowance, Claim, Container, Gpu, Node
+from web.services import runs, taking
+from web.spec.handed import Handed
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def nodes(db: None) -> list[Node]:
+    made = [make_node(name=name) for name in ("one", "two")]
+    for number, node in enumerate(made):
+        make_gpu(node, number)
+    Gpu.objects.update(index=0)
+    return made
+
+
+@pytest.fixture
+def ada(db: None) -> User:
+    return User.objects.create_user("ada")
+
+
+@pytest.fixture
+def first(ada: User) -> Container:
+    """One that was handed to a Swarm, and is to be begun again."""
+    return Container.objects.create(
+        owner=ada, name="job", image="x", engine="swarm", handed="key", gpu_memory=GIB, restart="always", priority=7,
+        command=["train"], environment={"A": "1"}, ttl_seconds=100.0,
+    )  # fmt: skip
+
+
+def take(node: Node, first: Container, mount: str) -> Container:
+    return taking.take(node.pk, "volume", mount, Handed(first.pk, GIB, (0,), "key"))
+
+
+def goes(container: Container, **fields: Any) -> None:
+    Container.objects.filter(pk=container.pk).update(**fields)
+
+
+def ends(container: Container, **fields: Any) -> None:
+    now = timezone.now()
+    goes(container, **{"started_at": now - timedelta(seconds=30), "finished_at": now, "exit_code": 1} | fields)
+
+
+def refused(node: Node, first: Container, mount: str = "other") -> str:
+    with pytest.raises(Problem) as caught:
+        take(node, first, mount)
+    assert not Container.objects.filter(mount=mount).exists()
+    return caught.value.code
+
+
+def test_a_run_after_the_first_is_a_container_with_the_same_fields_and_claims_of_its_own(nodes, first) -> None:
+    assert take(nodes[0], first, "m1").pk == first.pk
+    ends(first)
+    taking.require(Handed(first.pk, GIB, (0,), "key"))
+    again = take(nodes[1], first, "m2")
+    assert (again.pk != first.pk, again.run_of_id, again.node, again.name) == (True, first.pk, nodes[1], "job")
+    assert (again.command, again.environment, again.priority) == (["train"], {"A": "1"}, 7)
+    assert [(claim.gpu.uuid, claim.quota) for claim in again.claims.all()] == [("GPU-1", GIB)]
+    assert take(nodes[1], first, "m2").pk == again.pk
+    assert Claim.objects.filter(container=first).count() == 1  # what it had stays told
+    assert again.node_reason == "Docker's Swarm has begun it again: it is run 2 of job."
+    assert 69 <= (again.ttl_seconds or 0) <= 70  # one time limit for all runs
+
+
+def test_no_run_begins_beside_one_that_lives(nodes, first) -> None:
+    take(nodes[0], first, "m1")
+    assert refused(nodes[1], first) == "started_already"
+    goes(first, started_at=timezone.now())
+    assert refused(nodes[1], first) == "started_already"
+    ends(first)
+    take(nodes[0], first, "m2")
+    assert refused(nodes[0], first) == "started_already"
+
+
+def test_where_its_node_is_away_it_goes_on_elsewhere_and_what_was_there_stays_as_it_was(nodes, first) -> None:
+    take(nodes[0], first, "m1")
+    goes(first, started_at=timezone.now())
+    Node.objects.filter(name="one").update(seen_at=timezone.now() - timedelta(minutes=1))
+    again = take(nodes[1], first, "m2")
+    first.refresh_from_db()
+    assert (first.finished_at, first.node, again.node) == (None, nodes[0], nodes[1])
+    assert again.name == f"job-{str(again.pk)[:8]}"  # the name is still taken
+
+
+@pytest.mark.parametrize(
+    "fields", [{"kill_requested_at": timezone.now()}, {"removed_at": timezone.now()}], ids=["killed", "removed"]
+)
+def test_what_was_killed_or_removed_is_not_begun_again_whichever_run_it_was(nodes, first, fields) -> None:
+    take(nodes[0], first, "m1")
+    ends(first)
+    again = take(nodes[1], first, "m2")
+    ends(again, **fields)
+    first.refresh_from_db()
+    assert runs.is_over(first)
+    assert refused(nodes[0], first) == "called_off"
+    with pytest.raises(Problem, match="called off"):
+        taking.require(Handed(first.pk, GIB, (0,), "key"))
+
+
+def test_after_its_time_limit_none_begins(nodes, first) -> None:
+    take(nodes[0], first, "m1")
+    ends(first, started_at=timezone.now() - timedelta(seconds=101))
+    first.refresh_from_db()
+    assert runs.is_over(first)
+    assert refused(nodes[0], first) == "called_off"
+
+
+def test_a_run_is_under_its_owner_s_allowance_as_a_launch_is(nodes, first, ada) -> None:
+    take(nodes[0], first, "m1")
+    ends(first)
+    Allowance.objects.create(user=ada, gpu_memory=GIB // 2)
+    assert refused(nodes[0], first) == "over_allowance"
+    Allowance.objects.update(gpu_memory=GIB)
+    User.objects.filter(pk=ada.pk).update(is_active=False)
+    assert refused(nodes[0], first) == "unknown_user"
+    User.objects.filter(pk=ada.pk).update(is_active=True)
+    assert take(nodes[0], first, "m2").run_of_id == first.pk
+
+
+def test_what_is_not_to_be_begun_again_is_not(nodes, first) -> None:
+    goes(first, restart="")
+    take(nodes[0], first, "m1")
+    ends(first)
+    assert refused(nodes[0], first) == "called_off"

@@ -1,0 +1,13 @@
+"""PostgreSQL's functions for hosts with a role of their own (services/joining/rules.py): they see the rows of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection
+
+
+def ask(question: str, *arguments: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(question, arguments)
+        return list(cursor.fetchall())

@@ -1,0 +1,148 @@
+"""What people do with the hosts of the appliance: invite, drain, label, remove. No scheduler has to be there for it.
+
+A node that is drained takes no new launches (placing.py); what runs there goes on. One that is removed is away, and is
+empty or has what it held counted as lost; it is told of no more, its history stays, and it is back as soon as a
+scheduler of its name starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from web import audit
+from web.errors import conflict, invalid, not_found
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
+from web.models.states import NOT_SWAPPED, NOTHING_HELD
+from web.people.roles import Deed, require
+from web.services.joining import invitations, roles
+from web.spec.nodes import LabelsSpec
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+MOST_LABELS = 64  # of one node
+LOST = "Lost with its node."
+
+
+def named(name: str) -> Node:
+    """Raises Problem if there is none, or if it was removed."""
+    if (node := Node.objects.listed().filter(name=name).first()) is None:
+        raise not_found(f'There is no node "{name[:64]}".')
+    return node
+
+
+def invite(user: User, name: str) -> str:
+    """The command with which a host of this name joins, once and within an hour. It is not kept. Raises Problem."""
+    require(user, Deed.MANAGE_NODES)
+    return invitations.command(name, invitations.invite(user.get_username(), name))
+
+
+def drain(user: User, name: str, note: str = "") -> Node:
+    """From now on it takes no new launches. Draining it again changes nothing."""
+    return _draining(user, name, "drain", note)
+
+
+def undrain(user: User, name: str, note: str = "") -> Node:
+    return _draining(user, name, "undrain", note)
+
+
+def _draining(user: User, name: str, action: str, note: str) -> Node:
+    require(user, Deed.MANAGE_NODES)
+    node = named(name)
+    drains = action == "drain"
+    with transaction.atomic():
+        changed = Node.objects.filter(pk=node.pk, drained_at__isnull=drains)
+        if changed.update(drained_at=timezone.now() if drains else None):
+            audit.record(user.get_username(), f"{action}-node", node.name, note=note)
+    node.refresh_from_db()
+    return node
+
+
+def label(user: User, name: str, labels: Mapping[str, str | None]) -> Node:
+    """Sets these labels and leaves the others; None takes one away."""
+    require(user, Deed.MANAGE_NODES)
+    given = LabelsSpec.parse({"labels": labels})["labels"]
+    node = named(name)
+    with transaction.atomic():
+        now = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+        after = {key: value for key, value in {**now.labels, **given}.items() if value is not None}
+        if len(after) > MOST_LABELS:
+            raise invalid(f"A node has at most {MOST_LABELS} labels; this would be {len(after)}.", "labels")
+        if after != now.labels:
+            Node.objects.filter(pk=node.pk).update(labels=after)
+            audit.record(user.get_username(), "label-node", node.name, before=now.labels, labels=after)
+    node.refresh_from_db()
+    return node
+
+
+def remove(user: User, name: str, *, force: bool = False) -> None:
+    """Raises Problem while its scheduler lives, or while a container is thought to live there, but for `force`."""
+    require(user, Deed.MANAGE_NODES)
+    node = named(name)
+    _require_away(node)
+    expel(user.get_username(), node.name, force=force)
+
+
+def expel(actor: str, name: str, *, force: bool = False) -> None:
+    """Takes a node's rights in the database away at once, whatever it does, and its invitation; it is listed no more.
+
+    Raises Problem while a container is thought to live there; with `force` those end, as far as is told, as lost
+    with their node. And while it is alive with the appliance's own rights, which cannot be taken away.
+    """
+    node, lost = Node.objects.filter(name=name).first(), list[str]()
+    with transaction.atomic():
+        invited = Invitation.objects.filter(name=name).delete()[0]
+        if node is None and not invited:
+            raise not_found(f'There is no node "{name[:64]}".')
+        if node is not None:
+            if not node.role:
+                _require_away(node)
+            roles.take(node)  # from here on nobody writes for it
+            if force:
+                lost = _lose(node)
+            else:
+                _require_empty(node)
+            Node.objects.filter(pk=node.pk).update(removed_at=timezone.now(), drained_at=None, placer="")
+            Gpu.objects.filter(node=node).update(present=False)
+        audit.record(actor, "node-removed", name, **({"lost": lost} if lost else {}))
+
+
+def _require_away(node: Node) -> None:
+    if node.is_alive():
+        raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
+                       code="node_alive")  # fmt: skip
+
+
+def _require_empty(node: Node) -> None:
+    """Refuses while a container is thought to live there."""
+    live = Container.objects.live().filter(node=node)
+    if count := live.count():
+        names = ", ".join(live.order_by("name").values_list("name", flat=True)[:3])
+        raise conflict(
+            f'"{node.name}" holds {count} container{"s" * (count > 1)} that may live ({names}{", …" * (count > 3)}). '
+            "If it is away, start its scheduler: it says what became of them. If it is gone for good, remove it by "
+            "force (`--force`): then they end as lost with their node.",
+            code="node_holds",
+        )
+
+
+def _lose(node: Node) -> list[str]:
+    """Nobody will ever tell what became of what it held: it has ended now. The ids."""
+    now = timezone.now()
+    live = Container.objects.live().filter(node=node).order_by("pk")
+    ids = list(live.select_for_update(no_key=True).values_list("pk", flat=True))
+    gone = Container.objects.filter(pk__in=ids)
+    gone.update(finished_at=now, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
+                no_turns="", queue_position=None, queue_bytes=0, queue_reason="", **NOT_SWAPPED)  # fmt: skip
+    Claim.objects.filter(container__in=ids).update(**NOTHING_HELD)
+    open_ = Command.objects.filter(Q(node=node) | Q(container__in=ids), done_at=None)
+    open_.update(done_at=now, outcome=Command.Outcome.REFUSED, code="node_removed", status=409,
+                 message=f'The node "{node.name}" was removed.')  # fmt: skip
+    ended = AllocationEvent.Kind.ENDED
+    audit.append([AllocationEvent(at=now, kind=ended, container_id=id_, detail=LOST) for id_ in ids])
+    return [str(id_) for id_ in ids]

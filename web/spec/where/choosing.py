@@ -1,0 +1,202 @@
+"""Which of several nodes a launch goes to, and why in a sentence: a policy, as a pure function of what is known.
+
+    spread    where most is promised to nobody: all nodes fill evenly
+    pack      where least is promised to nobody, of those that have room for it: large gaps stay whole
+    soonest   where its whole quota is there first: what is free, then what idle holders give way with, then by the
+              ends that time limits set
+
+Of a node those cards are looked at that its scheduler would give (`web/spec/placement.py`), and of these the one that
+has least. The node's scheduler decides what happens then. Of equals the first by name is taken. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+from web.sizes import format_size
+from web.spec import placement
+from web.spec.where import constraints
+
+NAMED = 3  # containers in a reason
+
+
+class Policy(StrEnum):
+    SPREAD = "spread"
+    PACK = "pack"
+    SOONEST = "soonest"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody whose `size` bytes of a card come back: `after` seconds at the latest, by its time limit.
+
+    Or who is `idle` and gives way to whoever waits: then that is how long moving them takes.
+    """
+
+    name: str
+    size: int
+    after: float
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """`capacity` is what containers may hold together now, `most` what that is without foreign memory.
+
+    `promised` are quotas of live containers. `free` is what could be had at once: it is less than nothing where more is
+    being asked for already.
+    """
+
+    uuid: str
+    capacity: int
+    most: int
+    promised: int = 0
+    free: int = 0
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node. `takes`: it is alive and not drained. `under_way`: what launches there ask for and have no promise of."""
+
+    name: str
+    takes: bool
+    cards: tuple[Card, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    under_way: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`quota` on each of `count` cards of one node, for which `constraints` hold."""
+
+    quota: int
+    count: int = 1
+    constraints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What a node has for this: `room` is promised to nobody (on the card that has least), `free` can be had at once.
+
+    `seconds` until the whole quota is there, inf if nobody can know, and whose memory is waited for until then.
+    """
+
+    name: str
+    room: int
+    free: int
+    seconds: float
+    awaits: tuple[Holder, ...]
+
+
+def choose(policy: Policy, sites: Sequence[Site], wish: Wish) -> Choice | None:
+    """None if no node can take it. The reason names the figures, and is empty if no other could."""
+    offers = [_offer(site, wish) for site in sites if fits(site, wish)]
+    if not offers:
+        return None
+    key, told = _POLICIES[policy]
+    best, *others = sorted(offers, key=lambda offer: (*key(offer, wish), offer.name))
+    return Choice(best.name, told(best, others[0], wish) if others else "")
+
+
+def fits(site: Site, wish: Wish) -> bool:
+    """Whether it takes launches, is as it is asked to be, and could ever give that."""
+    able = [card for card in site.cards if wish.quota <= card.most]
+    return site.takes and len(able) >= wish.count and constraints.hold(wish.constraints, site.name, site.labels)
+
+
+def _offer(site: Site, wish: Wish) -> _Offer:
+    promised = {card.uuid: card.promised for card in site.cards}
+    chosen = placement.choose(site.cards, promised, wish.quota, wish.count)
+    cards = [card for card in site.cards if card.uuid in chosen]
+    seconds, awaits = max((_wait(card, wish.quota + site.under_way) for card in cards), key=lambda wait: wait[0])
+    return _Offer(
+        site.name,
+        room=min(card.capacity - card.promised for card in cards) - site.under_way,
+        free=min(card.free for card in cards) - site.under_way,
+        seconds=seconds,
+        awaits=awaits,
+    )
+
+
+def _wait(card: Card, needed: int) -> tuple[float, tuple[Holder, ...]]:
+    """Seconds until so much is there, and whose memory is waited for: first that of the idle, then that of who ends."""
+    there, after, awaits = card.free, 0.0, list[Holder]()
+    for holder in sorted(card.holders, key=lambda each: (not each.idle, each.after, each.name)):
+        if there >= needed:
+            break
+        there += holder.size
+        # The idle give way one after the other; of ends the last one counts.
+        after = after + holder.after if holder.idle else max(after, holder.after)
+        awaits.append(holder)
+    return (after if there >= needed else inf), tuple(awaits)
+
+
+# ---- the policies: an order of offers, best first, and why the first of two is the better one ----
+
+
+def _spread(offer: _Offer, wish: Wish) -> tuple[float, ...]:
+    return (-offer.room,)
+
+
+def _spread_told(best: _Offer, other: _Offer, wish: Wish) -> str:
+    return f"{best.name} has the most room: {_room(best)} on a GPU; next is {other.name}, where {_room(other)}."
+
+
+def _pack(offer: _Offer, wish: Wish) -> tuple[float, ...]:
+    return (0, offer.room) if offer.room >= wish.quota else (1, -offer.room)
+
+
+def _pack_told(best: _Offer, other: _Offer, wish: Wish) -> str:
+    if best.room < wish.quota:
+        return f"No node has {format_size(wish.quota)} that are promised to nobody. {_spread_told(best, other, wish)}"
+    after = f"next is {other.name}, where {_room(other)}" if other.room >= wish.quota else "no other has room for it"
+    return f"{best.name} is the fullest that has room for it: {_room(best)} on a GPU; {after}."
+
+
+def _soonest(offer: _Offer, wish: Wish) -> tuple[float, ...]:
+    return (offer.seconds, -offer.room)
+
+
+def _soonest_told(best: _Offer, other: _Offer, wish: Wish) -> str:
+    if best.seconds == inf:
+        return f"Nobody can know where {format_size(wish.quota)} are there first. {_spread_told(best, other, wish)}"
+    return f"{best.name} has it first: {_when(best)}; next is {other.name}: {_when(other)}."
+
+
+_POLICIES: dict[Policy, tuple[Callable[[_Offer, Wish], tuple[float, ...]], Callable[[_Offer, _Offer, Wish], str]]] = {
+    Policy.SPREAD: (_spread, _spread_told),
+    Policy.PACK: (_pack, _pack_told),
+    Policy.SOONEST: (_soonest, _soonest_told),
+}
+
+
+def _room(offer: _Offer) -> str:
+    if offer.room < 0:
+        return f"{format_size(-offer.room)} too many are promised"
+    return f"{format_size(offer.room)} are promised to nobody"
+
+
+def _when(offer: _Offer) -> str:
+    free = f"{format_size(max(0, offer.free))} free"
+    if offer.seconds == inf:
+        return f"{free}, and no known end is enough"
+    if not offer.awaits:
+        return f"{free}, {_room(offer)}"
+    names = [f"{each.name} ({format_size(each.size)}{', idle' * each.idle})" for each in offer.awaits[:NAMED]]
+    more = len(offer.awaits) - NAMED
+    rest = f"{', '.join(names)} and {more} more" if more > 0 else ", ".join(names)
+    return f"{free}, the rest within {_span(offer.seconds)} from {rest}"
+
+
+def _span(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
