@@ -196,6 +196,36 @@ async def test_an_api_server_that_fails_or_has_too_much_to_do_is_asked_again(
     await lab.nothing_is_held()
 
 
+async def test_an_api_server_that_is_away_for_an_hour_is_asked_as_often_and_it_is_said_once(
+    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many tries as an hour has, in a moment."""
+    hour = int(3600 / slices.TRIES_AGAIN)
+    monkeypatch.setattr(slices, "TRIES_AGAIN", 0.0)
+    await lab.published()
+    held, tries = await lab.allocator.claim("1Gi"), 0
+    first = await lab.prepare(held)
+    await eventually(lambda: not lab.node.slices.problem)
+    publish = lab.node.slices._publish
+
+    async def counted() -> str:
+        nonlocal tries
+        tries += 1
+        found: str = await publish()
+        return found
+
+    monkeypatch.setattr(lab.node.slices, "_publish", counted)
+    await lab.api.stop()
+    lab.node.slices._changed.set()
+    await eventually(lambda: tries >= hour, within=60)
+    assert caplog.text.count("the cards are not offered to the cluster") == 1
+    assert await lab.prepare(held) == first
+    await lab.kubelet.wipe()
+    await lab.api.start()
+    await lab.published()
+    assert isinstance(await lab.prepare(await lab.allocator.claim("1Gi")), dict)
+
+
 async def test_what_is_no_api_server_is_told_so(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("1Gi")

@@ -28,6 +28,7 @@ async def test_a_claim_becomes_a_container_with_its_quota_and_ends_with_it(lab: 
     assert await lab.prepare(claim) == {"gpu0": [f"gpushare.dev/claim={uid}.{card.lower()}"]}
     (container,) = await lab.living()
     assert (container.name, container.volume, container.mount) == ("training", "team-a/training", uid)
+    assert not container.give_way
     owner = await query(lambda: Container.objects.select_related("owner").get().owner.username)
     assert owner == "ada"
     assert (await lab.claim(container)).quota == 2 * GIB

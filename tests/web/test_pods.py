@@ -74,6 +74,7 @@ def test_its_output_is_where_the_cluster_has_it(client, browser, pod, settings, 
     assert ("https://logs/team-a/train/side%20car" in page) == bool(link)
     assert 'id="log"' not in page
     assert "Launch again" not in page
+    assert "Memory of a pod stays on its card" in page
 
 
 def test_who_may_not_steer_it_is_not_told_where_its_output_is(pod):

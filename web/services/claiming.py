@@ -91,7 +91,8 @@ def _claim(node: int, claimed: Claimed) -> Container:
             gpu_count=len(claimed.quotas),
             gpu_uuids=list(claimed.quotas),
             **{name: spec[name] for name in COLUMNS}
-            | {"image": claimed.images[0][:255] if claimed.images else "", "gpu_memory": None},
+            | {"image": claimed.images[0][:255] if claimed.images else "", "gpu_memory": None}
+            | {"give_way": False},  # in host memory it would count as the pod's own
         )
         container.save(force_insert=True)
         for gpu in Gpu.objects.filter(uuid__in=claimed.quotas):
