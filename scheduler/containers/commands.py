@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
-from scheduler.containers.handing import Handing
+from scheduler.containers.handing import CameToANode, Handing
 from scheduler.containers.intents import was_begun, was_called_off
 from scheduler.containers.launch import Launcher, called_off
 from scheduler.containers.life import Containers
@@ -117,9 +117,14 @@ class Commands:
     async def _carry_out(self, command: Command, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
+        if self._is_elsewhere(command.container) and command.kind != CommandKind.LAUNCH:
+            await self._pass_on(command)
+            return
         self._store.taken(command.pk)
         try:
             message = await self._act(command)
+        except CameToANode:
+            await self._pass_on(command)
         except Problem as problem:
             self._refuse(command, problem)
         except EngineError as error:
@@ -136,6 +141,17 @@ class Commands:
             self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))
         else:
             self._done(command, Command.Outcome.DONE, message=message[:1000])
+
+    def _is_elsewhere(self, row: Container | None) -> bool:
+        """A placer has brought it to another node, after this was asked."""
+        return row is not None and row.node_id not in (None, self._store.here)
+
+    async def _pass_on(self, command: Command) -> None:
+        try:
+            await self._store.handed.pass_on(command.pk)
+        except DatabaseError as error:
+            self._taken.pop(command.pk, None)  # it is still ours, and is looked at again
+            log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
 
     def _refuse(self, command: Command, problem: Problem) -> None:
         if command.kind == CommandKind.LAUNCH:
@@ -245,6 +261,9 @@ class Commands:
 
     def _living(self, row: Container) -> Tenant:
         if (tenant := self._find(row)) is None:
+            if self._handing and self._handing.has(row):
+                message = f'"{row.name}" waits for a node of the Swarm. It can only be killed until it runs.'
+                raise Problem("not_running", message, 409)
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)
         return tenant
 

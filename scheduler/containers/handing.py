@@ -27,22 +27,26 @@ from scheduler.engines.placer import Host, Order, Placer, Stage, Standing
 from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
-from web.models import Container
+from web.models import AllocationEvent, Container
 from web.sizes import format_size
 from web.spec import quotas
 from web.spec.where import constraints, restarts
 from web.spec.where.choosing import Wish
 
 log = logging.getLogger(__name__)
+Kind = AllocationEvent.Kind
 
 LOOK_EVERY = 1.5  # seconds
 REFUSED = ("volumes", "ports", "interactive", "tty")  # what no host but this one could be asked for
 
 
+class CameToANode(Exception):
+    """A host has it by now, and it is that one's."""
+
+
 class Handing:
     def __init__(self, placer: Placer, engine: Engine, store: Store) -> None:
-        self._placer, self._engine, self._store = placer, engine, store
-        self._handed = store.handed
+        self._placer, self._engine, self._handed = placer, engine, store.handed
 
     async def launch(self, row: Container, progress: Progress | None) -> str:
         """What was done, in a sentence. Raises Problem, EngineError or DatabaseError."""
@@ -85,11 +89,10 @@ class Handing:
         return row.engine == self._placer.name and not row.mount and row.finished_at is None
 
     async def call_off(self, row: Container, reason: str) -> None:
-        """Of one that no host has. Raises Problem, EngineError or DatabaseError."""
+        """Of one that no host has. Raises CameToANode, EngineError or DatabaseError."""
         id_ = str(row.pk)
-        if not await self._handed.change(id_, kill_requested_at=timezone.now(), reason=reason[:500]):
-            raise Problem("came_to_a_node", "It came to a node just now: kill it there, with the same command.", 409)
-        self._store.event("killed", id_, detail=reason)
+        if not await self._handed.tell(Kind.KILLED, id_, reason, kill_requested_at=timezone.now()):
+            raise CameToANode
         await self._placer.take_back(id_)
         await self._end(id_, reason)
 
@@ -136,8 +139,7 @@ class Handing:
     async def _end(self, id_: str, reason: str) -> None:
         """It never came to a host; one that has by now tells its own end."""
         now = timezone.now()
-        if await self._handed.change(id_, finished_at=now, removed_at=now, reason=reason[:500], queue_reason=""):
-            self._store.event("ended", id_, detail=reason)
+        await self._handed.tell(Kind.ENDED, id_, reason, finished_at=now, removed_at=now, queue_reason="")
 
 
 def _not_begun(said: str) -> str:

@@ -42,7 +42,7 @@ class Intents:
 
     async def pause(self, tenant: Tenant, note: str) -> None:
         """Has it paused by a command of the appliance's own. Raises DatabaseError."""
-        await self._store.ask(_pause, tenant.id, note)
+        await self._store.write(_pause, tenant.id, note)
 
     async def durable(self) -> None:
         """Returns once all that was told so far is in the database. Raises DatabaseError."""

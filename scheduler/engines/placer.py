@@ -6,7 +6,7 @@ came to, whose scheduler takes it over when Docker mounts its volume there (sche
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -77,10 +77,9 @@ class Placer(Protocol):
     async def submit(self, order: Order) -> None:
         """The same order again changes nothing. Raises EngineError, leaving nothing behind."""
 
-    async def spare(self, hosts: Collection[str]) -> None:
-        """Nothing new comes to these; what runs there goes on. Others that were spared get something again.
-
-        Raises EngineError.
+    async def spare(self, hosts: Mapping[str, bool]) -> None:
+        """Nothing new comes to those that are true; what runs there goes on. The others, if they were spared, get
+        something again. A host that is not told of stays as it is. Raises EngineError.
         """
 
     async def standing(self) -> dict[str, Standing]:

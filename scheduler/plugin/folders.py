@@ -4,15 +4,15 @@ Docker mounts it writable unless it is told otherwise, and who is root in a cont
 put links and whole trees there. So nothing of the scheduler's own lies in it. The socket is a second name (a hard link)
 of the one that the scheduler listens at, in a folder of its own; the shim is a copy for this container alone. What is
 put in is put in by a descriptor of the folder, by calls that follow no link, and what it holds at the end is taken away
-by a thread that has time.
+by a program that has time, follows no link, and does not mind how deep a tree is (shutil.rmtree fails at a thousand).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
@@ -20,11 +20,14 @@ from scheduler.sessions.server import SOCKET_NAME
 
 SHIM_NAME = "libgpushare.so"
 
+log = logging.getLogger(__name__)
+
 
 class Folders:
     def __init__(self, place: Path, shim: Path) -> None:
         """`shim`: the file to copy."""
         self._place, self._shim = place, shim
+        self._going: set[str] = set()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
 
@@ -60,11 +63,29 @@ class Folders:
             os.close(copy)
 
     async def take_away(self, container: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self.of(container), ignore_errors=True)
+        """Unless that is under way. Who has put a million files there waits for it alone."""
+        if container in self._going:
+            return
+        self._going.add(container)
+        try:
+            await take_tree_away(self.of(container))
+        finally:
+            self._going.discard(container)
 
     def left_by(self, living: Collection[str]) -> list[str]:
         """Containers whose folders are there, of those that are not among these."""
         return [folder.name for folder in self._place.iterdir() if folder.name not in living]
+
+
+async def take_tree_away(folder: Path) -> None:
+    """Whatever others have put there, as far as it can be."""
+    nothing = asyncio.subprocess.DEVNULL
+    words = ("rm", "-rf", "--one-file-system", "--", str(folder))
+    try:
+        taking = await asyncio.create_subprocess_exec(*words, stdin=nothing, stdout=nothing, stderr=nothing)
+        await taking.wait()
+    except OSError as error:
+        log.error("%s cannot be taken away: %s", folder, error)
 
 
 def _unlink(name: str, folder: int) -> None:

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import logging
 import shlex
-import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,10 @@ from scheduler.containers import placement
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Condition, EngineError, Mountings, MountUser, Run, Sighting
-from scheduler.plugin.folders import Folders
+from scheduler.plugin.folders import Folders, take_tree_away
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
+from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
@@ -112,7 +112,7 @@ class Mounts:
             except EngineError as error:
                 log.warning("how containers ended that Docker has removed meanwhile is not known: %s", error)
         if self._copies.exists():
-            await asyncio.to_thread(shutil.rmtree, self._copies, ignore_errors=True)
+            await take_tree_away(self._copies)
 
     def give_again(self) -> None:
         """After their sockets were opened anew."""
@@ -186,7 +186,8 @@ class Mounts:
         """At once: Docker lets nobody look at the container until it has its answer."""
         known = self._known.get(mount)
         if known is None:
-            await asyncio.to_thread(shutil.rmtree, self._copy_place(mount), ignore_errors=True)
+            if (copy := self._copy_place(mount)).exists():
+                await take_tree_away(copy)
         elif self._lives(known.id):
             known.on = False
             self._later(self._look_at(known))
@@ -209,17 +210,24 @@ class Mounts:
     # ---- what is seen ----
 
     def _found_out(self, id_: str, about: Mapping[str, Any]) -> None:
-        tenant = self._containers.find(id_)
-        if tenant is not None and tenant.started_at is None:
-            self._later(self._write_down(id_, about))
+        if (tenant := self._containers.find(id_)) is not None:
+            self._later(self._write_down(tenant, about, begins=tenant.started_at is None))
 
-    async def _write_down(self, id_: str, about: Mapping[str, Any]) -> None:
-        tenant = self._containers.find(id_)
-        try:
-            await self._store.volumes.known(id_, about)
-        except Problem as problem:
-            if tenant is not None:
-                self._ender.want(tenant, reason=problem.message)
+    async def _write_down(self, tenant: Tenant, about: Mapping[str, Any], *, begins: bool) -> None:
+        """What is written last says that the rest was done: who is killed before that does it all again."""
+        while True:
+            try:
+                try:
+                    await self._store.volumes.require_image(tenant.id, about["image"])
+                except Problem as problem:
+                    self._ender.want(tenant, reason=problem.message)
+                    await self._store.durable()
+                await self._store.volumes.known(tenant.id, about, begins=begins)
+            except DatabaseError as error:
+                log.warning("what Docker shows of container %s is written later: %s", tenant, error)
+                await asyncio.sleep(LOOK_EVERY)
+            else:
+                return
 
     async def run(self) -> None:
         """Gives back what Docker has mounted and never started. Until cancelled."""
@@ -227,7 +235,7 @@ class Mounts:
             await asyncio.sleep(LOOK_EVERY)
             self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
             for id_ in self._folders.left_by({known.id for known in self._known.values()}):
-                await self._folders.take_away(id_)
+                self._later(self._folders.take_away(id_))
             broke_off = self._mountings.restarted_at if self._mountings else 0.0
             for known in list(self._known.values()):
                 waited = time.time() - (self._began if known.inherited else known.since)

@@ -1,4 +1,4 @@
-"""What is done each minute so that the records do not grow for ever."""
+"""What is done each minute so that the records do not grow for ever, and nothing in them waits for ever."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.utils import timezone
 from scheduler.store import Store
 from web.history.rollup import roll_up
 from web.people.signin import forget_sessions
+from web.services import nodes
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ class Housekeeping:
             await asyncio.sleep(EVERY)
             try:
                 await self._store.ask(roll_up, timezone.now(), self._store.here)
-                if not settings.GPUSHARE_AUDIT_KEY:  # people's are the appliance's own host's business
+                if not settings.GPUSHARE_AUDIT_KEY:  # people and nodes are the appliance's own host's business
                     await self._store.ask(forget_sessions, timezone.now())
+                    await self._store.ask(nodes.lose_late)
             except DatabaseError as error:
                 log.warning("the records could not be kept short, trying again in a minute: %s", error)

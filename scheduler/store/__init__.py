@@ -60,7 +60,7 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
-        self.handed = Handed(self)
+        self.handed = Handed(self, self.figures)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
@@ -123,7 +123,7 @@ class Store(WriteBehind):
         if node.outbox != keeping.id:
             if await keeping.holds_anything():
                 if self.on_return is not None:
-                    raise OperationalError(f"{OTHER}. Start again.")
+                    raise naming.NameTaken(f"{OTHER}. This scheduler ends; the next one sets that aside.")
                 log.error("%s: it is in %s", OTHER, await keeping.set_aside())
             await self.ask(_note_outbox, node.pk, keeping.id)
         if not self._number:

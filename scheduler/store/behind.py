@@ -23,7 +23,8 @@ from scheduler.store import naming, telling
 from scheduler.store.database import Database, Here
 from scheduler.store.keeping import Keeping, Numbered, Row, Rows
 from web import audit
-from web.models import AllocationEvent, Claim, Command, Node, UsageSample
+from web.models import AllocationEvent, Claim, Command, Container, Node, UsageSample
+from web.models.states import LOST
 from web.services.issuing import outcome_channel
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,27 @@ class WriteBehind:
     async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
         """Runs a query in the database's thread."""
         return await self.database.ask(query, *arguments)
+
+    async def write(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Runs one that writes, while this node's name is ours. Raises OperationalError if it is not any more."""
+        return await self.write_by(_while_ours, self.require_name, query, *arguments)
+
+    async def write_by(self, query: Callable[..., T], *arguments: Any) -> T:
+        """The same of a query that calls `require_name` in its own transaction, before it writes anything."""
+        try:
+            return await self.ask(query, *arguments)
+        except naming.NameTaken as error:
+            self._lose(error)
+            raise OperationalError(str(error)) from error
+
+    def require_name(self) -> None:
+        """For a query, within its transaction. Raises NameTaken."""
+        if self._here.node:
+            naming.require(self._here.node, self._here.holder)
+
+    def _lose(self, because: naming.NameTaken) -> None:
+        self.lost_because = because
+        self.lost.set()
 
     # ---- remembering ----
 
@@ -142,8 +164,7 @@ class WriteBehind:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
             except naming.NameTaken as error:
-                self.lost_because = error
-                self.lost.set()
+                self._lose(error)
                 await asyncio.Event().wait()
 
     async def _flush_and_keep(self) -> None:
@@ -242,6 +263,9 @@ class WriteBehind:
         rows, events, samples = batch
         *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
         try:
+            if self.keeping and self.keeping.holds_rows:  # whoever starts after a kill is not to send an older value
+                with contextlib.suppress(OperationalError):  # without room it may be so
+                    await self.keeping.keep([], rows)
             # No row says what the audit does not know yet.
             await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
         finally:
@@ -318,6 +342,12 @@ class WriteBehind:
         await self.database.close()
 
 
+def _while_ours(require_name: Callable[[], None], query: Callable[..., T], *arguments: Any) -> T:
+    with transaction.atomic():
+        require_name()
+        return query(*arguments)
+
+
 def _parts(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:
     """A batch as batches of one, in the order of a flush; one row as its fields, the moment of an outcome last."""
     if len(rows) == 1 and not events and not samples:
@@ -349,7 +379,10 @@ def _write(
             if model is Node and "seen_at" in fields:
                 fields = {**fields, "seen_at": Now()}
             key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
-            model._default_manager.filter(**key).update(**fields)
+            found = model._default_manager.filter(**key)
+            if model is Container:  # what was lost with its node, while that was away, stays so; its events come
+                found = found.exclude(reason=LOST)
+            found.update(**fields)
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
         UsageSample.objects.bulk_create(samples)
         audit.append(new)  # last: until this is committed, nobody else can append

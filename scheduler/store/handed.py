@@ -6,19 +6,27 @@ So every change here is an update that says so, and whoever comes too late chang
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
+from uuid import UUID
 
+from django.db import transaction
 from django.db.models import QuerySet
+from django.utils import timezone
 
+from scheduler.figures import Figures
+from scheduler.store import telling
 from scheduler.store.behind import WriteBehind
-from web.models import Command, Container, Gpu, Node, large
+from web import audit
+from web.models import AllocationEvent, Command, Container, Gpu, Node, large
 from web.services import choosing, runs
+from web.services.issuing import hint
 from web.spec.where.choosing import Choice, Wish
 
 
 class Handed:
-    def __init__(self, behind: WriteBehind) -> None:
-        self._behind = behind
+    def __init__(self, behind: WriteBehind, figures: Figures) -> None:
+        self._behind, self._figures = behind, figures
 
     async def all(self, placer: str) -> list[Container]:
         """Those that the placer has, or should have: their launch is done."""
@@ -26,7 +34,20 @@ class Handed:
 
     async def change(self, id_: str, **fields: Any) -> bool:
         """Whether no host has it, so that it was changed. Raises DatabaseError."""
-        return await self._behind.ask(_change, id_, fields)
+        return await self._behind.write(_change, id_, fields)
+
+    async def tell(self, kind: AllocationEvent.Kind, id_: str, reason: str, **fields: Any) -> bool:
+        """The same with what happened to it by that: both are written, or neither."""
+        event = AllocationEvent(at=timezone.now(), kind=kind, container_id=id_, detail=reason[:500])
+        changed = await self._behind.write(_change, id_, {**fields, "reason": reason[:500]}, event)
+        if changed:
+            self._figures.event(kind, 0.0)
+            await self._behind.ask(telling.tell, [event])
+        return changed
+
+    async def pass_on(self, command: UUID) -> None:
+        """To the node that has its container by now, whose it is to carry out. Raises DatabaseError."""
+        await self._behind.write(_pass_on, command)
 
     async def ended(self, ids: Sequence[str], over: Collection[str]) -> dict[str, bool]:
         """Those of these launches that have ended, wherever that was, and whether they had begun.
@@ -37,7 +58,7 @@ class Handed:
 
     async def explain(self, id_: str, reason: str) -> None:
         """Why one has not begun, of which its host knows only that."""
-        await self._behind.ask(_explain, id_, reason)
+        await self._behind.write(_explain, id_, reason)
 
     async def choice(self, labels: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
         """The best of these hosts by what the appliance knows, if it is to say so to a Swarm (GPUSHARE_PLACEMENT)."""
@@ -45,8 +66,8 @@ class Handed:
             return None
         return await self._behind.ask(choosing.among, labels, wish)
 
-    async def drained(self) -> list[str]:
-        """The names of the nodes that are to get nothing new."""
+    async def drained(self) -> dict[str, bool]:
+        """Of each node by name, whether it is to get nothing new: it is drained, or was removed."""
         return await self._behind.ask(_drained)
 
     async def numbers(self, uuids: Sequence[str]) -> dict[str, list[int]]:
@@ -63,8 +84,17 @@ def _all(placer: str) -> list[Container]:
     return list(_without_host().filter(engine=placer).exclude(pk__in=under_way).order_by("created_at"))
 
 
-def _change(id_: str, fields: dict[str, Any]) -> bool:
-    return bool(_without_host().filter(pk=id_).update(**fields))
+def _change(id_: str, fields: dict[str, Any], event: AllocationEvent | None = None) -> bool:
+    changed = bool(_without_host().filter(pk=id_).update(**fields))
+    if changed and event is not None:
+        audit.append([event])
+    return changed
+
+
+def _pass_on(command: UUID) -> None:
+    container = Container.objects.get(commands=command)
+    Command.objects.filter(pk=command, done_at=None).update(node=container.node_id, taken_at=None)
+    transaction.on_commit(partial(hint, container.node_id))
 
 
 def _ended(ids: Sequence[str], over: Collection[str]) -> dict[str, bool]:
@@ -80,8 +110,9 @@ def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
 
 
-def _drained() -> list[str]:
-    return list(Node.objects.listed().exclude(drained_at=None).values_list("name", flat=True))
+def _drained() -> dict[str, bool]:
+    nodes = Node.objects.values_list("name", "drained_at", "removed_at")
+    return {name: drained is not None or removed is not None for name, drained, removed in nodes}
 
 
 def _numbers(uuids: Sequence[str]) -> dict[str, list[int]]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from web.models import Node
-
-LAPSES = timedelta(seconds=15)  # after the last sign of life
+from web.models.hosts import LAPSES
 
 
 class NameTaken(Exception):
@@ -43,15 +41,15 @@ def take(name: str, holder: str, fields: Mapping[str, Any]) -> Node:
     node, _ = Node.objects.get_or_create(name=name)  # that of a host that has joined is there: it may make none
     lapsed = ~Q(seen_at__gte=Now() - LAPSES) & ~Q(started_at__gte=Now() - LAPSES)
     ours = Q(holder__in=("", holder)) | lapsed
-    fields = {**fields, "started_at": Now(), "holder": holder}
-    if node.removed_at is not None:
-        fields["removed_at"] = None  # not otherwise: a host that has joined may not write it
-    if not Node.objects.filter(ours, pk=node.pk).update(**fields):
+    here = Node.objects.filter(pk=node.pk)
+    if not here.filter(ours).update(**fields, started_at=Now(), holder=holder):
         raise NameTaken(
             f'Another scheduler works under the node name "{name}", and gave a sign of life moments ago. Two nodes '
             "need two names: set GPUSHARE_NODE here. If this host takes the other's place, stop the other one first, "
             f"or wait {LAPSES.seconds} seconds after it has died."
         )
+    if here.exclude(removed_at=None).exists():  # nobody removes it from here on, until this is committed
+        here.update(removed_at=None)  # not otherwise: a host that has joined may not write it
     return node
 
 
@@ -60,8 +58,8 @@ def require(node: int, holder: str) -> None:
     held = Node.objects.select_for_update(no_key=True).filter(pk=node, holder=holder)
     if not held.values_list("pk", flat=True):
         raise NameTaken(
-            "This scheduler was silent for so long that another one took its node's name. It ends, and writes nothing "
-            "of what it has not written yet; its containers go on."
+            "This scheduler was silent for so long that another one took its node's name, or an admin removed the "
+            "node. It ends, and writes nothing of what it has not written yet; its containers go on."
         )
 
 

@@ -26,7 +26,7 @@ class Promises:
         gpus = self._here.gpus
         sizes = {gpus[gpu]: size for gpu, size in quota.items()}
         async with self._behind.nothing_written():  # an earlier quota that is still to be written must not come after
-            await self._behind.ask(_promise, container, self._here.node, sizes, within_allowance)
+            await self._behind.write(_promise, container, self._here.node, sizes, within_allowance)
             for gpu, size in sizes.items():
                 self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
         if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is
@@ -40,7 +40,7 @@ class Promises:
 
     async def nothing_held(self, *, except_by: Sequence[str]) -> None:
         """Containers other than these have ended; a scheduler that was killed may not have written what came back."""
-        await self._behind.ask(_nothing_held, self._here.node, except_by)
+        await self._behind.write(_nothing_held, self._here.node, except_by)
 
 
 def _promise(container: Container, node: int, quota: Mapping[int, int], within_allowance: bool) -> None:

@@ -42,25 +42,26 @@ class Volumes:
 
     async def make(self, name: str, options: Mapping[str, str]) -> None:
         """Raises Problem."""
-        await self._behind.ask(mounting.make, self._here.node, name, options)
+        await self._behind.write_by(mounting.make, self._here.node, name, options, self._behind.require_name)
         if keeping := self._behind.keeping:
             keeping.known.volume(name, options)
 
     async def remove(self, name: str) -> None:
-        await self._behind.ask(mounting.remove, self._here.node, name)
+        await self._behind.write(mounting.remove, self._here.node, name)
         if keeping := self._behind.keeping:
             keeping.known.volume(name, None)
 
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
-        container = await self._behind.ask(mounting.mount, self._here.node, volume, options, asked)
+        ours = self._behind.require_name
+        container = await self._behind.write_by(mounting.mount, self._here.node, volume, options, asked, ours)
         await self._promised(container)
         return container
 
     async def take(self, volume: str, mount: str, handed: Handed) -> Container:
         """The same for one that a placer has brought: its record is there. Raises Problem, and has changed nothing."""
         async with self._behind.nothing_written():
-            container = await self._behind.ask(taking.take, self._here.node, volume, mount, handed)
+            container = await self._behind.write(taking.take, self._here.node, volume, mount, handed)
             await self._promised(container)
         return container
 
@@ -85,9 +86,13 @@ class Volumes:
             return [row for row in self.recalled.containers() if row.mount]
         return await self._behind.ask(_mounted, self._here.node)
 
-    async def known(self, container: str, about: Mapping[str, Any]) -> None:
-        """What Docker shows of one that was only guessed at before. Raises Problem if its owner may not have that."""
-        await self._behind.ask(_known, container, about)
+    async def require_image(self, container: str, image: str) -> None:
+        """Of one whose image was not known before. Raises Problem if its owner may not have that."""
+        await self._behind.ask(_require_image, container, image)
+
+    async def known(self, container: str, about: Mapping[str, Any], *, begins: bool) -> None:
+        """What Docker shows of one that was only guessed at before. `begins`: it has not run yet."""
+        await self._behind.write(_known, container, about, begins)
 
     async def seen(
         self, container: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str
@@ -104,14 +109,21 @@ def _mounted(node: int) -> list[Container]:
     return list(Container.objects.listed().filter(node=node).exclude(mount="").whole().order_by("created_at"))
 
 
-def _known(id_: str, about: Mapping[str, Any]) -> None:
+def _require_image(id_: str, image: str) -> None:
     container = Container.objects.whole().get(pk=id_)  # without what a node may not read of people
-    if container.run_of_id or container.commands.filter(kind=Command.Kind.LAUNCH).exists():
-        return  # what was asked for is known better
+    if not container.image and not _was_launched(container):
+        mounting.require_image_of(container, image)
+
+
+def _known(id_: str, about: Mapping[str, Any], begins: bool) -> None:
+    container = Container.objects.whole().get(pk=id_)
+    if _was_launched(container) or (container.image and not begins):
+        return  # what was asked for is known better, and so is what it was begun with
     fields: dict[str, Any] = {"command": about["command"], "memory": about["memory"], "cpus": about["cpus"]}
-    guessed = not container.image
-    if guessed:
+    if not container.image:
         fields |= {"image": about["image"][:255], "name": free_name(about["name"], container.pk)}
     Container.objects.filter(pk=id_).update(**fields)
-    if guessed:
-        mounting.require_image_of(container, about["image"])
+
+
+def _was_launched(container: Container) -> bool:
+    return bool(container.run_of_id) or container.commands.filter(kind=Command.Kind.LAUNCH).exists()

@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 
 from scheduler.store.database import IDLE
-from scheduler.store.naming import LAPSES
 from tests.support.appliance import ROOT, until
 from tests.support.cluster import Cluster
+from web.models.hosts import LAPSES
 
 STOPS = textwrap.dedent("""
     import asyncio, os, signal

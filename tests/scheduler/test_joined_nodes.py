@@ -3,126 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
-from appliance import VERSION, envfile, joining
-from tests.support.appliance import ROOT, WORKLOAD, http, until
-from tests.support.postgres import BIN, Postgres, running_postgres
-from tests.support.production import Production, end_all
+from appliance import VERSION, joining
+from tests.support.appliance import http, until
+from tests.support.joined import KEPT, Site, as_node, launched
+from tests.support.postgres import BIN
 
 pytestmark = [
     pytest.mark.production,
     pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL"),
 ]
-
-KEPT = "# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=before\n"
-
-
-class Site:
-    """A web side, and hosts that join it."""
-
-    def __init__(self, folder: Path, postgres: Postgres) -> None:
-        self.folder, self.url = folder, postgres.database("appliance")
-        postgres.ask_for_passwords("appliance_nodes")
-        self.main = Production(folder / "main", postgres, DATABASE_URL=self.url)
-        self.main.manage("shell", "-c", "from web.people.bootstrap import ensure_admin; ensure_admin()")
-        self.main.start_web()
-        until(self.answers)
-        self._schedulers: list[subprocess.Popen[bytes]] = []
-
-    def answers(self) -> bool:
-        try:
-            return http.get(f"http://{self.main.address}/healthz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def invite(self, name: str) -> str:
-        return self.main.manage("node", "add", name).split()[3]
-
-    def join(self, token: str, name: str) -> subprocess.CompletedProcess[str]:
-        """`gpushare-node join`, on the host of that name."""
-        file = self.settings(name)
-        file.parent.mkdir(exist_ok=True)
-        if not file.exists():
-            file.write_text(KEPT)
-        words = ["join", f"http://{self.main.address}", token, "--name", name, "--file", str(file)]
-        command = [sys.executable, "-m", "appliance.joining", *words]
-        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
-
-    def settings(self, name: str) -> Path:
-        return self.folder / name / "gpushare.env"
-
-    def joined(self, name: str) -> dict[str, str]:
-        """Its settings, once it has joined."""
-        done = self.join(self.invite(name), name)
-        assert done.returncode == 0, done.stderr
-        return envfile.read(self.settings(name))
-
-    def start(self, name: str) -> None:
-        """Its scheduler, with what joining has written."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "DJANGO_"))}
-        environ = {"GPUSHARE_ENGINE": "process", "GPUSHARE_HOME": str(self.folder / name / "home")}
-        environ |= envfile.read(self.settings(name))
-        command = [sys.executable, "manage.py", "runscheduler"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._schedulers.append(subprocess.Popen(command, cwd=ROOT, env=kept | environ, stdout=log, stderr=log))
-        until(lambda: self.sql("SELECT seen_at FROM web_node WHERE name = %s", name) not in ([], [(None,)]))
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
-    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """As the owner of everything."""
-        with psycopg.connect(self.url) as database:
-            done = database.execute(statement, values)
-            return done.fetchall() if done.description else []
-
-    def close(self) -> None:
-        for scheduler in self._schedulers:
-            scheduler.send_signal(signal.SIGTERM)
-            assert scheduler.wait(30) in (0, -signal.SIGTERM)
-        self.main.close()
-        end_all(self.folder)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_postgres() as postgres:
-        site = Site(tmp_path_factory.mktemp("site"), postgres)
-        try:
-            yield site
-        finally:
-            site.close()
-
-
-@pytest.fixture(scope="module")
-def gpu2(site: Site) -> dict[str, str]:
-    """A node that runs."""
-    settings = site.joined("gpu2")
-    site.start("gpu2")
-    return settings
-
-
-def as_node(settings: dict[str, str]) -> psycopg.Connection[Any]:
-    return psycopg.connect(settings["DATABASE_URL"])
-
-
-def launched(site: Site, name: str, **more: Any) -> str:
-    body = {"name": name, "image": "local", "command": [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"], **more}
-    container = site.main.launch({"gpu_memory": "300MiB", **body})
-    until(lambda: site.main.state(container) == "running")
-    return container
 
 
 def test_joining_writes_what_a_node_needs_and_keeps_what_was_there(site: Site) -> None:
@@ -312,17 +208,23 @@ gpu = Gpu.objects.get(node=node)
 mounting.make(node.pk, "data", {"gpu_memory": "100MiB"})
 asked = mounting.Mounting(uuid4(), "mount-1", "by-docker", "image", ["true"], 100 << 20, [gpu.uuid])
 print(mounting.mount(node.pk, "data", {"gpu_memory": "100MiB"}, asked).name)
+asked = mounting.Mounting(uuid4(), "mount-2", "theirs", "image", ["true"], 100 << 20, [gpu.uuid])
+print(mounting.mount(node.pk, "data", {"gpu_memory": "100MiB"}, asked).name)
 mounting.remove(node.pk, "data")
 """
 
 
-def test_containers_that_docker_starts_are_written_under_the_role(site: Site, gpu2: dict[str, str]) -> None:
+def test_containers_that_docker_starts_are_written_under_the_role(
+    site: Site, gpu2: dict[str, str], of_another: dict[str, Any]
+) -> None:
+    """Also one whose name somebody on another host has, whom the role does not see."""
     environ = {"GPUSHARE_PLUGIN_PEOPLE": "admin", "GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
-    assert site.main.manage("shell", "-c", MOUNTS, **gpu2, **environ).split()[-1] == "by-docker"
+    first, second = site.main.manage("shell", "-c", MOUNTS, **gpu2, **environ).split()[-2:]
+    assert (first, second[:7]) == ("by-docker", "theirs-")
     assert site.sql("SELECT node_id = (SELECT id FROM web_node WHERE name = 'gpu2'), volume FROM web_container "
                     "WHERE name = 'by-docker'") == [(True, "data")]  # fmt: skip
     said = site.sql("SELECT action FROM web_auditentry WHERE actor = 'docker' ORDER BY id")
-    assert said == [("volume",), ("mount",), ("volume-removed",)]
+    assert said == [("volume",), ("mount",), ("mount",), ("volume-removed",)]
     assert "whole" in site.main.manage("verify_audit")
 
 
@@ -379,8 +281,8 @@ def handed(site: Site, of_another: dict[str, Any]) -> dict[str, str]:
     for name, id_ in ids.items():
         site.sql(
             "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
-            "%s::text, 'engine', 'swarm', 'started_at', null, 'mount', '', 'volume', '', 'handed', 'key of ' || "
-            "%s))).* FROM web_container c WHERE c.id = %s",
+            "%s::text, 'engine', 'swarm', 'started_at', null, 'mount', '', 'volume', '', 'node_reason', '', 'handed', "
+            "'key of ' || %s))).* FROM web_container c WHERE c.id = %s",
             id_, name, name, of_another["theirs"],
         )  # fmt: skip
     site.sql("UPDATE web_container SET kill_requested_at = now() WHERE name = 'over'")
@@ -404,6 +306,45 @@ def test_what_a_swarm_gave_to_the_host_is_taken_under_the_role_and_nothing_else(
             taken = database.execute("SELECT gpushare_take(%s, %s, 'v', 'm')", [handed["other"], key]).fetchone()
             assert taken == (False,)
     assert seen == {"given"}
+    assert "whole" in site.main.manage("verify_audit")
+
+
+AGAIN = """
+from uuid import UUID
+from web.errors import Problem
+from web.models import Node
+from web.services import mounting, taking
+from web.spec.handed import Handed
+node = Node.objects.get(name="gpu2").pk
+for key, mount in (("another key", "m-1"), ("key of again", "m-2"), ("key of again", "m-3")):
+    handed = Handed(UUID("{id}"), 100 << 20, (0,), key)
+    try:
+        mounting.make(node, f"gpushare-{id}", handed.options())
+        taken = taking.take(node, "gpushare-{id}", mount, handed)
+        print(taken.run_of_id, taken.environment, taken.node_reason, sep="|")
+    except Problem as problem:
+        print(problem.code)
+"""
+
+
+def test_what_is_begun_again_on_another_host_is_taken_under_the_role(
+    site: Site, gpu2: dict[str, str], of_another: dict[str, Any]
+) -> None:
+    """Its first run was on gpu3, whose rows the role does not see; who has the launch's key has the next run."""
+    first = "00000009-0000-0000-0000-000000000000"
+    site.sql(
+        "INSERT INTO web_container SELECT (jsonb_populate_record(c, jsonb_build_object('id', %s::text, 'name', "
+        "'again', 'mount', 'm-0', 'volume', 'v', 'restart', 'always', 'environment', jsonb_build_object('A', 'b'), "
+        "'finished_at', now(), 'handed', 'key of again'))).* FROM web_container c WHERE c.id = %s",
+        first, of_another["theirs"],
+    )  # fmt: skip
+    environ = {"GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
+    said = site.main.manage("shell", "-c", AGAIN.replace("{id}", first), **gpu2, **environ).splitlines()[-3:]
+    reason = "Docker's Swarm has begun it again: it is run 2 of again."
+    assert said == ["called_off", f"{first}|{{'A': 'b'}}|{reason}", "started_already"]
+    site.sql("UPDATE web_container SET finished_at = now(), kill_requested_at = now() WHERE run_of_id = %s", first)
+    said = site.main.manage("shell", "-c", AGAIN.replace("{id}", first), **gpu2, **environ).splitlines()[-3:]
+    assert said == ["conflict", "called_off", "called_off"]  # the volume is there, and has the key
     assert "whole" in site.main.manage("verify_audit")
 
 

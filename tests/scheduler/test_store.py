@@ -19,12 +19,15 @@ from django.contrib.auth.models import User
 from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
+from scheduler.gpus import Card
 from scheduler.store import Store, behind
 from scheduler.store.naming import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
-from web.models import AllocationEvent, Command, Container, Node
+from web.models import AllocationEvent, Claim, Command, Container, Node, Volume
+from web.services import nodes
+from web.services.mounting import Mounting
 
 RATE = 2000  # events a second
 SECONDS = float(os.environ.get("GPUSHARE_TEST_LOAD_SECONDS", "5"))
@@ -137,6 +140,80 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
     )
     assert sizes == [0, 1, 2]
     assert (await query(Container.objects.get, pk=container.pk)).reason == "number 2"
+
+
+async def test_nothing_is_promised_or_mounted_once_the_name_is_another_s(transactional_db: None, settings: Any) -> None:
+    """A launch that was under way when a host stood still: the name's next scheduler begins the same one."""
+    settings.GPUSHARE_PLUGIN_PEOPLE = ["bystander"]
+    container = await _bystander()
+    store = Store("contested", "one")
+    await store.open({"GPU-1": Card("GPU-1", 0, "a card", 4 << 30, 4 << 30, 0, simulated=True)}, {})
+    asked = Mounting(uuid4(), "a mount", "mounted", "local", (), 1 << 28, ["GPU-1"])
+    await store.volumes.make("data", {})
+    await query(Node.objects.filter(name="contested").update, holder="two")
+    for begun in (
+        store.promises.make(container, {"GPU-1": 1 << 28}, within_allowance=False),
+        store.volumes.mount("data", {}, asked),
+        store.volumes.make("more", {}),
+        store.volumes.remove("data"),
+    ):
+        with pytest.raises(OperationalError, match="another one took its node's name"):
+            await begun
+    assert not await query(Claim.objects.exists)
+    assert await query(lambda: [each.name for each in Container.objects.all()]) == ["bystander"]
+    assert await query(lambda: [each.name for each in Volume.objects.all()]) == ["data"]
+    assert store.lost.is_set()
+    await store.close()
+
+
+async def test_scheduler_that_was_away_while_its_node_was_removed_begins_anew(transactional_db: None) -> None:
+    """Else it would go on unseen: its node is on no list, and gets no launches."""
+    store = Store("removed", "one")
+    await store.open({}, {})
+    await query(Node.objects.filter(name="removed").update, started_at=timezone.now() - timedelta(minutes=1))
+    await query(nodes.expel, "root", "removed", force=True)
+    store.node(seen_at=timezone.now())
+    with pytest.raises(NameTaken, match="an admin removed the"):
+        await store.flush()
+    await store.close()
+    again = Store("removed", "one")
+    await again.open({}, {})
+    assert await query(Node.objects.listed().filter(name="removed").exists)
+    await again.close()
+
+
+async def test_what_was_lost_with_its_node_stays_so_whatever_that_brings_later(alone: Store) -> None:
+    container = await _bystander()
+    await query(Container.objects.update, node=await query(Node.objects.get, name="alone"))
+    await query(Node.objects.update, started_at=None)
+    await query(nodes.expel, "root", "alone", force=True)
+    again = Store("alone")
+    await again.open({}, {})
+    again.event("ended", str(container.pk), detail="exit code 0")
+    again.container(str(container.pk), paused_at=timezone.now(), reason="", exit_code=0)
+    await again.close()
+    found = await query(Container.objects.get, pk=container.pk)
+    assert (found.reason, found.paused_at, found.exit_code) == ("Lost with its node.", None, None)
+    told = await query(lambda: list(AllocationEvent.objects.order_by("id").values_list("detail", flat=True)))
+    assert told == ["Lost with its node.", "exit code 0"]
+
+
+async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await query(Node.objects.create, name="removed")
+    found = Node.objects.get_or_create
+
+    def and_removed(name: str) -> tuple[Node, bool]:
+        node = found(name=name)
+        nodes.expel("root", name)
+        return node
+
+    monkeypatch.setattr(Node.objects, "get_or_create", and_removed)
+    store = Store("removed", "one")
+    await store.open({}, {})
+    assert await query(Node.objects.listed().filter(name="removed").exists)
+    await store.close()
 
 
 @pytest.fixture

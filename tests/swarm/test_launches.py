@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import docker
 import httpx
 import pytest
 
@@ -91,6 +92,28 @@ def test_a_launch_runs_where_swarm_puts_it_with_its_quota_and_is_told_to_its_end
 def test_a_program_gets_no_more_than_its_quota(appliance: Appliance) -> None:
     id_ = launch(appliance, "workload", "--bytes", "400MiB", mib=300)
     assert until_it_is(appliance, id_, "failed")["exit_code"] == 2
+
+
+def test_a_program_has_its_environment_as_it_was_said(appliance: Appliance) -> None:
+    """A Swarm reads {{…}} there as words of its own, and refuses what it cannot read."""
+    said = '{{.Node.Hostname}} {{{ }} {{"{{"}} {{ open'
+    id_ = launch(appliance, *SHELL, 'echo "$SAID"', env={"SAID": said})
+    until_it_is(appliance, id_, "exited")
+    headers = {"Authorization": f"Token {appliance.token}"}
+    assert httpx.get(f"{appliance.url}/api/v1/containers/{id_}/logs/", headers=headers).text == f"{said}\n"
+
+
+def test_a_service_of_others_that_has_our_label_is_in_nobodys_way(appliance: Appliance, swarm: Lab) -> None:
+    """A label is a word that anybody writes; its removal is theirs, too."""
+    api = swarm.members[0].api
+    task = docker.types.TaskTemplate(docker.types.ContainerSpec(IMAGE, command=["sleep", "600"]))
+    theirs = api.create_service(task, name="gpushare-theirs", labels={"com.gpushare.launch": "theirs"})["ID"]
+    try:
+        id_ = launch(appliance, "true", name="beside")
+        assert until_it_is(appliance, id_, "exited")["exit_code"] == 0
+        until(lambda: [each["Spec"]["Name"] for each in services(swarm)] == ["gpushare-theirs"])
+    finally:
+        api.remove_service(theirs)
 
 
 def test_what_fits_nowhere_waits_with_swarms_own_reason_and_starts_when_room_comes(

@@ -12,7 +12,7 @@ from django.utils import timezone
 from tests.support import rows
 from tests.support.people import client_for
 from tests.support.site import person
-from web.models import Claim, Container, Gpu, Node
+from web.models import Claim, Container, Episode, Gpu, Node
 from web.services import attention
 from web.services.attention import containers
 
@@ -193,3 +193,13 @@ def test_whoever_launches_in_a_loop_makes_it_look_at_no_more_than_so_many_runs(c
     for number in range(6):
         ended(f"run-{number}", ann, card, 5, 1, 60 + number)
     assert '"run-0" failed 4 times in a row' in message_of("failing")
+
+
+def test_every_key_finds_room_in_the_record_of_it(card):
+    """One that does not keeps everybody from being told of anything: they are written together."""
+    folders = [f"watched folder /{'deep/' * 200}{number}" for number in range(2)]
+    full = [{"of": folder, "free": 1, "total": 2, "since": 1} for folder in folders]
+    Node.objects.update(name="n" * 255, nearly_full=full, engine_error="x", release="0.0.1", skew=99.0)
+    keys = [item.key for item in attention.items()]
+    assert len({*keys}) == len(keys) == 5
+    assert max(map(len, keys)) <= Episode._meta.get_field("key").max_length

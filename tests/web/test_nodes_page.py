@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from tests.support.machine import make_container, make_node
 from tests.support.people import make_user
-from web.models import AuditEntry, Node
+from web.models import AuditEntry, Invitation, Node
 from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
@@ -123,3 +123,12 @@ def test_the_list_is_searched_and_what_is_away_comes_first(browser, gpu2):
 
 def test_what_no_form_asks_is_not_there(browser, gpu2):
     assert browser.post("/nodes/gpu2/", {"do": "explode"}).status_code == 404
+
+
+def test_only_who_may_still_join_is_told_as_invited(browser):
+    now = timezone.now()
+    for name, minutes in (("soon", 5), ("missed", -5)):
+        Invitation.objects.create(name=name, digest=name, expires_at=now + timedelta(minutes=minutes))
+    told = browser.get("/nodes/").content.decode()
+    assert "soon (until" in told
+    assert "missed" not in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,8 +13,10 @@ from rest_framework.test import APIClient
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from web import audit
 from web.errors import Problem
+from web.live import figures, openmetrics
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
-from web.services import nodes
+from web.services import launching, nodes
+from web.services.placing import Place
 
 pytestmark = pytest.mark.django_db
 
@@ -61,6 +64,14 @@ def test_with_force_what_it_held_has_ended_as_lost_with_it(held: Container) -> N
     assert audit.verify()[1] == []
 
 
+def test_what_a_node_whose_clock_is_ahead_held_has_not_ended_before_its_start(held: Container) -> None:
+    ahead = timezone.now() + timedelta(hours=2)
+    Container.objects.update(started_at=ahead)
+    nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at == ahead
+
+
 def test_one_that_lives_with_the_appliances_own_rights_is_never_removed(held: Container) -> None:
     Node.objects.update(seen_at=timezone.now())
     with pytest.raises(Problem, match="lives"):
@@ -77,3 +88,62 @@ def test_over_rest_it_has_to_be_asked_for(held: Container, admin_user: User) -> 
     assert client.delete("/api/v1/nodes/gone/?force=true").status_code == 204
     held.refresh_from_db()
     assert held.reason == "Lost with its node."
+
+
+def test_one_whose_scheduler_has_just_started_is_not_removed(held: Container) -> None:
+    """It has given no sign of life yet, and takes over what lives: that would be lost, and then ended by it."""
+    Node.objects.update(holder="a boot and a home", started_at=timezone.now())
+    with pytest.raises(Problem, match="lives"):
+        nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at is None
+
+
+def test_one_whose_scheduler_comes_back_in_the_middle_of_its_removal_is_not_removed(
+    held: Container, admin_user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = nodes.named
+
+    def and_back(name: str) -> Node:
+        found = named(name)
+        Node.objects.update(seen_at=timezone.now())
+        return found
+
+    monkeypatch.setattr(nodes, "named", and_back)
+    Node.objects.update(role="of_its_own")  # which may be taken away from one that lives, but not by this
+    with pytest.raises(Problem, match="lives"):
+        nodes.remove(admin_user, "gone", force=True)
+    held.refresh_from_db()
+    assert held.finished_at is None
+
+
+def test_launch_that_had_chosen_it_a_moment_before_ends_as_lost_too(
+    held: Container, ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would ever end it: its node takes no command any more."""
+    Node.objects.update(role="of_its_own", seen_at=timezone.now())
+    place = launching.place
+
+    def and_removed(*arguments: Any, **options: Any) -> Place:
+        chosen = place(*arguments, **options)
+        nodes.expel("root", "gone", force=True)
+        return chosen
+
+    monkeypatch.setattr(launching, "place", and_removed)
+    monkeypatch.setattr(nodes.roles, "take", lambda node: None)
+    launch = launching.launch(ada, {"image": "local", "gpu_memory": "1GiB"})
+    assert Container.objects.live().get() == launch.container
+    nodes.lose_late()
+    launch.refresh_from_db()
+    assert (launch.outcome, launch.code) == (Command.Outcome.REFUSED, "node_removed")
+    assert not Container.objects.live().exists()
+    nodes.lose_late()
+    assert AuditEntry.objects.filter(action="node-removed").count() == 2
+    assert audit.verify()[1] == []
+
+
+def test_one_that_is_removed_is_none_that_metrics_call_down(held: Container) -> None:
+    """Somebody would be woken each night for a host that is gone."""
+    assert 'gpushare_scheduler_up{node="gone"} 0' in openmetrics.text(figures.read())
+    nodes.expel("root", "gone", force=True)
+    assert "gone" not in openmetrics.text(figures.read())

@@ -14,7 +14,8 @@ from tests.support.postgres import BIN, running_postgres
 HERE = Path(__file__).parent
 # What writes history, sums it up, or counts on locks and constraints; then those that only ask and refuse.
 SHOWN = ["test_allowances", "test_audit", "test_audit_page", "test_launching", "test_many_nodes", "test_one_reading",
-         "test_peaks", "test_reports", "test_rollup", "test_rows", "test_steering", "test_tokens"]  # fmt: skip
+         "test_peaks", "test_reports", "test_rollup", "test_rows", "test_runs", "test_steering", "test_taking",
+         "test_tokens"]  # fmt: skip
 LONG = ["test_admin", "test_admin_rules", "test_hostile_launches", "test_looking", "test_me", "test_people"]
 
 

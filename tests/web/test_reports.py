@@ -11,13 +11,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Group
+from django.utils import timezone
 
 from tests.support.events import EventKind, append, recomputed
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import make_user
 from web.history import reports
 from web.history.reports import report
-from web.models import Container, UsageSample
+from web.models import Container, Node, UsageSample
+from web.services import nodes
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -53,6 +55,20 @@ def test_what_was_held_waited_for_and_refused(trace, settings):
         "group": "ada", "containers": 1, "vram_gib_hours": 4.0, "gpu_hours": None, "peak": 2 * GIB,
         "suspended_seconds": 1200.0, "rejects": 1, "vram_cost": 2.0, "gpu_cost": 0.0, "cost": 2.0,
     }  # fmt: skip
+
+
+def test_nobody_is_charged_for_what_a_node_tells_of_after_its_removal_by_force(ada, gpu, monkeypatch):
+    """It was away, its programs went on, and its scheduler brings what happened when it is back."""
+    container = made(make_container(ada, "lost", gpu, node=gpu.node))
+    append(container, T0, EventKind.ACCEPTED, gpu, bytes=GIB, used_after=GIB)
+    Node.objects.update(seen_at=None)
+    with monkeypatch.context() as then:
+        then.setattr(timezone, "now", lambda: T0 + HOUR)
+        nodes.expel("root", gpu.node.name, force=True)
+    append(container, T0 + 2 * HOUR, EventKind.ACCEPTED, gpu, bytes=GIB, used_after=2 * GIB)
+    append(container, T0 + 4 * HOUR, EventKind.FREED, gpu, bytes=2 * GIB, used_after=0)
+    (row,) = report(T0, T0 + 5 * HOUR).rows
+    assert row.as_dict()["vram_gib_hours"] == 1.0
 
 
 def test_hours_of_computing_and_what_they_cost(trace, ada, gpu, node, settings):

@@ -11,8 +11,9 @@ from django.utils import timezone
 
 from tests.support.machine import GIB, make_gpu, make_node
 from web.errors import Problem
-from web.models import Allowance, Claim, Container, Gpu, Node
-from web.services import runs, taking
+from web.models import Allowance, Claim, Command, Container, Gpu, Node
+from web.models.states import LOST
+from web.services import runs, steering, taking
 from web.spec.handed import Handed
 
 pytestmark = pytest.mark.django_db
@@ -75,6 +76,15 @@ def test_a_run_after_the_first_is_a_container_with_the_same_fields_and_claims_of
     assert 69 <= (again.ttl_seconds or 0) <= 70  # one time limit for all runs
 
 
+def test_a_run_has_what_the_swarm_has_reserved_whatever_the_one_before_was_given(nodes, first) -> None:
+    """A scheduler that takes it over gives it what its record says."""
+    take(nodes[0], first, "m1")
+    goes(first, gpu_memory=2 * GIB)  # it was changed while it ran
+    ends(first)
+    again = take(nodes[1], first, "m2")
+    assert (again.gpu_memory, again.claims.get().quota) == (GIB, GIB)
+
+
 def test_no_run_begins_beside_one_that_lives(nodes, first) -> None:
     take(nodes[0], first, "m1")
     assert refused(nodes[1], first) == "started_already"
@@ -83,6 +93,15 @@ def test_no_run_begins_beside_one_that_lives(nodes, first) -> None:
     ends(first)
     take(nodes[0], first, "m2")
     assert refused(nodes[0], first) == "started_already"
+
+
+def test_a_host_whose_clock_is_ahead_begins_no_run_beside_one_that_lives(nodes, first, monkeypatch) -> None:
+    """Signs of life are stamped by the database's clock; of that of its own it was told that all others are away."""
+    take(nodes[0], first, "m1")
+    goes(first, started_at=timezone.now())
+    ahead = timezone.now() + timedelta(minutes=1)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    assert refused(nodes[1], first) == "started_already"
 
 
 def test_where_its_node_is_away_it_goes_on_elsewhere_and_what_was_there_stays_as_it_was(nodes, first) -> None:
@@ -103,11 +122,42 @@ def test_what_was_killed_or_removed_is_not_begun_again_whichever_run_it_was(node
     ends(first)
     again = take(nodes[1], first, "m2")
     ends(again, **fields)
+    Command.objects.create(kind="remove", container=again)
     first.refresh_from_db()
     assert runs.is_over(first)
     assert refused(nodes[0], first) == "called_off"
     with pytest.raises(Problem, match="called off"):
         taking.require(Handed(first.pk, GIB, (0,), "key"))
+
+
+@pytest.mark.parametrize("reason", ["", LOST], ids=["forgotten by Docker", "lost with its node"])
+def test_what_nobody_here_has_removed_is_begun_again(nodes, first, reason) -> None:
+    """As after `docker system prune` on its node, or once that is removed by force, while no other has room."""
+    take(nodes[0], first, "m1")
+    ends(first, removed_at=timezone.now(), reason=reason)
+    first.refresh_from_db()
+    assert not runs.is_over(first)
+    assert take(nodes[1], first, "m2").run_of_id == first.pk
+
+
+def test_what_docker_has_forgotten_is_still_ended_by_its_removal(nodes, first, ada) -> None:
+    take(nodes[0], first, "m1")
+    ends(first, removed_at=timezone.now())
+    first.refresh_from_db()
+    command = steering.remove(ada, first)
+    assert (command.outcome, command.message) == (Command.Outcome.DONE, "It is not begun again.")
+    assert runs.is_over(first)
+    assert refused(nodes[1], first) == "called_off"
+    with pytest.raises(Problem, match="removed already"):
+        steering.remove(ada, first)
+
+
+def test_one_that_could_not_begin_again_is_not_tried_for_ever(nodes, first) -> None:
+    take(nodes[0], first, "m1")
+    ends(first)
+    ends(take(nodes[1], first, "m2"), started_at=None, removed_at=timezone.now())
+    first.refresh_from_db()
+    assert runs.is_over(first)
 
 
 def test_after_its_time_limit_none_begins(nodes, first) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from threading import Thread
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connections
 from django.utils import timezone
 
 from tests.support.machine import GIB, make_gpu, make_node
 from web.errors import Problem
 from web.models import Claim, Container, Gpu, Node, Volume
-from web.services import mounting, taking
+from web.people import allowances
+from web.services import mounting, steering, taking
 from web.spec import handed
 from web.spec.handed import Handed
 
@@ -113,3 +116,32 @@ def test_a_volume_is_made_for_a_launch_that_is_wanted_and_for_no_other(node: Nod
     with pytest.raises(Problem, match="called off"):
         mounting.make(node.pk, "two", Handed(uuid.uuid4(), GIB, (0,), "key").options())
     assert Volume.objects.get().name == "one"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_is_changed_while_a_node_takes_it_is_taken_and_changed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each held a lock that the other was about to ask for: PostgreSQL ended one of them, and with it the launch."""
+    container = waiting(gpu_memory=None, node=node)
+    require, failed = allowances.require_promise, []
+
+    def change() -> None:
+        try:
+            steering.change(container.owner, container, compute_weight=200)
+        except Exception as error:
+            failed.append(error)
+        finally:
+            connections.close_all()
+
+    changing = Thread(target=change)
+
+    def require_late(*about: Any) -> None:
+        changing.start()
+        changing.join(1)  # it does not end: it waits for what this transaction holds
+        require(*about)
+
+    monkeypatch.setattr(allowances, "require_promise", require_late)
+    assert take(node, container).node == node
+    changing.join(30)
+    assert not failed

@@ -224,7 +224,7 @@ def problem_of(payload: bytes) -> Problem:
         told = json.loads(payload)
         error, status = told["error"], int(told["status"])
         problem = Problem(str(error["code"])[:64], str(error["message"])[:REFUSAL_LIMIT], status)
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
         raise BadFrame("a refusal that cannot be read") from None
     if not 400 <= status < 600:
         raise BadFrame("a refusal of no such status")

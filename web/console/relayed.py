@@ -95,6 +95,7 @@ class _Far:
                 pass
             finally:
                 await line.close()
+            await self._pause()  # whoever opens and hangs up again and again is asked no more often than who is away
             line = await self._reached()
 
     async def _reached(self) -> Line | None:
@@ -107,8 +108,11 @@ class _Far:
             except Problem:
                 if time.monotonic() > deadline:
                     raise BrokenOff(f"{node.name} was away for {PATIENCE:.0f} s") from None
-            await asyncio.wait([self._allowed], timeout=AGAIN)
+            await self._pause()
         return None
+
+    async def _pause(self) -> None:
+        await asyncio.wait([self._allowed], timeout=AGAIN)
 
     async def _shown(self, line: Line) -> AsyncIterator[bytes]:
         """Until END. Raises BrokenOff."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 from uuid import UUID
 
 from django.db.models import Q
 
 from web.models import AllocationEvent, Container
+from web.models.states import LOST
 
 EventKind = AllocationEvent.Kind
 _LINGERING = timedelta(hours=1)
@@ -91,7 +92,7 @@ def spans(
     # The engine says that it ended a moment before the card has all memory back: the events decide.
     lately = Q(finished_at=None) | Q(finished_at__gte=start - _LINGERING)
     alive = Container.objects.filter(chosen, lately, created_at__lt=end)
-    finished = dict(alive.values_list("pk", "finished_at"))
+    finished = {pk: (at, why == LOST) for pk, at, why in alive.values_list("pk", "finished_at", "reason")}
     events_of = AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)
     if kinds is not None:
         events_of = events_of.filter(kind__in=kinds)
@@ -99,8 +100,15 @@ def spans(
         "container_id", "at", "kind", "gpu_id", "used_after", "waited"
     )
     for container, events in groupby(rows.iterator(chunk_size=10_000), key=lambda row: row[0]):
-        last = min(finished.get(container) or end, end)
-        yield container, clip(trace((Event(*row[1:]) for row in events), last), start)
+        at, lost = finished.get(container, (None, False))
+        last = min(at or end, end)
+        read = (Event(*row[1:]) for row in events)
+        yield container, clip(trace(_until(last, read) if lost else read, last), start)
+
+
+def _until(last: datetime, events: Iterable[Event]) -> Iterator[Event]:
+    """Without what a node that was removed by force told later, if it went on: nobody is charged for that."""
+    return takewhile(lambda event: event.at <= last, events)
 
 
 def trace(events: Iterable[Event], end: datetime) -> Iterator[Span]:

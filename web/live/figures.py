@@ -54,15 +54,27 @@ HISTOGRAMS = (  # name, key in Node.figures, what it is
 STATES = list(State)
 LIVE = [state for state in STATES if state not in ENDED]
 BEHIND = ("events", "rows", "samples")
+WORK = {  # what every scheduler tells of its own
+    "events", "calls", "failures", "events_written",
+    *(f"{kind}_behind" for kind in BEHIND), *(key for _, key, _ in HISTOGRAMS),
+}  # fmt: skip
 
 
 def read() -> Iterator[Family]:
-    nodes = list(Node.objects.order_by("pk"))
+    nodes = list(Node.objects.listed().order_by("pk"))
     names = {node.pk: node.name for node in nodes}
     yield from _nodes(nodes)
-    yield from _work([(labels(node=node.name), node.figures) for node in nodes if node.figures])
+    yield from _work([(labels(node=node.name), node.figures) for node in nodes if _are_whole(node.figures)])
     yield from _gpus(names)
     yield from _containers(names)
+
+
+def _are_whole(figures: Mapping[str, Any]) -> bool:
+    """Whoever has stolen a host says of its scheduler what they like, and the others' figures are told all the same."""
+    if not figures.keys() >= WORK:
+        return False
+    histograms = [figures[key] for _, key, _ in HISTOGRAMS]
+    return all(len(each["counts"]) == len(each["bounds"]) + 1 for each in histograms)
 
 
 def _nodes(nodes: Sequence[Node]) -> Iterator[Family]:

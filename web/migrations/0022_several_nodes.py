@@ -24,13 +24,23 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="container",
             name="node_asked",
-            field=models.CharField(blank=True, help_text="The name of the one asked for; empty: any.", max_length=255),
+            field=models.CharField(
+                blank=True,
+                db_default="",
+                default="",
+                help_text="The name of the one asked for; empty: any.",
+                max_length=255,
+            ),
         ),
         migrations.AddField(
             model_name="container",
             name="node_reason",
             field=models.CharField(
-                blank=True, help_text="Why it is there; empty: there was no choice.", max_length=500
+                blank=True,
+                db_default="",
+                default="",
+                help_text="Why it is there; empty: there was no choice.",
+                max_length=500,
             ),
         ),
         migrations.AddField(

@@ -14,6 +14,8 @@ class Migration(migrations.Migration):
             name="handed",
             field=models.CharField(
                 blank=True,
+                db_default="",
+                default="",
                 editable=False,
                 help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
                 max_length=64,

@@ -11,7 +11,9 @@ class Migration(migrations.Migration):
             model_name="container",
             name="constraints",
             field=models.JSONField(
-                default=list, help_text="What the node has to be like (web/spec/where/constraints.py)."
+                db_default=models.Value([], models.JSONField()),
+                default=list,
+                help_text="What the node has to be like (web/spec/where/constraints.py).",
             ),
         ),
         migrations.AddField(
@@ -19,11 +21,11 @@ class Migration(migrations.Migration):
             name="restart",
             field=models.CharField(
                 blank=True,
+                db_default="",
                 default="",
                 help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never.",
                 max_length=16,
             ),
-            preserve_default=False,
         ),
         migrations.AddField(
             model_name="container",

@@ -8,11 +8,13 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.expressions import OrderBy
+from django.db.models.functions import Now
 from django.utils import timezone
 
 SUPPOSED = float(1 << 30)  # bytes a second, before a scheduler has said what it supposes
 SKEW = 5.0  # seconds between a host's clock and the database's that somebody should know of
 SIGN_OF_LIFE = timedelta(seconds=5)  # a scheduler that was silent for longer counts as away
+LAPSES = timedelta(seconds=15)  # after its last sign of life, or its start, a scheduler's node name may be another's
 
 
 def large_of_nodes(path: str = "") -> list[str]:
@@ -30,6 +32,10 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def listed(self) -> NodeQuerySet:
         """Those that nobody has removed."""
         return self.filter(removed_at=None)
+
+    def alive(self) -> NodeQuerySet:
+        """Those whose schedulers live, by the database's clock: for whoever asks on any host."""
+        return self.filter(seen_at__gte=Now() - SIGN_OF_LIFE)
 
 
 class Node(models.Model):
@@ -97,11 +103,18 @@ class Node(models.Model):
 
     def rates(self, *, first: bool) -> dict[str, float]:
         """Bytes a second with which memory moves `out` and `back`; the first time that a program's goes is slower."""
-        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items()}
+        rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items() if size > 0 and seconds > 0}
         return {"out": rates.get("first" if first else "out", SUPPOSED), "back": rates.get("back", SUPPOSED)}
 
     def is_alive(self) -> bool:
+        """By this host's clock, which the web side's has to be right for."""
         return self.seen_at is not None and timezone.now() - self.seen_at < SIGN_OF_LIFE
+
+
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def good(self) -> InvitationQuerySet:
+        """Those with which a host may still join."""
+        return self.filter(expires_at__gt=timezone.now())
 
 
 class Invitation(models.Model):
@@ -110,6 +123,8 @@ class Invitation(models.Model):
     name = models.CharField(max_length=255, unique=True, help_text="Of the node.")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     expires_at = models.DateTimeField()
+
+    objects = InvitationQuerySet.as_manager()
 
     def __str__(self) -> str:
         return f"{self.name}, until {self.expires_at}"

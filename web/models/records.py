@@ -141,8 +141,9 @@ class Container(models.Model):
     )
     remove_when_done = models.BooleanField(default=False)
     restart = models.CharField(
-        max_length=16, blank=True, help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never."
-    )
+        max_length=16, blank=True, default="", db_default="",
+        help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never.",
+    )  # fmt: skip
     run_of = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
         help_text="The first run of what a Swarm has begun again; empty: this is it.",
@@ -166,7 +167,7 @@ class Container(models.Model):
     )
     pods = models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen.")
     handed = models.CharField(
-        max_length=64, blank=True, editable=False,
+        max_length=64, blank=True, editable=False, default="", db_default="",
         help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
     )  # fmt: skip
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
@@ -176,11 +177,18 @@ class Container(models.Model):
     colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 39.")
     created_at = models.DateTimeField(auto_now_add=True)
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
-    node_asked = models.CharField(max_length=255, blank=True, help_text="The name of the one asked for; empty: any.")
-    constraints = models.JSONField(
-        default=list, help_text="What the node has to be like (web/spec/where/constraints.py)."
+    # A scheduler of before there were several nodes does not name these, where its host is not upgraded yet.
+    node_asked = models.CharField(
+        max_length=255, blank=True, default="", db_default="", help_text="The name of the one asked for; empty: any."
     )
-    node_reason = models.CharField(max_length=500, blank=True, help_text="Why it is there; empty: there was no choice.")
+    constraints = models.JSONField(
+        default=list, db_default=models.Value([], models.JSONField()),
+        help_text="What the node has to be like (web/spec/where/constraints.py).",
+    )  # fmt: skip
+    node_reason = models.CharField(
+        max_length=500, blank=True, default="", db_default="",
+        help_text="Why it is there; empty: there was no choice.",
+    )  # fmt: skip
     # observed
     engine = models.CharField(max_length=16, blank=True)
     engine_id = models.CharField(max_length=128, blank=True, db_index=True)

@@ -93,6 +93,7 @@ def place_of_state() -> Case:
     return Case(*(When(in_state(state), then=place) for place, state in enumerate(State)))
 
 
+LOST = "Lost with its node."  # why what a node held has ended that was removed by force
 NOT_SWAPPED = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": ""}  # nothing of it is in host memory
 
 # Of a claim whose container has ended.

@@ -40,7 +40,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "q": q,
         "page": page.get_page(request.GET.get("page")),
         "invited": invited,
-        "open": Invitation.objects.order_by("name"),
+        "open": Invitation.objects.good().order_by("name"),
         "problem": problem,
         "typed": request.POST if problem else {},
     }

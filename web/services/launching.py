@@ -9,12 +9,14 @@ import secrets
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from web import audit
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Node
+from web.models.functions import ask
 from web.people import allowances
 from web.people.roles import Deed, owner_of_launch, require
 from web.services import issuing
@@ -121,16 +123,24 @@ def _earlier(user: User, key: str, digest: str) -> Command | None:
 
 
 def _require_free_name(name: str) -> None:
-    if name and Container.objects.live().filter(name=name).exists():
+    if name and _is_taken(name):
         raise _name_taken(name)
 
 
 def free_name(asked: str, id_: UUID) -> str:
     """What Docker calls it, as far as that is a name here and nobody who lives has it."""
     name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asked).lstrip("_.-")[:LONGEST_NAME] or "container"
-    if Container.objects.live().filter(name=name).exists():
+    if _is_taken(name):
         name = f"{name[: LONGEST_NAME - 9]}-{str(id_)[:8]}"
     return name
+
+
+def _is_taken(name: str) -> bool:
+    """On whichever host."""
+    if settings.GPUSHARE_AUDIT_KEY:
+        ((taken,),) = ask("SELECT gpushare_is_named(%s)", name)
+        return bool(taken)
+    return Container.objects.live().filter(name=name).exists()
 
 
 def _name_taken(name: str) -> Problem:

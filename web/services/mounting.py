@@ -7,7 +7,7 @@ Asked by the scheduler, to which Docker talks; it is the web side that knows peo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -49,10 +49,18 @@ class Mounting:
     gpus: Sequence[str]
 
 
-def make(node: int, name: str, options: Mapping[str, str]) -> None:
-    """Makes a volume. The same again is success. Raises Problem."""
+def _anyway() -> None:
+    pass
+
+
+def make(node: int, name: str, options: Mapping[str, str], ours: Callable[[], None] = _anyway) -> None:
+    """Makes a volume. The same again is success. Raises Problem.
+
+    `ours` is called first of all in the transaction, and raises if the node is another scheduler's by now.
+    """
     try:
         with transaction.atomic():
+            ours()
             _make(node, name, options)
     except Problem as problem:
         _refused("volume-refused", name, options, problem)
@@ -110,25 +118,30 @@ def wanted(options: Mapping[str, str], label: Mapping[str, str]) -> tuple[int, i
     return size, count_of(spec), spec["gpus"] if isinstance(spec["gpus"], list) else []
 
 
-def mount(node: int, volume: str, options: Mapping[str, str], mounting: Mounting) -> Container:
+def mount(
+    node: int, volume: str, options: Mapping[str, str], mounting: Mounting, ours: Callable[[], None] = _anyway
+) -> Container:
     """A container's record and its claims, in one transaction. Raises Problem, and has written only that in the audit.
 
-    The container that this mount has made before, if it lives.
+    The container that this mount has made before, if it lives. `ours`: see `make`.
     """
     try:
-        return _mount(node, volume, options, mounting)
+        return _mount(node, volume, options, mounting, ours)
     except Problem as problem:
         _refused("mount-refused", volume, options, problem, container=mounting.name, image=mounting.image)
         raise
 
 
-def _mount(node: int, volume: str, options: Mapping[str, str], mounting: Mounting) -> Container:
+def _mount(
+    node: int, volume: str, options: Mapping[str, str], mounting: Mounting, ours: Callable[[], None]
+) -> Container:
     owner, spec = _asked(options, mounting.image)
     limits = allowances.limits_of(owner)
     if not mounting.image:  # nobody can know yet: it is looked at when it runs (`require_image_of`)
         limits = replace(limits, images=None)
     used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
     with transaction.atomic():
+        ours()
         allowances.hold(owner)
         earlier = Container.objects.live().filter(node=node, mount=mounting.mount).first()
         if earlier is not None:

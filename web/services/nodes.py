@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Case, F, Q, When
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from web import audit
 from web.errors import conflict, invalid, not_found
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
-from web.models.states import NOT_SWAPPED, NOTHING_HELD
+from web.models.hosts import LAPSES
+from web.models.states import LOST, NOT_SWAPPED, NOTHING_HELD
 from web.people.roles import Deed, require
 from web.services.joining import invitations, roles
 from web.spec.nodes import LabelsSpec
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 MOST_LABELS = 64  # of one node
-LOST = "Lost with its node."
 
 
 def named(name: str) -> Node:
@@ -83,9 +84,7 @@ def label(user: User, name: str, labels: Mapping[str, str | None]) -> Node:
 def remove(user: User, name: str, *, force: bool = False) -> None:
     """Raises Problem while its scheduler lives, or while a container is thought to live there, but for `force`."""
     require(user, Deed.MANAGE_NODES)
-    node = named(name)
-    _require_away(node)
-    expel(user.get_username(), node.name, force=force)
+    _expel(user.get_username(), named(name).name, force=force, alive=False)
 
 
 def expel(actor: str, name: str, *, force: bool = False) -> None:
@@ -94,26 +93,38 @@ def expel(actor: str, name: str, *, force: bool = False) -> None:
     Raises Problem while a container is thought to live there; with `force` those end, as far as is told, as lost
     with their node. And while it is alive with the appliance's own rights, which cannot be taken away.
     """
-    node, lost = Node.objects.filter(name=name).first(), list[str]()
+    _expel(actor, name, force=force, alive=True)
+
+
+def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
+    """`alive`: it may be, if it has a role of its own."""
+    lost = list[str]()
     with transaction.atomic():
-        invited = Invitation.objects.filter(name=name).delete()[0]
+        invited = Invitation.objects.filter(name=name).delete()[0]  # first, as who joins uses it up first
+        # Whoever writes for it, or takes its name, does so before or after all of this.
+        node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
         if node is None and not invited:
             raise not_found(f'There is no node "{name[:64]}".')
         if node is not None:
-            if not node.role:
+            if not (alive and node.role):
                 _require_away(node)
             roles.take(node)  # from here on nobody writes for it
             if force:
                 lost = _lose(node)
             else:
                 _require_empty(node)
-            Node.objects.filter(pk=node.pk).update(removed_at=timezone.now(), drained_at=None, placer="")
+            # Without a holder: a scheduler that was away and comes back has lost the name, and begins anew.
+            gone = Node.objects.filter(pk=node.pk)
+            gone.update(removed_at=timezone.now(), drained_at=None, placer="", holder="")
             Gpu.objects.filter(node=node).update(present=False)
         audit.record(actor, "node-removed", name, **({"lost": lost} if lost else {}))
 
 
 def _require_away(node: Node) -> None:
-    if node.is_alive():
+    silent = Q(seen_at=None) | Q(seen_at__lt=F("started_at"))  # its first sign of life is still to come
+    starts = silent & ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)
+    there = Node.objects.filter(pk=node.pk)
+    if (there.alive() | there.filter(starts)).exists():
         raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
                        code="node_alive")  # fmt: skip
 
@@ -131,13 +142,24 @@ def _require_empty(node: Node) -> None:
         )
 
 
+def lose_late() -> None:
+    """The same of what came to a node while it was removed: a launch that had chosen it a moment before."""
+    for node in Node.objects.filter(removed_at__isnull=False, containers__finished_at=None, containers__isnull=False):
+        with transaction.atomic():
+            removed = Node.objects.select_for_update(no_key=True).filter(pk=node.pk, removed_at__isnull=False)
+            if removed.first() and (lost := _lose(node)):
+                audit.record("gpushare", "node-removed", node.name, lost=lost)
+
+
 def _lose(node: Node) -> list[str]:
     """Nobody will ever tell what became of what it held: it has ended now. The ids."""
     now = timezone.now()
     live = Container.objects.live().filter(node=node).order_by("pk")
     ids = list(live.select_for_update(no_key=True).values_list("pk", flat=True))
     gone = Container.objects.filter(pk__in=ids)
-    gone.update(finished_at=now, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
+    # Its start is by its node's clock, which may be ahead of ours: nothing ends before that.
+    end = Case(When(started_at__gt=now, then=F("started_at")), default=now)
+    gone.update(finished_at=end, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
                 no_turns="", queue_position=None, queue_bytes=0, queue_reason="", **NOT_SWAPPED)  # fmt: skip
     Claim.objects.filter(container__in=ids).update(**NOTHING_HELD)
     open_ = Command.objects.filter(Q(node=node) | Q(container__in=ids), done_at=None)

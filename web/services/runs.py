@@ -8,78 +8,137 @@ limit, has killed a run, or its last one was removed: from then on none begins, 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
 
+from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.db.models import Q
 from django.utils import timezone
 
 from web.errors import Problem, conflict
 from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Container
-from web.models.records import ContainerQuerySet
+from web.models import Command, Container, Node, large
+from web.models.functions import ask
 from web.people import allowances
 from web.people.roles import account_that_launches
 from web.services.launching import free_name
 from web.spec.asked import COLUMNS
 from web.spec.handed import Handed
 
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
-def of(first: Container) -> ContainerQuerySet:
-    """All runs of a launch, the newest first."""
-    return Container.objects.filter(Q(pk=first.pk) | Q(run_of=first)).order_by("-created_at")
+
+def _of(handed: Handed) -> list[Container]:
+    """All runs so far of what is begun again with this volume, the newest first and the launch's own the last.
+
+    None if it is no such launch. For whoever has its key, wherever the runs were: a host that joined sees no others'
+    containers (joining/rules.py).
+    """
+    if settings.GPUSHARE_AUDIT_KEY:
+        asked = Container.objects.raw("SELECT * FROM gpushare_runs(%s, %s)", [handed.container, handed.key])
+        return _newest_first(asked)
+    first = Container.objects.filter(pk=handed.container, handed=handed.key).exclude(Q(restart="") | Q(handed=""))
+    runs = Container.objects.filter(Q(pk__in=first.values("pk")) | Q(run_of__in=first.values("pk")))
+    return _newest_first(runs)
+
+
+def _newest_first(runs: Iterable[Container]) -> list[Container]:
+    """Their hosts' clocks may differ: the launch's own was first all the same."""
+    return sorted(runs, key=lambda run: (run.run_of_id is not None, run.created_at), reverse=True)
 
 
 def is_over(first: Container) -> bool:
-    """Whether no further run is to begin, of one that has begun."""
-    newest = of(first).first() or first
-    killed = of(first).filter(kill_requested_at__isnull=False).exists()
-    return not first.restart or killed or newest.removed_at is not None or _left(first) == 0
+    """Whether no further run is to begin, of one that has begun. For who sees them all."""
+    runs = _of_launch(first)
+    return _are_over(runs, _asked_to_be_removed(runs))
 
 
-def begun(handed: Handed) -> Container | None:
-    """The first run of what is begun again with this volume; None if it is the first time. Problem if it is over."""
-    first = Container.objects.whole().filter(pk=handed.container, handed=handed.key).exclude(restart="").first()
-    if first is None or not first.restart or first.started_at is None:
-        return None
-    if is_over(first):
+def is_awaited(run: Container) -> bool:
+    """Whether this one has ended, and another is to begin after it. For who sees them all."""
+    first = run.run_of or run
+    return bool(run.restart) and run.finished_at is not None and _of_launch(first)[0] == run and not is_over(first)
+
+
+def _of_launch(first: Container) -> list[Container]:
+    return _newest_first(Container.objects.filter(Q(pk=first.pk) | Q(run_of=first)).defer(*large()))
+
+
+def _are_over(runs: Sequence[Container], removed: Collection[UUID]) -> bool:
+    """`removed`: by somebody here. Docker forgets containers, too, and lost nodes take theirs along."""
+    first, newest = runs[-1], runs[0]
+    killed = any(run.kill_requested_at is not None for run in runs)
+    gone = newest.removed_at is not None and (newest.started_at is None or newest.pk in removed)
+    return not first.restart or killed or gone or _left(first) == 0
+
+
+def _asked_to_be_removed(runs: Sequence[Container]) -> set[UUID]:
+    asked = Command.objects.filter(kind=Command.Kind.REMOVE, container__in=runs)
+    return set(asked.exclude(outcome=Command.Outcome.REFUSED).values_list("container", flat=True))
+
+
+def _removed(handed: Handed, runs: Sequence[Container]) -> set[UUID]:
+    """The same for whoever has its key: a host that joined sees no commands of other nodes'."""
+    if settings.GPUSHARE_AUDIT_KEY:
+        return {pk for (pk,) in ask("SELECT gpushare_removed_runs(%s, %s)", handed.container, handed.key)}
+    return _asked_to_be_removed(runs)
+
+
+def begun(handed: Handed) -> bool:
+    """Whether a run of what is begun again with this volume has begun before. Problem if it is over."""
+    runs = _of(handed)
+    if not runs or runs[-1].started_at is None:
+        return False
+    if _are_over(runs, _removed(handed, runs)):
         raise conflict("This launch has ended, or was called off.", code="called_off")
-    return first
+    return True
 
 
-def next_of(first: Container, node: int, volume: str, mount: str, quota: int) -> Container:
+def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> Container:
     """The record of one more run, on this node. `quota`: bytes, over all its GPUs.
 
     Raises Problem while one lives on a node that is alive, or where its owner may not have it any more.
     """
-    Container.objects.select_for_update(of=("self",), no_key=True).get(pk=first.pk)  # two at once: one after the other
-    for lives in of(first).live().select_related("node"):
-        if lives.node is None or lives.node.is_alive():
+    owner = _owner_of(_of(handed)[-1])
+    allowances.hold(owner)  # two at once: one after the other
+    runs = _of(handed)
+    first = runs[-1]
+    alive = Node.objects.alive()  # by the database's clock
+    for lives in (run for run in runs if run.finished_at is None):
+        if lives.node_id is None or alive.filter(pk=lives.node_id).exists():
             raise Problem("started_already", f'"{lives.name}" runs already.', 409)
-    _require_allowed(first, quota)
+    _require_allowed(owner, first, quota)
     again = Container(
         pk=uuid.uuid4(),
-        owner=first.owner,
+        owner=owner,
         node_id=node,
         volume=volume,
         mount=mount,
-        run_of=first,
+        run_of_id=first.pk,
         gpu_count=first.gpu_count,
         gpu_uuids=first.gpu_uuids,
         environment=first.environment,
         **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)},
     )
+    if first.gpu_memory is not None:  # what the first was given while it ran is not what is reserved for this one
+        again.gpu_memory = quota // first.gpu_count
     again.name = free_name(first.name, again.pk)
-    again.node_reason = f"Docker's Swarm has begun it again: it is run {of(first).count() + 1} of {first.name}."[:500]
+    again.node_reason = f"Docker's Swarm has begun it again: it is run {len(runs) + 1} of {first.name}."[:500]
     again.save(force_insert=True)
     return again
 
 
-def _require_allowed(first: Container, quota: int) -> None:
-    """As at its launch: between two runs its owner may have used the room for others."""
-    owner = account_that_launches(first.owner.get_username())
+def _owner_of(first: Container) -> User:
+    return account_that_launches(get_user_model().objects.values_list("username", flat=True).get(pk=first.owner_id))
+
+
+def _require_allowed(owner: User, first: Container, quota: int) -> None:
+    """As at its launch: between two runs its owner, who is held, may have used the room for others."""
     limits = allowances.limits_of(owner)
     require_gib_hours(gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0, limits.gib_hours)
-    allowances.hold(owner)
     allowances.require_launch(owner, limits, first.priority, quota, ())
 
 

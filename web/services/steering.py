@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import transaction
+from django.utils import timezone
 
 from web import audit
 from web.errors import Problem, conflict, invalid, not_found
@@ -20,6 +21,7 @@ from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu, Node
 from web.people import allowances
 from web.people.roles import Deed, require, require_steering, rights_of
+from web.services import runs
 from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import launch
 from web.services.placing import place
@@ -68,11 +70,23 @@ def kill(user: User, container: Container, grace: float = 0, note: str = "") -> 
 def remove(user: User, container: Container) -> Command:
     """Has the engine forget an ended container. Its history stays."""
     require_steering(user, container, str(Command.Kind.REMOVE))
+    if container.removed_at is not None and runs.is_awaited(container):
+        return _end_runs(user, container)
     if container.removed_at is not None:
         raise not_found(f'"{container.name}" was removed already.')
     if container.finished_at is None:
         raise conflict(f'"{container.name}" has not ended. Kill it first.', code="not_ended")
     return _steer(user, container, Command.Kind.REMOVE)
+
+
+def _end_runs(user: User, container: Container) -> Command:
+    """Of what a Swarm would begin again: nothing of it is anywhere, so there is nothing to wait for."""
+    done = {"done_at": timezone.now(), "outcome": Command.Outcome.DONE, "message": "It is not begun again."}
+    with transaction.atomic():
+        kind = Command.Kind.REMOVE
+        command = Command.objects.create(kind=kind, container=container, issued_by=user, **done)
+        audit.record(user.get_username(), str(kind), container.pk, name=container.name, note=done["message"])
+    return command
 
 
 def change(user: User, container: Container, **fields: Any) -> Command:

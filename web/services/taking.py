@@ -46,10 +46,9 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
         its = Container.objects.live().whole().filter(Q(pk=handed.container) | Q(run_of=handed.container))
         if same := its.filter(node=node, mount=mount).first():
             return same
-        first = runs.begun(handed)
-        if first is not None:
+        if runs.begun(handed):
             gpus = _cards(node, handed)
-            container = runs.next_of(first, node, volume, mount, handed.quota * len(gpus))
+            container = runs.next_of(handed, node, volume, mount, handed.quota * len(gpus))
         else:
             container, gpus = _begin(node, volume, mount, handed)
         Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=handed.quota) for gpu in gpus)
@@ -61,6 +60,7 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
 def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Container, list[Gpu]]:
     """Its first run, or its only one."""
     require(handed)
+    _hold_its_owner(handed)
     if not _is_ours(node, volume, mount, handed):
         raise conflict("This launch has been started already.", code="started_already")
     container = Container.objects.live().whole().get(pk=handed.container)
@@ -68,6 +68,13 @@ def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Containe
     if container.gpu_memory is None:  # its label was looked at when it was handed over
         allowances.require_promise(container, handed.quota * len(gpus))
     return container, gpus
+
+
+def _hold_its_owner(handed: Handed) -> None:
+    """Before its record is, as everybody does (`allowances.hold`). With a host's own role PostgreSQL does it."""
+    launch = None if settings.GPUSHARE_AUDIT_KEY else Container.objects.whole().filter(pk=handed.container).first()
+    if launch is not None:
+        allowances.hold(launch.owner)
 
 
 def _wanted(handed: Handed) -> Q:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scheduler.engines.base import EngineError, Launch
@@ -183,6 +183,17 @@ def _mount(mount: Mount) -> dict[str, Any]:
         "Target": mount.target,
         "ReadOnly": mount.read_only,
     }
+
+
+def launched_here(labels: Mapping[str, str], mounts: Iterable[Mapping[str, Any]], home: str) -> str:
+    """Our id of a container that the scheduler of this home launched; empty if it is another's. As Docker shows it.
+
+    An image may have any labels, ours too. But none mounts a folder of the host, as we do with that of the socket.
+    """
+    id_ = labels.get(LABEL, "")
+    of_host = [mount for mount in mounts if mount.get("Type") == "bind" and mount["Destination"] == SOCKETS]
+    mine = any(PurePosixPath(mount["Source"]).name == id_ for mount in of_host)
+    return id_ if mine and labels.get(LABEL_HOME) == home else ""
 
 
 def _mounts(launch: Launch, given: Given, additions: Additions, places: Mapping[str, str]) -> Sequence[Mount]:

@@ -49,9 +49,9 @@ class Watch:
         self.together: Together | None = None
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._client, self._log_bytes = client, log_bytes
-        self._label = f"{options.LABEL_HOME}={home}"
+        self._home, self._label = str(home), f"{options.LABEL_HOME}={home}"
         self.mounts = mounts
-        self.mounted = Mounted(options.LABEL)
+        self.mounted = Mounted()
         self.found_out: Callable[[str, Mapping[str, Any]], None] = lambda id_, about: None
         self._lock = asyncio.Lock()
         self._told: asyncio.Queue[str] = asyncio.Queue()
@@ -93,7 +93,8 @@ class Watch:
             if found is None:
                 self._gone(engine_id)
                 return None
-            id_ = found["Config"]["Labels"].get(options.LABEL) or await self._whose(found)
+            ours = options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home)
+            id_ = ours or await self._whose(found)
             if not id_ or id_ in self.launching | self.doomed or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
@@ -160,8 +161,8 @@ class Watch:
     async def reconcile(self) -> list[Sighting]:
         """Compares with Docker's list and looks at whatever differs. Returns all there are."""
         listed = await self._client.call(self._list)
-        for each in listed:
-            id_, engine_id = each["Labels"][options.LABEL], each["Id"]
+        for id_, each in listed:
+            engine_id = each["Id"]
             if id_ in self.launching:
                 continue
             if id_ in self.doomed or each["State"] in LEFTOVERS:
@@ -177,7 +178,7 @@ class Watch:
         others = await self._client.call(self.mounted.listed, self._client.look)
         for each in others:
             await self._look_at_other(each)
-        present = {each["Id"] for each in (*listed, *others)}
+        present = {each["Id"] for each in others} | {each["Id"] for _, each in listed}
         for sighting in self.changes.known():
             if sighting.engine_id not in present:
                 await self.look(sighting.engine_id)
@@ -218,9 +219,11 @@ class Watch:
         await self._client.unless_gone(remove)
         self.doomed.discard(id_)
 
-    def _list(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._client.look.containers(all=True, filters={"label": self._label})
-        return found
+    def _list(self) -> list[tuple[str, dict[str, Any]]]:
+        """With the id of each. A launch that was cut off may have left two of one id."""
+        found = self._client.look.containers(all=True, filters={"label": self._label})
+        named = [(options.launched_here(each["Labels"], each["Mounts"], self._home), each) for each in found]
+        return [(id_, each) for id_, each in named if id_]
 
     async def _look_when_told(self) -> None:
         while True:

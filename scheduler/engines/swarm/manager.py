@@ -11,7 +11,7 @@ Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class SwarmManager:
     async def submit(self, order: Order) -> None:
         await self._client.call(self._submit, order, image=order.image)
 
-    async def spare(self, hosts: Collection[str]) -> None:
+    async def spare(self, hosts: Mapping[str, bool]) -> None:
         await self._client.call(self._spare, hosts)
 
     async def standing(self) -> dict[str, Standing]:
@@ -93,13 +93,13 @@ class SwarmManager:
             if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
         ]
 
-    def _spare(self, hosts: Collection[str]) -> None:
+    def _spare(self, hosts: Mapping[str, bool]) -> None:
         """Docker calls that "pause"; its "drain" would end what runs. What others have set stays as it is."""
         for node in self._look.nodes():
             spec, name = node["Spec"], node["Description"]["Hostname"]
-            if name in hosts and spec["Availability"] == "active":
+            if hosts.get(name) and spec["Availability"] == "active":
                 changed = {"Availability": "pause", "Labels": {**(spec.get("Labels") or {}), SPARED: ""}}
-            elif name not in hosts and SPARED in (spec.get("Labels") or {}):
+            elif hosts.get(name) is False and SPARED in (spec.get("Labels") or {}):
                 labels = {key: value for key, value in spec["Labels"].items() if key != SPARED}
                 changed = {"Availability": "active", "Labels": labels}
             else:
@@ -123,7 +123,8 @@ class SwarmManager:
         newest: dict[str, Mapping[str, Any]] = {}
         for task in sorted(self._look.tasks() if services else (), key=lambda task: str(task["CreatedAt"])):
             newest[task["ServiceID"]] = task
-        return {each["Spec"]["Labels"][service.LABEL]: _stands(newest.get(each["ID"])) for each in services}
+        ours = {each["ID"]: service.launch_of(each["Spec"]) for each in services}
+        return {launch: _stands(newest.get(id_)) for id_, launch in ours.items() if launch}
 
     def _take_back(self, name: str) -> None:
         api = self._api

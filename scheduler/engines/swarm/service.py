@@ -8,6 +8,7 @@ the host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,15 @@ AGAIN_AFTER = 5  # seconds: by then the end of the run before is written down
 def service_name(id_: str) -> str:
     """A second one of that name is refused: so the same order is never two services."""
     return f"gpushare-{id_}"
+
+
+def launch_of(spec: Mapping[str, Any]) -> str:
+    """Our id of the launch that this is the service of; empty if it is none of ours, whatever its label says."""
+    id_ = str(spec["Labels"].get(LABEL, ""))
+    try:
+        return id_ if spec["Name"] == service_name(str(UUID(id_))) else ""
+    except ValueError:
+        return ""
 
 
 def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +99,12 @@ def _environment(order: Order, simulation: Simulation | None) -> list[str]:
     )
     if simulation is None:  # NVIDIA's runtime shows the program those alone, and it counts them from 0
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(str(place) for place, _ in enumerate(order.cards))
-    return [f"{name}={value}" for name, value in ours.items()]
+    return [f"{name}={_as_it_is(value)}" for name, value in ours.items()]
+
+
+def _as_it_is(text: str) -> str:
+    """In words of Go's templates, by which a Swarm reads environments: `{{.Node.Hostname}}` would be another text."""
+    return text.replace("{{", '{{"{{"}}')
 
 
 def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]:

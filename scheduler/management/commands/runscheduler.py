@@ -44,8 +44,7 @@ class Command(BaseCommand):
 
 def _joins() -> bool:
     """Whether another node lives: then there is an admin, and no key of theirs has to lie on this host, too."""
-    others = Node.objects.listed().exclude(name=settings.GPUSHARE_NODE)
-    return any(node.is_alive() for node in others)
+    return Node.objects.listed().alive().exclude(name=settings.GPUSHARE_NODE).exists()
 
 
 async def serve(started: Callable[[], None] = lambda: None) -> None:

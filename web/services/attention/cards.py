@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any
 
 from django.conf import settings
@@ -52,13 +53,13 @@ def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
             f"{_named(gpu)} had {gpu.ecc_errors} uncorrected memory error{'s' * (gpu.ecc_errors > 1)} since its "
             "driver was loaded: results on it may be wrong. Take the load off it and reset it (`nvidia-smi -r`)."
         )
-        yield _of(gpu, Kind.ECC, message, command=f"nvidia-smi -q -d ECC -i {gpu.uuid}")
+        yield _of(gpu, Kind.ECC, message, command=f"nvidia-smi -q -d ECC -i {quote(gpu.uuid)}")
     if gpu.hot_since is not None:
         message = (
             f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {limit:g} °C. It slows down when it is hotter: "
             "look at its fans and at what cools the room."
         )
-        yield _of(gpu, Kind.HOT, message, gpu.hot_since, f"nvidia-smi -q -d TEMPERATURE -i {gpu.uuid}")
+        yield _of(gpu, Kind.HOT, message, gpu.hot_since, f"nvidia-smi -q -d TEMPERATURE -i {quote(gpu.uuid)}")
 
 
 def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from django.conf import settings
 
@@ -62,7 +63,8 @@ def _nearly_full(node: Node) -> Iterator[Item]:
                 f'On "{node.name}", {each["of"]} is nearly full: {left}. A full disk refuses launches and records.'
             )
         since = datetime.fromtimestamp(each["since"], UTC)
-        key = f"{Kind.NEARLY_FULL}:{node.name}:{each['of']}"
+        where = sha256(str(each["of"]).encode()).hexdigest()[:16]  # a folder's path may be of any length
+        key = f"{Kind.NEARLY_FULL}:{node.name}:{where}"
         yield Item(key, Kind.NEARLY_FULL, "", message, since, command=command)
 
 

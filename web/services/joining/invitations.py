@@ -60,7 +60,7 @@ def command(name: str, token: str) -> str:
 def join(asked: Any, address: str) -> dict[str, str]:
     """What a host at this address needs as a node, as settings by their names. Raises Problem."""
     spec = JoinSpec.parse(asked)
-    good = Invitation.objects.filter(digest=digest(spec["token"]), expires_at__gt=timezone.now())
+    good = Invitation.objects.good().filter(digest=digest(spec["token"]))
     invitation = good.first()
     if invitation is None:
         _refuse(spec["node"], 403, "bad_token", SPENT)
@@ -71,6 +71,7 @@ def join(asked: Any, address: str) -> dict[str, str]:
     database, redis = _reachable(address)
     try:
         rules.apply()
+        _require_closed()
         with transaction.atomic():
             if not good.delete()[0]:  # another host was faster
                 raise Problem("bad_token", SPENT, 403)
@@ -105,6 +106,15 @@ def _require_same_release(spec: dict[str, Any]) -> None:
             f"The host's program would read this database wrongly: its last change of it is {spec['schema']}, and here "
             f"that is {last_change()}. Install the same release on both.",
             code="other_schema",
+        )
+
+
+def _require_closed() -> None:
+    if rules.is_open():
+        raise conflict(
+            "Whoever may sign in to this database may make things in its schema, and a node could by that do what only "
+            "the appliance may. As a superuser of it: REVOKE CREATE ON SCHEMA public FROM PUBLIC.",
+            code="open_schema",
         )
 
 

@@ -8,19 +8,22 @@ CREATEROLE.
 Rows are told apart by the policies of PostgreSQL's row-level security; the tables' owner, who the web side is, is not
 bound by them. Whose node it is, is by the role that signed in (`session_user`), which a session cannot change.
 
+What is written has to be readable (values.py): one row that nobody can read would end every page with all of them.
+
 The audit's chain is one for all. A node adds to its end: a seal with its own name and by its own key (web/audit/),
-events of its containers under it, and then the chain's last number goes up by one. A trigger lets it do nothing else.
+events of its containers under it, and then the chain's last number goes up by one. Triggers let it do nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.db import connection, models, transaction
+from django.db import DatabaseError, connection, models, transaction
 
 from web.audit.seals import OF_NODES
 from web.models import (
@@ -38,6 +41,7 @@ from web.models import (
     UsageSample,
     Volume,
 )
+from web.services.joining import values
 
 SECRETS = ("password", "email", "last_login")  # of people
 NOT_ITS = ("id", "name", "role", "labels", "placer", "drained_at", "removed_at")  # of a node: what only people change
@@ -51,6 +55,7 @@ OBSERVED = (
 BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)
 OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message", "result")
 
+LONGEST_ROLE = 63  # bytes
 PLACED = "Placed by Swarm."
 HERE = "gpushare_node()"
 END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
@@ -76,11 +81,17 @@ class Rule:
     def table(self) -> str:
         return self.model._meta.db_table
 
+    def fields(self, names: Iterable[str] | None) -> set[str]:
+        """These; None: all but the key."""
+        return {*_others(self.model)} if names is None else {*names}
+
     def columns(self, names: Iterable[str] | None) -> str:
-        """Of these fields; None: of all but the key."""
-        fields = self.model._meta.concrete_fields
-        wanted = {field.name for field in fields if not field.primary_key} if names is None else {*names}
-        return ", ".join(f'"{field.column}"' for field in fields if field.name in wanted)
+        wanted = self.fields(names)
+        return ", ".join(f'"{field.column}"' for field in self.model._meta.concrete_fields if field.name in wanted)
+
+    def may_be(self, rows: str, names: Iterable[str] | None) -> str:
+        """These rows, with such values in these columns that everybody can read them, in SQL."""
+        return f"({rows}) AND {values.readable(self.model, self.fields(names))}" if rows else "false"
 
 
 def _rules() -> list[Rule]:
@@ -133,7 +144,20 @@ def _others(model: type[models.Model]) -> list[str]:
 
 def group() -> str:
     """The role that holds what all nodes of this database may; each node's own is a member."""
-    return f"{connection.settings_dict['NAME']}_nodes"[:63]
+    return _role("nodes")
+
+
+def role_of(node: int) -> str:
+    """The name of a node's own role."""
+    return _role(f"node_{node}")
+
+
+def _role(whose: str) -> str:
+    """Roles are all databases': each has its own in the name, whole or as a digest: PostgreSQL cuts off the rest."""
+    database = str(connection.settings_dict["NAME"])
+    if len(name := f"{database}_{whose}".encode()) <= LONGEST_ROLE:
+        return name.decode()
+    return f"{hashlib.sha256(database.encode()).hexdigest()[:32]}_{whose}"
 
 
 def are_applied() -> bool:
@@ -143,6 +167,13 @@ def are_applied() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [group()])
         return cursor.fetchone() is not None
+
+
+def is_open() -> bool:
+    """Whether a node could make things in the schema: operators there would be called by functions that see all."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT has_schema_privilege(%s, 'public', 'CREATE')", [group()])
+        return bool(cursor.fetchone()[0])
 
 
 def apply() -> None:
@@ -155,8 +186,15 @@ def apply() -> None:
     with _alone(), connection.cursor() as cursor:
         if not are_applied():
             cursor.execute(f"CREATE ROLE {quoted} NOLOGIN")
-        for statement in (FUNCTIONS, *TRIGGERS):
+        for statement in (values.FUNCTIONS, FUNCTIONS, *TRIGGERS):
             cursor.execute(statement)
+        cursor.execute(OUR_FUNCTIONS)
+        for (function,) in cursor.fetchall():  # else whoever may sign in to this database may call them
+            cursor.execute(f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC")
+            cursor.execute(f"GRANT EXECUTE ON FUNCTION {function} TO {quoted}")
+        if is_open():  # as in databases that began before PostgreSQL 15
+            with suppress(DatabaseError), transaction.atomic():
+                cursor.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quoted}")
         cursor.execute(f"GRANT SELECT ON django_migrations TO {quoted}")
         rules = {rule.table: rule for rule in _rules()}
@@ -197,8 +235,8 @@ def _statements(rule: Rule, to: str) -> Iterator[str]:
         yield f"GRANT DELETE ON {table} TO {to}"
     policies = {
         "select": f"USING ({rule.reads})",
-        "insert": f"WITH CHECK ({rule.inserts or 'false'})",
-        "update": f"USING ({rule.updates or 'false'}) WITH CHECK ({rule.updates or 'false'})",
+        "insert": f"WITH CHECK ({rule.may_be(rule.inserts, rule.inserted)})",
+        "update": f"USING ({rule.updates or 'false'}) WITH CHECK ({rule.may_be(rule.updates, rule.updated)})",
         "delete": f"USING ({rule.deletes or 'false'})",
     }
     yield f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
@@ -210,6 +248,9 @@ def _statements(rule: Rule, to: str) -> Iterator[str]:
 # The same in SQL as `_wanted` in web/services/taking.py; $1 and $2 are the launch and its key.
 _WANTED = "id = $1 AND handed = $2 AND handed <> '' AND kill_requested_at IS NULL AND finished_at IS NULL"
 _DEFINER = "LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp"
+
+OUR_FUNCTIONS = r"""SELECT format('%I(%s)', proname, pg_get_function_identity_arguments(oid)) FROM pg_proc
+    WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'gpushare\_%'"""
 
 # They run as the tables' owner, and so see all rows: each answers one question.
 FUNCTIONS = f"""
@@ -236,12 +277,23 @@ CREATE OR REPLACE FUNCTION gpushare_is_wanted(launch uuid, key text) RETURNS boo
     $$SELECT EXISTS (SELECT 1 FROM web_container WHERE {_WANTED})$$;
 CREATE OR REPLACE FUNCTION gpushare_take(launch uuid, key text, volume text, mount text) RETURNS boolean
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
-    $$WITH taken AS (
+    $$SELECT FROM auth_user WHERE id = (SELECT owner_id FROM web_container WHERE {_WANTED}) FOR NO KEY UPDATE;
+      WITH taken AS (
         UPDATE web_container c SET node_id = {HERE}, node_reason = coalesce(nullif(c.node_reason, ''), '{PLACED}'),
             volume = $3, mount = $4, engine = '', queue_reason = ''
         WHERE {_WANTED} AND c.engine = 'swarm' AND c.mount = '' AND started_at IS NULL AND {HERE} IS NOT NULL
         RETURNING 1
       ) SELECT EXISTS (SELECT 1 FROM taken)$$;
+
+-- Of what a Swarm begins again, who has the key sees all runs: web/services/runs.py.
+CREATE OR REPLACE FUNCTION gpushare_runs(launch uuid, key text) RETURNS SETOF web_container {_DEFINER} AS
+    $$SELECT c.* FROM web_container c, web_container f
+      WHERE f.id = $1 AND f.handed = $2 AND f.handed <> '' AND f.restart <> '' AND $1 IN (c.id, c.run_of_id)$$;
+CREATE OR REPLACE FUNCTION gpushare_removed_runs(launch uuid, key text) RETURNS SETOF uuid {_DEFINER} AS
+    $$SELECT r.id FROM gpushare_runs($1, $2) r
+      WHERE EXISTS (SELECT FROM web_command WHERE container_id = r.id AND kind = 'remove' AND outcome <> 'refused')$$;
+CREATE OR REPLACE FUNCTION gpushare_is_named(asked text) RETURNS boolean {_DEFINER} AS
+    $$SELECT EXISTS (SELECT 1 FROM web_container WHERE name = $1 AND finished_at IS NULL)$$;
 
 -- What was asked for here stays as it was; of a container that Docker starts it is found out later.
 CREATE OR REPLACE FUNCTION gpushare_asked_stays() RETURNS trigger
@@ -266,6 +318,31 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+-- What it adds is under a seal that comes with it: nobody else adds one before it is done.
+CREATE OR REPLACE FUNCTION gpushare_under_its_seal() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    last bigint;
+BEGIN
+    IF gpushare_node() IS NOT NULL THEN
+        SELECT number INTO last FROM web_chain WHERE id = 1 FOR UPDATE;
+        IF EXISTS (SELECT FROM added WHERE seal_id <> last + 1) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'a node adds to the audit log under its own seal';
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- A seal that the chain did not end with would be in everybody's way for ever.
+CREATE OR REPLACE FUNCTION gpushare_seal_is_the_end() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    IF gpushare_node() IS NOT NULL AND NOT EXISTS (SELECT FROM web_chain WHERE id = 1 AND number >= NEW.number) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'a node adds a seal and moves the end of the chain, at once';
+    END IF;
+    RETURN NULL;
+END $$;
 """
 
 TRIGGERS = (
@@ -273,4 +350,16 @@ TRIGGERS = (
        FOR EACH ROW EXECUTE FUNCTION gpushare_asked_stays()""",
     """CREATE OR REPLACE TRIGGER gpushare_chain_grows BEFORE UPDATE ON web_chain
        FOR EACH ROW EXECUTE FUNCTION gpushare_chain_grows()""",
+    *(
+        f"""CREATE OR REPLACE TRIGGER gpushare_under_its_seal AFTER INSERT ON {table} REFERENCING NEW TABLE AS added
+            FOR EACH STATEMENT EXECUTE FUNCTION gpushare_under_its_seal()"""
+        for table in ("web_allocationevent", "web_auditentry")
+    ),
+    # At the end of the transaction; such a trigger cannot be replaced.
+    """DO $$ BEGIN
+        IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'gpushare_seal_is_the_end') THEN
+            CREATE CONSTRAINT TRIGGER gpushare_seal_is_the_end AFTER INSERT ON web_seal DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION gpushare_seal_is_the_end();
+        END IF;
+    END $$""",
 )

@@ -41,10 +41,9 @@ class _Death:
 
 
 class Mounted:
-    """`label`: what containers bear that were launched here, and that are not meant."""
+    """Those that were launched here are not meant: at that place they have a folder, and no volume."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
+    def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
         self._deaths: dict[str, _Death] = {}  # engine id → how it ended last
         self._births: dict[str, float] = {}
@@ -87,7 +86,7 @@ class Mounted:
             return []
         found = api.containers(all=True, filters={"volume": TARGET})
         volumes = {run.volume for run in self._runs.values()}
-        return [each for each in found if self._label not in each["Labels"] and volumes & set(volumes_of(each))]
+        return [each for each in found if volumes & set(volumes_of(each))]
 
     def users(self, api: docker.APIClient, volume: str) -> list[MountUser]:
         """Blocking. The containers that have this volume and may be about to start."""
@@ -96,7 +95,7 @@ class Mounted:
             _user(each, mount)
             for each in found
             for mount in each.get("Mounts", ())
-            if mount.get("Name") == volume and self._label not in each["Labels"] and each["State"] in AT_REST
+            if mount.get("Name") == volume and each["State"] in AT_REST
         ]
 
     # ---- what an inspection shows ----

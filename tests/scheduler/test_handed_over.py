@@ -1,0 +1,112 @@
+"""What was handed to a Swarm: its record and the audit agree, whenever the scheduler is killed, and a kill finds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from scheduler.containers.handing import CameToANode, Handing
+from scheduler.store import Store
+from tests.support.eventually import PATIENCE
+from tests.support.host import Host, query
+from web.models import AllocationEvent, Command, Container, Node
+from web.services import nodes
+
+ANY: Any = None
+
+
+class Swarm:
+    """One that does what it is asked."""
+
+    name = "swarm"
+    taken_back: list[str]
+
+    def __init__(self) -> None:
+        self.taken_back = []
+
+    async def take_back(self, id_: str) -> None:
+        self.taken_back.append(id_)
+
+
+@pytest.fixture
+async def waiting(transactional_db: None) -> Container:
+    owner = await query(User.objects.create, username="ada")
+    node = await query(Node.objects.create, name="manager")
+    made: Container = await query(
+        Container.objects.create, name="a", owner=owner, image="local", node=node, engine="swarm", handed="key"
+    )
+    return made
+
+
+def _told() -> list[tuple[str, str]]:
+    return list(AllocationEvent.objects.order_by("id").values_list("kind", "detail"))
+
+
+async def test_record_of_one_that_was_called_off_has_its_end_in_the_audit_though_nothing_is_written_after_it(
+    waiting: Container,
+) -> None:
+    """As where the scheduler is killed at once: an event that it only remembered was never told."""
+    store, swarm = Store("manager", "us"), Swarm()
+    await store.open({}, {})
+    await Handing(swarm, ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+    told = await query(_told)
+    found = await query(Container.objects.get, pk=waiting.pk)
+    await store.close()
+    assert found.finished_at is not None
+    assert found.reason == "Killed by ada."
+    assert swarm.taken_back == [str(waiting.pk)]
+    assert told == [("killed", "Killed by ada."), ("ended", "Killed by ada.")]
+
+
+async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: Container) -> None:
+    store = Store("manager", "us")
+    await store.open({}, {})
+    await query(Container.objects.update, mount="on a node")
+    with pytest.raises(CameToANode):
+        await Handing(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+    await store.close()
+    assert await query(_told) == []
+
+
+async def test_swarm_gives_nothing_to_a_node_that_was_drained_and_then_removed(transactional_db: None) -> None:
+    """Its scheduler has no rights any more: what came to it would fail there."""
+    store = Store("manager", "us")
+    await store.open({}, {})
+    made = await query(Node.objects.create, name="gone")
+    assert not (await store.handed.drained())["gone"]
+    await query(Node.objects.filter(pk=made.pk).update, drained_at=timezone.now())
+    assert await store.handed.drained()["gone"]
+    await query(nodes.expel, "root", "gone")
+    assert await store.handed.drained()["gone"]
+    await store.close()
+
+
+async def test_kill_of_one_that_has_come_to_a_node_is_that_nodes_to_carry_out(host: Host) -> None:
+    """It was asked of the manager a moment before, and was answered with "has ended" while the container ran on."""
+    other = await query(Node.objects.create, name="other")
+    owner = await query(User.objects.create, username="eve")
+    fields = {"name": "a", "owner": owner, "image": "local", "node": other, "mount": "there"}
+    container = await query(Container.objects.create, **fields)
+    asked = {"kind": Command.Kind.KILL, "container": container, "node_id": host.up.store.here}
+    command = await query(Command.objects.create, **asked)
+    host.up.commands.wake()
+    async with asyncio.timeout(PATIENCE):
+        while (found := await query(Command.objects.get, pk=command.pk)).node_id != other.pk:
+            assert found.done_at is None, found.message
+            await asyncio.sleep(0.02)
+    await host.stop()
+    assert (await query(Command.objects.get, pk=command.pk)).done_at is None
+
+
+async def test_pause_of_one_that_waits_for_a_node_is_refused_as_that(host: Host) -> None:
+    """And not as of one that has ended."""
+    host.up.commands._handing = Handing(Swarm(), ANY, host.up.store)  # type: ignore[arg-type]
+    owner = await query(User.objects.create, username="eve")
+    fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
+    answer = await host.command("pause", await query(Container.objects.create, **fields))
+    assert (answer.outcome, answer.code) == ("refused", "not_running")
+    assert answer.message.startswith('"a" waits for a node of the Swarm.')

@@ -1,0 +1,80 @@
+"""An image that nobody knew when its volume was mounted is held against its owner's allowance, come what may."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError
+
+from scheduler.plugin import mounts
+from scheduler.sessions.tenants import Tenant
+from scheduler.store import volumes
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host, query
+from tests.support.people import make_user
+from web.models import Allowance, Container, Node
+from web.services import mounting
+
+SEEN = {"name": "one", "image": "miner:latest", "command": ["dig"], "memory": None, "cpus": None}
+
+
+@pytest.fixture
+async def guessed(host: Host, settings: Any) -> Container:
+    """What Docker has mounted, for one of several: which, is seen once it runs. Its owner may not have it."""
+    settings.GPUSHARE_PLUGIN_PEOPLE = ["ada"]
+    ada = await query(make_user, "ada")
+    await query(Allowance.objects.create, user=ada, images=["ours/*"])
+    node = await query(Node.objects.get)
+    asked = mounting.Mounting(uuid4(), "m1", "guessed", "", (), GIB, list(host.up.gpus.cards))
+    made: Container = await query(mounting.mount, node.pk, "v", {"gpu_memory": "1GiB"}, asked)
+    await host.stop()
+    return made
+
+
+def tenant_of(host: Host, container: Container) -> Tenant:
+    found = host.up.containers.find(str(container.pk))
+    assert found is not None
+    return found
+
+
+async def test_the_database_was_away_when_it_was_seen(
+    host: Host, guessed: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.start()
+    monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
+    known, failures = volumes._known, iter([OperationalError("away")])
+
+    def failing(*arguments: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return known(*arguments)
+
+    monkeypatch.setattr(volumes, "_known", failing)
+    host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
+    await eventually(lambda: tenant_of(host, guessed).killed)
+    assert "You may not launch miner:latest" in tenant_of(host, guessed).reason
+
+
+async def test_the_scheduler_was_killed_after_its_start_and_before_it_was_written_down(
+    host: Host, guessed: Container
+) -> None:
+    await query(Container.objects.filter(pk=guessed.pk).update, started_at=guessed.created_at)
+    await host.start()
+    host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
+    await eventually(lambda: tenant_of(host, guessed).killed)
+    await eventually(lambda: not host.up.plugin.mounts._tasks)
+    assert (await query(Container.objects.get, pk=guessed.pk)).image == "miner:latest"
+
+
+async def test_what_is_known_of_one_that_had_started_is_not_written_again(host: Host, guessed: Container) -> None:
+    """Its limit of host memory may have been raised for what was swapped."""
+    known = {"started_at": guessed.created_at, "image": "ours/a", "memory": GIB}
+    await query(Container.objects.filter(pk=guessed.pk).update, **known)
+    await host.start()
+    host.up.plugin.mounts._found_out(str(guessed.pk), SEEN | {"memory": 2 * GIB})
+    await eventually(lambda: not host.up.plugin.mounts._tasks)
+    found = await query(Container.objects.get, pk=guessed.pk)
+    assert (found.image, found.memory) == ("ours/a", GIB)
+    assert not tenant_of(host, guessed).killed
