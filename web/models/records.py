@@ -151,9 +151,13 @@ class Container(models.Model):
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
     namespace = models.CharField(
-        max_length=63, blank=True, help_text="Of a Kubernetes cluster, of whose pods it is; else empty."
-    )
-    pods = models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen.")
+        max_length=63, blank=True, default="", db_default="",
+        help_text="Of a Kubernetes cluster, of whose pods it is; else empty.",
+    )  # fmt: skip
+    pods = models.JSONField(
+        default=list, db_default=models.Value([], models.JSONField()),
+        help_text="That cluster's pods with its claim, as last seen.",
+    )  # fmt: skip
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
