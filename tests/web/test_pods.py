@@ -73,7 +73,7 @@ def test_its_output_is_where_the_cluster_has_it(client, browser, pod, settings, 
     assert (f'href="{first}"' if link else first) in page
     assert ("https://logs/team-a/train/side%20car" in page) == bool(link)
     assert 'id="log"' not in page
-    assert "Launch again" not in page
+    assert f"?from={pod.pk}" not in page  # that launches it again
     assert "Memory of a pod stays on its card" in page
 
 

@@ -11,12 +11,20 @@ class Migration(migrations.Migration):
             model_name="container",
             name="namespace",
             field=models.CharField(
-                blank=True, help_text="Of a Kubernetes cluster, of whose pods it is; else empty.", max_length=63
+                blank=True,
+                db_default="",
+                default="",
+                help_text="Of a Kubernetes cluster, of whose pods it is; else empty.",
+                max_length=63,
             ),
         ),
         migrations.AddField(
             model_name="container",
             name="pods",
-            field=models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen."),
+            field=models.JSONField(
+                db_default=models.Value([], models.JSONField()),
+                default=list,
+                help_text="That cluster's pods with its claim, as last seen.",
+            ),
         ),
     ]

@@ -163,9 +163,13 @@ class Container(models.Model):
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
     namespace = models.CharField(
-        max_length=63, blank=True, help_text="Of a Kubernetes cluster, of whose pods it is; else empty."
-    )
-    pods = models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen.")
+        max_length=63, blank=True, default="", db_default="",
+        help_text="Of a Kubernetes cluster, of whose pods it is; else empty.",
+    )  # fmt: skip
+    pods = models.JSONField(
+        default=list, db_default=models.Value([], models.JSONField()),
+        help_text="That cluster's pods with its claim, as last seen.",
+    )  # fmt: skip
     handed = models.CharField(
         max_length=64, blank=True, editable=False, default="", db_default="",
         help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
