@@ -98,6 +98,7 @@ class Stirring:
         self._folder = folder
         self._habits: dict[int, Habits] = {}  # session → its habits
         self._kept: set[str] = set()  # containers that are out, whose habits are in the folder
+        self._strange: set[str] = set()  # those of them whose habits nobody knows
 
     async def look(self) -> None:
         """To be called once a second."""
@@ -114,11 +115,14 @@ class Stirring:
         for gone in self._kept - {tenant.id for tenant in self._broker.tenants.values() if tenant.swap}:
             await aside(partial(self._file(gone).unlink, missing_ok=True))
             self._kept.discard(gone)
+            self._strange.discard(gone)
         self._habits |= {id_: Habits(now) for id_, now in looks.items() if id_ not in self._habits}
         for tenant in tenants:
             mine = {id_: now for id_, now in looks.items() if id_ in tenant.sessions}
             if tenant.is_out and not tenant.paused:
-                if [id_ for id_, now in mine.items() if self._habits[id_].note(now)]:
+                stirs = [id_ for id_, now in mine.items() if self._habits[id_].note(now)]
+                if stirs or (tenant.gave_way and tenant.id in self._strange):
+                    self._strange.discard(tenant.id)
                     self._broker.tell(Stirred(self._broker.now(), tenant.id))
             else:
                 for id_, now in mine.items():
@@ -128,7 +132,7 @@ class Stirring:
         """Its habits, or takes over those that an earlier scheduler has kept."""
         self._kept.add(tenant.id)
         pids = {id_: session.pid for id_, session in tenant.sessions.items() if id_ in looks}
-        known = {pids[id_]: self._habits[id_].places for id_ in pids if id_ in self._habits}
+        known = {pids[id_]: its.places for id_ in pids if (its := self._habits.get(id_)) and its.places}
         try:
             if known:
                 await aside(partial(_write, self._file(tenant.id), known))
@@ -138,8 +142,8 @@ class Stirring:
             if tenant.gave_way:  # who was paused by a person comes back by one
                 log.warning("how container %s behaves while it is idle is not known: %s", tenant, error)
         self._habits |= {id_: Habits(looks[id_], places=known[pid]) for id_, pid in pids.items() if pid in known}
-        if not known and tenant.is_out and not tenant.paused and tenant.gave_way:
-            self._broker.tell(Stirred(self._broker.now(), tenant.id))
+        if not known:
+            self._strange.add(tenant.id)
 
     def _file(self, container: str) -> Path:
         return self._folder / f"{container}.json"

@@ -268,7 +268,7 @@ class World:
                 [sys.executable, "-c", _NVML, str(BUILD)], env=env, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
-        self._nvml.stdin.write(f"{order}\n")  # type: ignore[union-attr]
+        self._nvml.stdin.write(f"0 {order}\n")  # type: ignore[union-attr]
         self._nvml.stdin.flush()  # type: ignore[union-attr]
         gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())  # type: ignore[union-attr]
         return gpus

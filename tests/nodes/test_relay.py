@@ -66,7 +66,8 @@ def shown(socket: ClientConnection, until_: bytes) -> bytes:
         assert isinstance(message, bytes), message
         if message[0] in (FrameKind.OUTPUT, FrameKind.ERRORS):
             found += message[1:]
-            socket.send(bytes([FrameKind.TAKEN]) + (len(message) - 1).to_bytes(4, "big"))
+            with suppress(ConnectionClosed):  # it may have ended by now: what was sent before can still be read
+                socket.send(bytes([FrameKind.TAKEN]) + (len(message) - 1).to_bytes(4, "big"))
     return found
 
 

@@ -79,9 +79,9 @@ async def test_swarm_gives_nothing_to_a_node_that_was_drained_and_then_removed(t
     made = await query(Node.objects.create, name="gone")
     assert not (await store.handed.drained())["gone"]
     await query(Node.objects.filter(pk=made.pk).update, drained_at=timezone.now())
-    assert await store.handed.drained()["gone"]
+    assert (await store.handed.drained())["gone"]
     await query(nodes.expel, "root", "gone")
-    assert await store.handed.drained()["gone"]
+    assert (await store.handed.drained())["gone"]
     await store.close()
 
 

@@ -69,7 +69,10 @@ class Launching:
 
     def _taken(self, launch: Callable[[str, int, float], Any], person: str, mib: int, seconds: float) -> bool:
         try:
-            self.made.append(launch(person, mib, seconds))
+            made = launch(person, mib, seconds)
+            if "id" not in made:  # 202: it takes longer than who asks is to wait
+                made = {"id": self._three.api("GET", f"commands/{made['command']}/")["container"]}
+            self.made.append(made)
         except httpx.HTTPStatusError as error:
             code = error.response.json()["error"]["code"]
             if code not in MAY_BE_REFUSED:

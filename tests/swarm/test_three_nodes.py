@@ -13,6 +13,7 @@ from tests.swarm.agreeing import Watch, agree, all_ended
 from tests.swarm.three import CARDS, SETTLES, Three, three_nodes, until
 
 pytestmark = [
+    pytest.mark.long,  # nine servers at once: on two cores with other work a launch took two minutes
     pytest.mark.docker,
     pytest.mark.production,
     pytest.mark.timeout(600),

@@ -122,7 +122,10 @@ class Three(Cluster):
                          mib=mib, user=user, **fields)  # fmt: skip
 
     def until_it_is(self, made: Any, *states: str) -> Any:
-        return until(lambda: (found := self.container(made))["state"] in states and found, SETTLES)
+        try:
+            return until(lambda: (found := self.container(made))["state"] in states and found, SETTLES)
+        except AssertionError:
+            raise AssertionError(f"it is not {' or '.join(states)}: {self.container(made)}") from None
 
     def of_launches(self, name: str) -> dict[str, str]:
         """What the engine of a node has of ours: launch → state."""

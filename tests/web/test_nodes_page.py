@@ -121,6 +121,15 @@ def test_the_list_is_searched_and_what_is_away_comes_first(browser, gpu2):
     assert "Manage nodes" in browser.get("/").content.decode()
 
 
+def test_the_pages_of_a_list_keep_what_was_searched_for(browser):
+    for number in range(120):
+        make_node(name=f"rack-{number:03}")
+    content = browser.get("/nodes/?q=rack-").content.decode()
+    assert 'href="?q=rack-&amp;page=2"' in content
+    assert "Previous" not in content
+    assert "Page 2 of " in browser.get("/nodes/?q=rack-&page=2").content.decode()
+
+
 def test_what_no_form_asks_is_not_there(browser, gpu2):
     assert browser.post("/nodes/gpu2/", {"do": "explode"}).status_code == 404
 

@@ -59,7 +59,7 @@ def test_what_was_held_waited_for_and_refused(trace, settings):
 
 def test_nobody_is_charged_for_what_a_node_tells_of_after_its_removal_by_force(ada, gpu, monkeypatch):
     """It was away, its programs went on, and its scheduler brings what happened when it is back."""
-    container = made(make_container(ada, "lost", gpu, node=gpu.node))
+    container = made(make_container(ada, "lost", gpu, node=gpu.node, started_at=T0))
     append(container, T0, EventKind.ACCEPTED, gpu, bytes=GIB, used_after=GIB)
     Node.objects.update(seen_at=None)
     with monkeypatch.context() as then:

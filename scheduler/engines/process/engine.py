@@ -35,6 +35,7 @@ from scheduler.engines.process.taken import check_fields, check_image
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; a container stopped or continued behind our back is seen by then
+PAUSES = 3  # times that it is tried
 DEATH_TAKES = 10.0  # seconds; a killed process can be held up by the kernel, not for long
 LOOK_SOON = 0.05  # seconds; while what was killed just now is still there
 HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it."
@@ -161,10 +162,12 @@ class ProcessEngine:
 
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)
-        await asyncio.to_thread(tree.freeze, running.keeper)
-        if (await self._tell_living(engine_id)).condition is not Condition.PAUSED:
-            await asyncio.to_thread(tree.thaw, running.keeper)
-            raise EngineError("It could not be stopped: the kernel holds a process of it, or it is just ending.")
+        for _ in range(PAUSES):  # what is started beside it, and is ended just now, is let go on for its end
+            await asyncio.to_thread(tree.freeze, running.keeper)
+            if (await self._tell_living(engine_id)).condition is Condition.PAUSED:
+                return
+        await asyncio.to_thread(tree.thaw, running.keeper)
+        raise EngineError("It could not be stopped: the kernel holds a process of it, or it is just ending.")
 
     async def resume(self, engine_id: str) -> None:
         await asyncio.to_thread(tree.thaw, self._living(engine_id).keeper)

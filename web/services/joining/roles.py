@@ -18,7 +18,7 @@ def give(node: Node) -> str:
 
     The rules have to be in the database (`rules.apply`).
     """
-    name, password = node.role or rules.role_of(node.pk), secrets.token_urlsafe(24)
+    name, password = node.role or rules.name_of_role(node.pk), secrets.token_urlsafe(24)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name])
         verb = "ALTER" if cursor.fetchone() else "CREATE"

@@ -147,7 +147,7 @@ def group() -> str:
     return _role("nodes")
 
 
-def role_of(node: int) -> str:
+def name_of_role(node: int) -> str:
     """The name of a node's own role."""
     return _role(f"node_{node}")
 
