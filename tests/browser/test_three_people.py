@@ -63,8 +63,7 @@ def opened(appliance: Appliance, chromium: Browser) -> Iterator[Callable[[], Pag
     yield open_page
     for context in contexts:
         context.close()
-    for container in appliance.containers():
-        appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    appliance.end_all()
     until(lambda: not appliance.containers())
 
 

@@ -31,8 +31,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 @pytest.fixture
 def appliance(running: Appliance) -> Iterator[Appliance]:
     yield running
-    for container in running.containers():
-        running.api("POST", f"containers/{container['id']}/kill/", {})
+    running.end_all()
 
 
 @pytest.fixture

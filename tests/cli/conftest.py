@@ -18,8 +18,7 @@ def shared_appliance(tmp_path_factory):
 def appliance(shared_appliance):
     """One appliance serves all tests; each leaves it without living containers."""
     yield shared_appliance
-    for container in shared_appliance.containers():
-        shared_appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    shared_appliance.end_all()
 
 
 @pytest.fixture

@@ -37,8 +37,7 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def appliance(running: Appliance) -> Iterator[Appliance]:
     yield running
-    for container in running.containers():
-        running.api("POST", f"containers/{container['id']}/kill/", {})
+    running.end_all()
 
 
 def launched(appliance: Appliance, name: str, *command: str, **fields: Any) -> dict[str, Any]:

@@ -63,8 +63,7 @@ def appliance(remapped: Dockerd, folder: Path) -> Iterator[Appliance]:
 def launch(appliance: Appliance) -> Iterator[Callable[..., dict[str, Any]]]:
     """Launches; what still runs at the end is killed."""
     yield lambda name, *command, **fields: appliance.launch(*command, image=LAB, name=name, **fields)
-    for container in appliance.containers():
-        appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    appliance.end_all()
 
 
 def used(appliance: Appliance, name: str) -> int:

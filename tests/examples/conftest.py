@@ -30,8 +30,7 @@ def shared_appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appli
 def appliance(shared_appliance: Appliance) -> Iterator[Appliance]:
     """One appliance with a card of 1 GiB serves all tests; each leaves it without living containers."""
     yield shared_appliance
-    for container in shared_appliance.containers():
-        shared_appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    shared_appliance.end_all()
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,16 +31,34 @@ def is_told(appliance: Appliance, name: str, url: str) -> None:
     appliance.api("POST", "notifying/rules/", {"receiver": name})
 
 
+@contextmanager
+def stopped_between_writes(appliance: Appliance) -> Iterator[None]:
+    """Its scheduler, where it stands: within a write to SQLite, it would keep everybody else from writing, too."""
+    scheduler = appliance.parts()["scheduler"]
+
+    def stopped() -> bool:
+        os.kill(scheduler, signal.SIGSTOP)
+        with closing(sqlite3.connect(appliance.database, timeout=1, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                os.kill(scheduler, signal.SIGCONT)
+                return False
+        return True
+
+    until(stopped)
+    try:
+        yield
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+
+
 def test_a_scheduler_that_stands_still_is_told_though_another_receiver_never_answers(appliance):
     with hooks.listening() as hook, hooks.dripping(1.0) as never:
         is_told(appliance, "never", never)
         is_told(appliance, "hook", hook.url)
-        scheduler = appliance.parts()["scheduler"]
-        os.kill(scheduler, signal.SIGSTOP)
-        try:
+        with stopped_between_writes(appliance):
             until(lambda: ("firing", "scheduler_away") in hook.told)
-        finally:
-            os.kill(scheduler, signal.SIGCONT)
         assert len({heard.id for heard in hook.heard}) == len(hook.heard)
         assert appliance.api("GET", "notifying/deliveries/?receiver=never&open=true")["count"] >= 1
 

@@ -45,9 +45,10 @@ class Appliance:
     ) -> None:
         """`within`: a command that becomes the one that follows it. A new home has its tables already."""
         self.home = home
+        self.database = home / "database/gpushare.sqlite3"
         if not home.exists():
             home.mkdir(mode=0o750)
-            begin_with_tables(home / "database/gpushare.sqlite3")
+            begin_with_tables(self.database)
         self._command = [*within, sys.executable, *program, "up"]
         self.port = "0"
         self._environ = {"GPUSHARE_GPUS": gpus, "GPUSHARE_ENGINE": "process", "GPUSHARE_POLICY": "fifo", **environ}
@@ -89,9 +90,7 @@ class Appliance:
         return {Path(f"/proc/{child}/comm").read_text().strip(): int(child) for child in children}
 
     def close(self) -> None:
-        for container in self.containers():
-            with contextlib.suppress(httpx.HTTPStatusError):  # it ended meanwhile
-                self.api("POST", f"containers/{container['id']}/kill/", {})
+        self.end_all()
         self.process.send_signal(signal.SIGTERM)
         self._reap()
         self._log.close()
@@ -122,6 +121,14 @@ class Appliance:
         query = "&".join(f"{name}={value}" for name, value in (filters or {"live": "true"}).items())
         found: list[dict[str, Any]] = self.api("GET", f"containers/?{query}")["results"]
         return found
+
+    def end_all(self) -> list[dict[str, Any]]:
+        """Kills what lives; those who lived."""
+        living = self.containers()
+        for container in living:
+            with contextlib.suppress(httpx.HTTPStatusError):  # it ended meanwhile
+                self.api("POST", f"containers/{container['id']}/kill/", {})
+        return living
 
     def named(self, name: str) -> dict[str, Any]:
         return self.containers(name=name)[0]

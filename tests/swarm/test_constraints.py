@@ -44,8 +44,7 @@ def both() -> Iterator[tuple[Appliance, Lab]]:
 def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
     appliance, swarm = both
     yield appliance
-    for container in appliance.containers():
-        appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    appliance.end_all()
     until(lambda: not services(swarm))
 
 

@@ -37,8 +37,7 @@ def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
     """With nothing left behind."""
     appliance, swarm = both
     yield appliance
-    for container in appliance.containers():
-        appliance.api("POST", f"containers/{container['id']}/kill/", {})
+    appliance.end_all()
     until(lambda: not services(swarm))
 
 

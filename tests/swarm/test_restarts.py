@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.appliance import Appliance, until
@@ -24,16 +22,7 @@ def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
     """With nothing left behind."""
     appliance, swarm = both
     yield appliance
-    until(lambda: not (_ended(appliance) or services(swarm)), 60)
-
-
-def _ended(appliance: Appliance) -> list[dict[str, Any]]:
-    """Kills all there are; those there were."""
-    living = appliance.containers()
-    for container in living:
-        with contextlib.suppress(httpx.HTTPStatusError):  # it has ended meanwhile
-            appliance.api("POST", f"containers/{container['id']}/kill/", {})
-    return living
+    until(lambda: not (appliance.end_all() or services(swarm)), 60)
 
 
 def runs_of(appliance: Appliance, id_: str) -> list[dict[str, Any]]:
