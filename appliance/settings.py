@@ -261,7 +261,7 @@ PORT = environment.whole("PORT", 8000, most=environment.HIGHEST_PORT)
 GPUSHARE_HOME = HOME
 GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
-GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process", "swarm")
+GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process", "swarm", "kubernetes")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 # Which of several nodes a launch goes to (web/spec/where/choosing.py); auto: spread, and a Swarm chooses by itself.
 GPUSHARE_PLACEMENT = environment.one_of("GPUSHARE_PLACEMENT", "auto", "spread", "pack", "soonest")
@@ -317,6 +317,18 @@ GPUSHARE_GPU_ACCESS = environment.one_of("GPUSHARE_GPU_ACCESS", "auto", "runtime
 # Whose containers may come by Docker's volume plugin; the first is whose they are where nobody is named.
 GPUSHARE_PLUGIN_PEOPLE = environment.words("GPUSHARE_PLUGIN_PEOPLE")
 GPUSHARE_PLUGIN_SOCKET = environment.text("GPUSHARE_PLUGIN_SOCKET", "/run/docker/plugins/gpushare.sock")
+# A node of Kubernetes: whose its claims are, by namespace, or namespace/service account ("*": all others; @GROUP: the
+# member of that name); how a pod is ended; where the cluster and the kubelet are.
+GPUSHARE_KUBERNETES_PEOPLE = directory.group_map(environment.text("GPUSHARE_KUBERNETES_PEOPLE"))
+GPUSHARE_KUBERNETES_API = environment.text("GPUSHARE_KUBERNETES_API")  # empty: as a pod finds it
+GPUSHARE_KUBERNETES_ACCOUNT = environment.text(
+    "GPUSHARE_KUBERNETES_ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"
+)  # with `token` and `ca.crt`
+GPUSHARE_KUBERNETES_KILL = environment.one_of("GPUSHARE_KUBERNETES_KILL", "delete", "evict")
+# Where people read what pods print: a link with {namespace}, {pod} and {container} in it.
+GPUSHARE_KUBERNETES_LOGS = environment.text("GPUSHARE_KUBERNETES_LOGS")
+GPUSHARE_KUBELET = environment.text("GPUSHARE_KUBELET", "/var/lib/kubelet")
+GPUSHARE_CDI_FOLDER = environment.text("GPUSHARE_CDI_FOLDER", "/var/run/cdi")  # where runtimes look for specifications
 GPUSHARE_REGISTRY_CONFIG = environment.text("GPUSHARE_REGISTRY_CONFIG")  # a Docker config.json with credentials
 GPUSHARE_HOST_MEMORY = environment.size("GPUSHARE_HOST_MEMORY", "0") or None  # for all together; None: nine tenths
 # For containers that ask for nothing themselves, and the most of memory that one may ask for; empty: all of that, and

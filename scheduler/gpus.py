@@ -70,6 +70,7 @@ class Card:
     physical: int
     reserve: int
     simulated: bool
+    architecture: int = 0  # NVML's number (nvmlDeviceArchitecture_t); 0: not known
 
     def capacity(self, foreign: int) -> int:
         """What containers may hold together while `foreign` bytes belong to nobody we know."""
@@ -307,6 +308,7 @@ def _describe(index: int, choice: Choice) -> tuple[Card, Any]:
         physical=physical,
         reserve=0 if choice.simulation else RESERVE,
         simulated=bool(choice.simulation),
+        architecture=_if_told(pynvml.nvmlDeviceGetArchitecture, handle) or 0,
     )
     return card, handle
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.worker import Worker  # type: ignore[import-untyped]
@@ -56,6 +56,7 @@ from scheduler.core.turns import Rules
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
 from scheduler.engines.host_memory import HostMemory
+from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
@@ -86,6 +87,9 @@ from scheduler.sessions.waits import RECONNECTING
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
 from web.schema import NewerDatabase, OlderDatabase
+
+if TYPE_CHECKING:
+    from scheduler.kubernetes.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +171,7 @@ class Scheduler:
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
         self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
-        self.plugin = Plugin(self.store, self.home)
+        self.plugin = self._plugin()
         stack.push_async_callback(self.plugin.close)
         await self.plugin.open()
         self.engine = await self._find_engine()
@@ -177,7 +181,7 @@ class Scheduler:
         begun = time.monotonic()
         await self.plugin.expect()
         await self.take_over.run()
-        self.plugin.mounts.give_again()
+        self.plugin.give_again()
         self.grants.all_noted()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
@@ -271,6 +275,8 @@ class Scheduler:
         self.steering = Steering(
             self.containers, self.engine, self.broker, self.roster, self.swapping, self.turns, self.store
         )
+        if isinstance(self.engine, KubernetesEngine):
+            self.steering.require_within = self.engine.require_within
         self.commands = Commands(
             self.containers,
             self.launcher,
@@ -307,9 +313,19 @@ class Scheduler:
         for card in self.gpus.cards.values():
             self.broker.tell(GpuSeen(self.broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 
+    def _plugin(self) -> Plugin | Node:
+        """Who brings containers that nobody launches here."""
+        if settings.GPUSHARE_ENGINE == "kubernetes":
+            from scheduler.kubernetes.node import Node  # needs grpcio, which only such a node has
+
+            return Node(self.store, self.gpus, self.home, lambda: self.broker.state,
+                        lambda gpu: self.turns.mode(gpu).value)  # fmt: skip
+        return Plugin(self.store, self.home)
+
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()
         self.health.see(self.gpus.cards, readings)
+        self.plugin.see(readings)
         self.history.write(readings)
         await self.idle.look(readings)
         await self.stirring.look()

@@ -32,7 +32,11 @@ def test_every_setting_is_documented():
         ("GPUSHARE_GPUS", "nvidia", "NVML"),
         ("GPUSHARE_GPUS", "sim:2x5XiB", '"5XiB" is not a size'),
         ("GPUSHARE_GPUS", "sim:0x5GiB", "there can be no sim:0x5368709120"),
-        ("GPUSHARE_ENGINE", "podman", "GPUSHARE_ENGINE is 'podman'. It may be auto, docker, process or swarm."),
+        (
+            "GPUSHARE_ENGINE",
+            "podman",
+            "GPUSHARE_ENGINE is 'podman'. It may be auto, docker, process, swarm or kubernetes.",
+        ),
         ("GPUSHARE_POLICY", "best", "GPUSHARE_POLICY is 'best'. It may be fair, "),
         ("GPUSHARE_DEFAULT_ROLE", "root", "It may be user, viewer, operator or admin."),
         ("GPUSHARE_IDLE_ACTION", "kill", "It may be mark, notify or pause."),

@@ -21,6 +21,7 @@ class Group(StrEnum):
     GROUP = "group"
     CONTAINER = "container"
     IMAGE = "image"
+    NAMESPACE = "namespace"
     NODE = "node"
     DAY = "day"
 

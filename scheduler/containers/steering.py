@@ -40,6 +40,8 @@ class Steering:
         self._swapping = swapping
         self._turns = turns
         self._store = store
+        # Raises Problem where somebody else has set how much it may have on a card.
+        self.require_within: Callable[[str, int], None] = lambda id_, size: None
         self.share_changed: Callable[[Tenant], None] = lambda tenant: None  # its part in the turns is another
 
     async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "") -> str:
@@ -103,6 +105,7 @@ class Steering:
             self.share_changed(tenant)
 
     async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
+        self.require_within(tenant.id, size)
         before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
         if size > min(before.values(), default=size):
             # Looked at when it was asked for, too, but something else may have been given to the owner since.

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
 
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
-from scheduler.engines.outfit import Outfit, Simulation, keep_copy
+from scheduler.engines.kubernetes.engine import KubernetesEngine
+from scheduler.engines.outfit import Outfit, Simulation, keep_copy, keep_folder
 from scheduler.engines.process.engine import ProcessEngine
 
 
 async def choose(simulation: Simulation | None) -> Engine:
     """The engine that GPUSHARE_ENGINE names, started; `auto` takes Docker if it answers, else local processes.
 
-    `swarm` is Docker, too: that of a manager, which gives what is launched to its Swarm.
+    `swarm` is Docker, too: that of a manager, which gives what is launched to its Swarm. With `kubernetes` it is the
+    kubelet that runs containers.
 
     Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later.
     """
@@ -27,6 +30,10 @@ async def choose(simulation: Simulation | None) -> Engine:
         )
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
     outfit = Outfit(shim, simulation)
+    if settings.GPUSHARE_ENGINE == "kubernetes":
+        # What is mounted is looked for on the host, which has our home, and not what is in our image.
+        kept = simulation and replace(simulation, libraries=keep_folder(simulation.libraries, shim.parent / "sim"))
+        return KubernetesEngine(replace(outfit, simulation=kept))
     if settings.GPUSHARE_ENGINE in ("auto", "docker", "swarm"):
         docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
         try:

@@ -59,3 +59,16 @@ def keep_copy(library: Path, folder: Path) -> Path:
         partial.chmod(0o755)
         partial.replace(kept)
     return kept
+
+
+def keep_folder(libraries: Path, folder: Path) -> Path:
+    """The same for several that lie in one folder: a copy of that, in `folder`."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(libraries.iterdir()))).hexdigest()[:16]
+    kept = folder / digest
+    if not kept.exists():
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        partial = folder / f"{digest}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(libraries, partial)
+        partial.rename(kept)
+    return kept

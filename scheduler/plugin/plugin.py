@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from django.conf import settings
@@ -18,6 +19,7 @@ from django.conf import settings
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
 from scheduler.engines.base import Engine, EngineError
+from scheduler.gpus import Reading
 from scheduler.plugin.driver import NOT_YET, VolumeDriver
 from scheduler.plugin.folders import Folders
 from scheduler.plugin.mounts import Mounts
@@ -68,6 +70,13 @@ class Plugin:
 
     def _begin_serving(self) -> None:
         self._serving = self._serving or asyncio.create_task(self._server.run())
+
+    def see(self, readings: Mapping[str, Reading]) -> None:
+        """With each reading of the cards: Docker is not told of them."""
+
+    def give_again(self) -> None:
+        """After the sockets were opened anew."""
+        self.mounts.give_again()
 
     async def close(self) -> None:
         serving, self._serving = self._serving, None

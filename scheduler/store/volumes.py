@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
 from scheduler.store.known import Known
 from web.models import Claim, Command, Container, Volume
-from web.services import mounting, taking
+from web.services import claiming, mounting, taking
+from web.services.claiming import Claimed
 from web.services.launching import free_name
 from web.services.mounting import Mounting
 from web.spec.handed import Handed
@@ -64,6 +65,12 @@ class Volumes:
             await self._promised(container)
         return container
 
+    async def claim(self, claimed: Claimed) -> Container:
+        """The same for a claim of a Kubernetes cluster's. Raises Problem, and then there is no record."""
+        container = await self._behind.ask(claiming.claim, self._here.node, claimed)
+        await self._promised(container)
+        return container
+
     async def _promised(self, container: Container) -> None:
         """A scheduler that starts without the database has to know whose it is."""
         promised = {claim.gpu.uuid: claim.quota for claim in container.claims.all()}
@@ -86,6 +93,12 @@ class Volumes:
     async def known(self, container: str, about: Mapping[str, Any], *, begins: bool) -> None:
         """What Docker shows of one that was only guessed at before. `begins`: it has not run yet."""
         await self._behind.write(_known, container, about, begins)
+
+    async def seen(
+        self, container: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str
+    ) -> None:
+        """Whose a container of a Kubernetes cluster is, which was not known when it was made."""
+        await self._behind.ask(claiming.seen, container, namespace, pods, name, image)
 
 
 def _all(node: int) -> dict[str, dict[str, str]]:

@@ -228,6 +228,32 @@ def test_containers_that_docker_starts_are_written_under_the_role(
     assert "whole" in site.main.manage("verify_audit")
 
 
+CLAIMED = """
+from uuid import uuid4
+from django.contrib.auth.models import Group, User
+from web.models import Gpu, Node
+from web.services import claiming
+node = Node.objects.get(name="gpu2")
+gpu = Gpu.objects.get(node=node)
+spec = __import__("scheduler.kubernetes.claims").kubernetes.claims.usual()
+asked = claiming.Claimed(uuid4(), str(uuid4()), "", "memory-1", {gpu.uuid: 100 << 20}, spec)
+made = claiming.claim(node.pk, asked)
+pods = [{"name": "train", "uid": "1", "account": "admin", "containers": ["main"]}]
+claiming.seen(str(made.pk), "team-a", pods, "of-a-pod", "registry/program:1")
+"""
+
+
+def test_claims_of_a_cluster_and_whose_pods_they_are_are_written_under_the_role(
+    site: Site, gpu2: dict[str, str]
+) -> None:
+    environ = {"GPUSHARE_KUBERNETES_PEOPLE": "*=admin", "GPUSHARE_HOME": str(site.folder / "gpu2" / "home")}
+    site.main.manage("shell", "-c", CLAIMED, **gpu2, **environ)
+    assert site.sql("SELECT namespace, image, pods -> 0 ->> 'name' FROM web_container WHERE name = 'of-a-pod'") == [
+        ("team-a", "registry/program:1", "train")
+    ]
+    assert site.sql("SELECT action FROM web_auditentry WHERE actor = 'kubelet'") == [("claim",)]
+
+
 TAKES = """
 from uuid import UUID
 from web.errors import Problem

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from web.models import AllocationEvent, AuditEntry, Seal
 
 BEGINNING = "0" * 64  # what the first seal names as the one before
-DOCKER = "docker"  # who asks a host's volume plugin: all that is known, and the only deeds that a node may seal
+DOCKER = "docker"  # who asks a host's volume plugin: all that is known
+KUBELET = "kubelet"  # who asks a node's driver
+OF_NODES = (DOCKER, KUBELET)  # whose deeds are no person's, and the only ones that a node may seal
 RESEALED = "audit-resealed"  # the entry that covers, by `before`, all that older releases had sealed with less in it
 
 

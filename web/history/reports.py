@@ -173,21 +173,23 @@ def require_gib_hours(used: float, limit: float | None) -> None:
         )
 
 
-GROUPINGS = ("user", "group", "container", "image", "node", "day")
+NONE = "(none)"
+GROUPINGS = ("user", "group", "container", "image", "namespace", "node", "day")
 
 
 def _grouping(group_by: str, chosen: Q) -> Callable[[UUID, datetime], str]:
     if group_by == "day":
         return lambda container, at: at.date().isoformat()
-    path = {"user": "owner__username", "group": "owner_id", "container": "name", "image": "image",
-            "node": "node__name"}[group_by]  # fmt: skip
+    path = {"user": "owner__username", "group": "owner_id", "container": "name", "node": "node__name"}.get(
+        group_by, group_by
+    )
     names: Mapping[UUID, Any] = dict(Container.objects.filter(chosen).values_list("pk", path))
     if group_by == "container":
         return lambda container, at: f"{names[container]} ({str(container)[:8]})"
     if group_by == "group":
         groups = _groups_of_people()
         return lambda container, at: groups[names[container]]
-    return lambda container, at: str(names[container] or "(none)")
+    return lambda container, at: str(names[container] or NONE)
 
 
 def _groups_of_people() -> Mapping[int, str]:
@@ -197,7 +199,7 @@ def _groups_of_people() -> Mapping[int, str]:
     members = Group.objects.exclude(name__in=roles).exclude(user=None).order_by("name").values_list("user", "name")
     for person, name in members:
         names[person].append(name)
-    return defaultdict(lambda: "(none)", {person: " + ".join(held) for person, held in names.items()})
+    return defaultdict(lambda: NONE, {person: " + ".join(held) for person, held in names.items()})
 
 
 def _time_of(span: Counted) -> datetime:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from django.http import HttpRequest, StreamingHttpResponse
 
 from web.budgets import Place
-from web.console import output, relayed
+from web.console import output, pods, relayed
+from web.errors import Problem
 from web.models import Container
 from web.people import visitor
 from web.people.roles import require_steering
@@ -38,6 +39,8 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
 
     user = cast("User", request.user)  # views that call this ask for signing in
     require(user)
+    if container.namespace:
+        raise Problem("not_supported", _elsewhere(container), 400)
     kind = (
         "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response
     )
@@ -49,6 +52,11 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
         opened.end()  # it lasts, and has its own budget
     lines = relayed.followed(container, visitor.again(request, require), tail, connection)
     return Lasting(place, lines, content_type=kind)
+
+
+def _elsewhere(container: Container) -> str:
+    ways = [each.link or each.command for each in pods.outputs(container)]
+    return " ".join(["The cluster has the output of its pods.", *(f"It is there: {way}" for way in ways[:1])])
 
 
 def _begun(container: Container, tail: int | None, *, follow: bool) -> socket.socket | None:

@@ -162,6 +162,14 @@ class Container(models.Model):
         max_length=255, blank=True, help_text="The Docker volume that brings its quota; empty: it was launched here."
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
+    namespace = models.CharField(
+        max_length=63, blank=True, default="", db_default="",
+        help_text="Of a Kubernetes cluster, of whose pods it is; else empty.",
+    )  # fmt: skip
+    pods = models.JSONField(
+        default=list, db_default=models.Value([], models.JSONField()),
+        help_text="That cluster's pods with its claim, as last seen.",
+    )  # fmt: skip
     handed = models.CharField(
         max_length=64, blank=True, editable=False, default="", db_default="",
         help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",

@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from web.console import pods
 from web.errors import Problem
 from web.history import samples
 from web.history.life import stretches
@@ -41,13 +42,14 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "claims": claims,
         "rates": _rates(found),
         "where": found.node_name if Node.several() else "",
-        "cannot_swap": found.node.cannot_swap if found.node else "",
+        "cannot_swap": pods.STAYS if found.namespace else found.node.cannot_swap if found.node else "",
         "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
         "stretches": _stretches(found),
         "events": _events(found),
         "may_act": steers,
         "may_exec": steers and rights.may(Deed.EXEC),
         "may_read": steers,  # output and environment may hold secrets
+        "outputs": pods.outputs(found),
         "settings": _settings(found, steers),
         "quota": claims[0].quota if claims else found.gpu_memory or quotas.DEFAULT,
         "ended": seconds(found.finished_at),

@@ -103,7 +103,9 @@ def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
     if mine:
         found = found.filter(owner=user)
     if q:
-        found = found.filter(Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q))
+        found = found.filter(
+            Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q) | Q(namespace=q)
+        )
     if state in State:
         return found.in_state(State(state))
     if state == "all":

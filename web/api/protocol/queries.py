@@ -52,6 +52,7 @@ class ContainerQuery(PageQuery):
     owner = serializers.CharField(required=False)
     name = serializers.CharField(required=False)
     image = serializers.CharField(required=False)
+    namespace = serializers.CharField(required=False, help_text="Of a Kubernetes cluster.")
     gpu = serializers.CharField(required=False, help_text="UUID.")
     node = serializers.CharField(required=False)
     ordering = serializers.ChoiceField(
@@ -60,8 +61,14 @@ class ContainerQuery(PageQuery):
     )
 
 
-_SAME = {"owner": "owner__username", "name": "name", "image": "image", "gpu": "claims__gpu__uuid",
-         "node": "node__name"}  # fmt: skip
+_SAME = {
+    "owner": "owner__username",
+    "name": "name",
+    "image": "image",
+    "namespace": "namespace",
+    "gpu": "claims__gpu__uuid",
+    "node": "node__name",
+}
 
 
 def containers_matching(query: dict[str, Any]) -> Q:

@@ -25,7 +25,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, models, transaction
 
-from web.audit.seals import DOCKER
+from web.audit.seals import OF_NODES
 from web.models import (
     AllocationEvent,
     Allowance,
@@ -49,7 +49,7 @@ OBSERVED = (
     "node", "engine", "engine_id", "started_at", "paused_at", "swap", "swapped_at", "swapped", "gave_way",
     "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "kill_requested_at", "finished_at", "exit_code",
     "reason", "removed_at", "idle_since", "cpus_used", "memory_used", "queue_position", "queue_bytes", "queue_reason",
-    "expected_at", "expected_by",
+    "expected_at", "expected_by", "namespace", "pods",
     "gpu_memory", "priority", "compute_weight", "compute_limit",  # a change, once it is carried out
 )  # fmt: skip
 BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)
@@ -109,8 +109,9 @@ def _rules() -> list[Rule]:
             Container, reads=MINE, updates=MINE, updated=(*OBSERVED, *BY_VOLUME), inserted=("id", *_others(Container)),
             inserts=f"{MINE} AND volume <> '' AND mount <> ''",
         ),
-        # What Docker asks of the volume plugin is no deed of a person, and the only one that a node may write.
-        Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor = '{DOCKER}' AND seal_id = {END}"),
+        # What Docker asks of the volume plugin, and a kubelet of the driver, is no deed of a person: a node may
+        # write that.
+        Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor IN {OF_NODES} AND seal_id = {END}"),
         Rule(
             Claim, reads=MY_CONTAINER, inserts=f"{MY_CONTAINER} AND {MY_GPU}", updates=f"{MY_CONTAINER} AND {MY_GPU}",
         ),

@@ -1,0 +1,166 @@
+"""Kubernetes as an engine: a container is a claim that the kubelet has had prepared, until it has it given back.
+
+What runs is the kubelet's and its runtime's business. This engine starts nothing; it knows which claims there are,
+because the driver (scheduler/kubernetes) tells it, and whose a process is, because the kernel shows which socket folder
+was mounted for it. It pauses them by their control groups, and has the cluster end their pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting, Use
+from scheduler.engines.changes import Changes
+from scheduler.engines.docker.mounting.runs import folder_of
+from scheduler.engines.kubernetes.freezer import Freezer
+from scheduler.engines.outfit import Outfit
+
+UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
+
+
+class KubernetesEngine:
+    """A claim's engine id is our id of its container.
+
+    Two are the driver's: `end_pods` has the pods of a claim end, with a grace in seconds; `require_within` refuses a
+    quota beyond the claim.
+    """
+
+    name = "kubernetes"
+    in_swarm = False
+    mountings = None
+    placer = None  # the cluster's scheduler has placed whatever comes here
+    away = ""
+    outdated: Sequence[str] = ()
+    folder: Path | None = None
+    end_pods: Callable[[str, float], Awaitable[None]]
+    require_within: Callable[[str, int], None]
+
+    def __init__(self, outfit: Outfit) -> None:
+        self.outfit = outfit
+        self._changes = Changes()
+        self._freezer = Freezer()
+        self._ends: dict[str, asyncio.Event] = {}
+
+    # ---- what the driver tells ----
+
+    def prepared(self, id_: str, at: float, *, paused: bool = False) -> None:
+        """The kubelet may start programs with it from now on. `at`: seconds since the epoch."""
+        self._ends.setdefault(id_, asyncio.Event())
+        self._changes.see(Sighting(id_, id_, Condition.PAUSED if paused else Condition.RUNNING, started_at=at))
+
+    def given_back(self, id_: str, at: float, exit_code: int | None, reason: str) -> Sighting:
+        """It has ended: what to tell of it, now, and not when the stream comes to it."""
+        began = self._changes.last(id_)
+        ended = Sighting(id_, id_, Condition.ENDED, exit_code, began.started_at if began else at, at, reason)
+        self._changes.gone_from_engine(id_)
+        if end := self._ends.pop(id_, None):
+            end.set()
+        return ended
+
+    def frozen(self, ids: Iterable[str]) -> set[str]:
+        """Blocking. Those of which something is stopped."""
+        pids = _programs()
+        return {id_ for id_ in ids if self._freezer.any_frozen(pids.get(id_, ()))}
+
+    def in_use(self) -> set[str]:
+        """Blocking. By our id, those of which some process sees the socket folder."""
+        return set(_programs())
+
+    def look_at_paused(self) -> None:
+        """Blocking. Whoever else lets one go on, or starts it anew, is seen."""
+        paused = [each for each in self._changes.known() if each.condition is Condition.PAUSED]
+        if paused and (running := {each.id for each in paused} - self.frozen(each.id for each in paused)):
+            for sighting in paused:
+                if sighting.id in running:
+                    self._changes.see(replace(sighting, condition=Condition.RUNNING))
+
+    # ---- Engine ----
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        self._changes.close()
+
+    async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
+        return {}
+
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+        raise _by_kubectl("Pods are started", "a ResourceClaim with the quota")
+
+    async def attach(self, engine_id: str) -> Attached:
+        raise _by_kubectl("The keyboard of a pod is reached", "kubectl attach")
+
+    async def exec(self, engine_id: str, asked: Exec) -> Executed:
+        raise _by_kubectl("Programs are started in a pod", "kubectl exec")
+
+    async def pause(self, engine_id: str) -> None:
+        pids = (await asyncio.to_thread(_programs)).get(engine_id)
+        if not pids:
+            raise EngineError("None of its programs runs now: there is nothing to pause.", code="not_running")
+        await asyncio.to_thread(self._freezer.freeze, pids, lambda pid: folder_of(pid) == engine_id)
+        self._see(engine_id, Condition.PAUSED)
+
+    async def resume(self, engine_id: str) -> None:
+        await asyncio.to_thread(lambda: self._freezer.thaw(_programs().get(engine_id, ())))
+        self._see(engine_id, Condition.RUNNING)
+
+    async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
+        """Has the cluster end its pods, which end with their kubelet's next word; waits for that up to `grace`."""
+        ended = self._ends.get(engine_id)
+        if ended is None:
+            return
+        await self.end_pods(engine_id, grace)
+        with contextlib.suppress(EngineError):  # version 1 of control groups ends nobody who is frozen
+            await asyncio.to_thread(lambda: self._freezer.thaw(_programs().get(engine_id, ())))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await ended.wait()
+
+    async def add_memory(self, engine_id: str, extra: int) -> None:
+        raise EngineError(
+            "A pod's limit of host memory cannot be raised from here, and its VRAM would count as its own there.",
+            code="not_supported",
+        )
+
+    def memory_left(self) -> int | None:
+        return None
+
+    def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
+        return {}
+
+    async def remove(self, engine_id: str) -> None:
+        """Nothing is kept of what has ended."""
+
+    async def sightings(self) -> list[Sighting]:
+        return self._changes.known()
+
+    def changes(self) -> AsyncIterator[Sighting]:
+        return self._changes.stream()
+
+    def untold(self) -> list[Sighting]:
+        return self._changes.untold()
+
+    def owns(self, engine_id: str, pid: int) -> bool:
+        return folder_of(pid) == engine_id
+
+    def _see(self, id_: str, condition: Condition) -> None:
+        if (last := self._changes.last(id_)) is not None:
+            self._changes.see(replace(last, condition=condition))
+
+
+def _programs() -> dict[str, list[int]]:
+    """Blocking. By our id, the processes that see its socket folder."""
+    found: dict[str, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (id_ := folder_of(int(name))):
+            found.setdefault(id_, []).append(int(name))
+    return found
+
+
+def _by_kubectl(what: str, how: str) -> EngineError:
+    return EngineError(f"{what} by Kubernetes: {how}.", code="not_supported", status=400)

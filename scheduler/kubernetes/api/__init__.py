@@ -1,0 +1,1 @@
+"""The cluster's API server, and what we say to it."""

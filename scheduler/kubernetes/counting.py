@@ -1,0 +1,158 @@
+"""Where a cluster cannot divide a device's memory: the kubelet counts units of it (units.py, kubelet/plugin.py).
+
+The kubelet says which units a container gets, and neither whose they are nor when they are free again. So a container
+of ours is made without a pod, for the account that the setting has for all others; who it is, the kubelet's list of
+its pods' resources tells a moment later, and that it has ended when its units are not in that list any more, or are
+given to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from django.db import DatabaseError
+
+from scheduler.kubernetes import units
+from scheduler.kubernetes.api.client import ApiError
+from scheduler.kubernetes.claims import Allocated, Part, usual
+from scheduler.kubernetes.driver import Driver
+from scheduler.kubernetes.kubelet.plugin import DevicePlugin, Given, Holder
+from scheduler.kubernetes.kubelet.sockets import CannotServe
+from scheduler.kubernetes.names import device_name
+from scheduler.kubernetes.pods import Pods, recalled
+from scheduler.kubernetes.records import Record
+from scheduler.kubernetes.words import in_words
+from web.logs import ById
+
+log = logging.getLogger(__name__)
+
+LOOKS_EVERY = 2.0  # seconds
+TRIES_AGAIN = 5.0
+REQUEST = "memory"
+
+
+class Counting:
+    """`cards`: bytes that may be promised of each card at best, and now, by UUID.
+
+    `in_use`: the containers, by our id, of which some program runs. Blocking.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        driver: Driver,
+        pods: Pods,
+        in_use: Callable[[], set[str]],
+        cards: Callable[[], Mapping[str, tuple[int, int]]],
+    ) -> None:
+        self._driver = driver
+        self._pods = pods
+        self._in_use = in_use
+        self._cards = cards
+        self._gone: set[str] = set()  # whose units were not in the kubelet's list at the last look, by uid
+        self.plugin = DevicePlugin(
+            folder,
+            units.RESOURCE,
+            self._units,
+            units.preferred,
+            self._allocate,
+            lambda error: f"gpushare: {in_words(error)}",
+        )
+
+    async def run(self) -> None:
+        """As long as units are to be offered; until cancelled."""
+        async with asyncio.TaskGroup() as together:
+            together.create_task(self._serve())
+            together.create_task(self._look())
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.plugin.run()
+            except CannotServe as error:
+                self.plugin.registered = str(error)
+                log.error("%s", error)
+            await asyncio.sleep(TRIES_AGAIN)
+
+    def _units(self) -> Mapping[str, str]:
+        used = {unit for record in self._driver.records() for unit in record.units}
+        return units.units({device_name(card): sizes for card, sizes in self._cards().items()}, used)
+
+    async def _allocate(self, asked: Sequence[Sequence[str]]) -> Sequence[Given]:
+        """All of them or none. Raises Problem, DatabaseError or OSError."""
+        made: list[Record] = []
+        try:
+            for ids in asked:
+                made.append(await self._one(ids))  # noqa: PERF401 - what was made before one is refused is given back
+            return [_given(*await asyncio.to_thread(self._driver.equipment, record)) for record in made]
+        except Exception:
+            for record in made:
+                await self._driver.give_back(record.uid)
+            raise
+
+    async def _one(self, ids: Sequence[str]) -> Record:
+        device, memory = units.allocated(ids, self._units())
+        for earlier in self._driver.records():
+            if set(earlier.units) & set(ids):  # the kubelet has ended it
+                await self._driver.give_back(earlier.uid)
+        uid = str(uuid.uuid4())
+        part = Part(REQUEST, self._driver.pool, device, memory)
+        allocated = Allocated("", f"memory-{uid[:8]}", uid, [part], usual())
+        return await self._driver.promise(allocated, ids)
+
+    # ---- whose they are, and when they are free ----
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOKS_EVERY)
+            try:
+                await self.look()
+            except (ApiError, DatabaseError, OSError) as error:
+                log.debug("whose the units are is looked at later: %s", error)
+
+    async def look(self) -> None:
+        """Raises ApiError, DatabaseError or OSError."""
+        holders = await self.plugin.holders()
+        if holders is None:
+            return
+        counted, gone = [record for record in self._driver.records() if record.units], set()
+        in_use = await asyncio.to_thread(self._in_use) if counted else set()
+        for record in counted:
+            holder = next((each for each in holders if each.units & set(record.units)), None)
+            if holder is not None and not record.pods:
+                await self._see(record, holder)
+            elif holder is not None:
+                # Kubelets list the units of a pod that has ended until they need them, or the pod is deleted.
+                (pod,) = recalled(record.pods)
+                if record.id not in in_use and await self._pods.is_over(record.namespace, pod):
+                    await self._driver.give_back(record.uid)
+            elif record.uid in self._gone:
+                log.info("container %s: the kubelet has its units again", ById(record.id))
+                await self._driver.give_back(record.uid)
+            else:
+                gone.add(record.uid)  # the kubelet lists a pod a moment after it has asked for its units
+        self._gone = gone
+
+    async def _see(self, record: Record, holder: Holder) -> None:
+        if pod := await self._pods.holder(holder.namespace, holder.pod, holder.container):
+            await self._driver.see_holder(record, pod, holder.namespace)
+
+
+def _given(specification: Mapping[str, Any], others: Sequence[str]) -> Given:
+    """The edits of a CDI specification, as the device plugin API says them: it is older than CDI."""
+    (device,) = specification["devices"]
+    both = [specification["containerEdits"], device["containerEdits"]]
+    variables = [entry.split("=", 1) for each in both for entry in each.get("env", [])]
+    mounts = [mount for each in both for mount in each.get("mounts", [])]
+    nodes = [node["path"] for each in both for node in each.get("deviceNodes", [])]
+    return Given(
+        dict(variables),
+        [(each["containerPath"], each["hostPath"], "ro" in each["options"]) for each in mounts],
+        nodes,
+        others,
+    )

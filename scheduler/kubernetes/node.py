@@ -1,0 +1,169 @@
+"""The driver of a node, put together: what the kubelet asks (driver.py), what the cluster is told (slices.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from scheduler.containers.ending import Ender
+from scheduler.containers.life import Containers
+from scheduler.core.state import State
+from scheduler.engines.base import Engine, EngineError
+from scheduler.engines.kubernetes.engine import KubernetesEngine
+from scheduler.gpus import Gpus, Reading
+from scheduler.kubernetes.api.client import Api, ApiError
+from scheduler.kubernetes.api.slices import Offer, Slices
+from scheduler.kubernetes.counting import Counting
+from scheduler.kubernetes.driver import Driver
+from scheduler.kubernetes.kubelet.server import KubeletServer
+from scheduler.kubernetes.kubelet.sockets import CannotServe
+from scheduler.kubernetes.names import ARCHITECTURES
+from scheduler.kubernetes.outfit import Outfitter
+from scheduler.kubernetes.pods import Pods
+from scheduler.kubernetes.records import Records
+from scheduler.sessions.broker import Broker
+from scheduler.sessions.server import Server
+from scheduler.store import Store
+
+log = logging.getLogger(__name__)
+
+LOOKS_EVERY = 2.0  # seconds; what the cards are like is shown to the cluster by then
+FORGOTTEN_EVERY = 60.0
+TRIES_AGAIN = 5.0
+GOES_WITHIN = 5.0  # seconds in which the API server may take our slice away at the end
+
+
+class Node:
+    """`state`: the core's, now. `computing`: how a card's time is shared, in a word."""
+
+    def __init__(
+        self, store: Store, gpus: Gpus, home: Path, state: Callable[[], State], computing: Callable[[str], str]
+    ) -> None:
+        self._store, self._gpus, self._state, self._computing = store, gpus, state, computing
+        self._place = home / "kubernetes"
+        self._ailing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
+        self._answering: set[str] | None = None  # cards that had a reading the last time
+        self._failed: set[str] = set()  # that have reported a critical error: until this host's driver is started anew
+        try:
+            self._api = Api(settings.GPUSHARE_KUBERNETES_API, Path(settings.GPUSHARE_KUBERNETES_ACCOUNT))
+        except ApiError as error:
+            raise EngineError(str(error)) from None
+        self.slices = Slices(self._api, settings.GPUSHARE_NODE)
+
+    async def open(self) -> None:
+        """Nobody asks before all is put together."""
+
+    def meet(self, engine: Engine, containers: Containers, broker: Broker, server: Server, ender: Ender) -> None:
+        assert isinstance(engine, KubernetesEngine)
+        cards, kubelet = self._gpus.cards, Path(settings.GPUSHARE_KUBELET)
+        totals = {uuid: card.total for uuid, card in cards.items()}
+        most = {uuid: card.capacity(0) for uuid, card in cards.items()}
+        records, pods = Records(self._place / "claims"), Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
+        outfitter = Outfitter(
+            Path(settings.GPUSHARE_CDI_FOLDER), self._place, engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
+        )
+        self.driver = Driver(
+            containers, engine, server, self._store, self._api, pods, records, outfitter, most, settings.GPUSHARE_NODE
+        )
+        self._engine = engine
+        engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
+        self.counting = Counting(kubelet, self.driver, pods, engine.in_use, self._sizes)
+        self.kubelet = KubeletServer(kubelet, self.driver.prepare, self.driver.unprepare, self.driver.fault)
+
+    async def expect(self) -> None:
+        """Before the engine is asked what it has. Raises DatabaseError or OSError."""
+        await self.driver.expect()
+
+    def give_again(self) -> None:
+        """After the sockets were opened anew: nothing to do, as containers see the folders that these are in."""
+
+    async def run(self) -> None:
+        """Once all is taken over, until cancelled."""
+        await self.driver.begin()
+        async with asyncio.TaskGroup() as together:
+            for part in (self._serve, self._offer, self.slices.run, self._count, self._look_for_forgotten):
+                together.create_task(part())
+
+    def see(self, readings: Mapping[str, Reading]) -> None:
+        """To be called with each reading of the cards."""
+        self._answering = set(readings)
+        self._failed |= {uuid for uuid, reading in readings.items() if reading.xid is not None}
+
+    async def close(self) -> None:
+        """Nothing more is allocated here; what is prepared stays so."""
+        try:
+            async with asyncio.timeout(GOES_WITHIN):
+                await self.slices.remove()
+        except (ApiError, TimeoutError) as error:
+            log.warning("the cluster goes on offering this node's cards, until its kubelet notices: %s", error)
+        await self._api.close()
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.kubelet.run()
+            except CannotServe as error:
+                self.kubelet.registered = str(error)
+                log.error("%s", error)
+            await asyncio.sleep(TRIES_AGAIN)
+
+    async def _offer(self) -> None:
+        while True:
+            self.slices.show(self._offers())
+            await asyncio.to_thread(self._engine.look_at_paused)
+            await asyncio.sleep(LOOKS_EVERY)
+
+    async def _count(self) -> None:
+        """Once it is known that the cluster cannot divide: until a restart, as what is counted then has claims."""
+        await self.slices.cannot_divide.wait()
+        await self.counting.run()
+
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        """Of a card that is lost or has failed nothing is there."""
+        gpus = self._state().gpus.items()
+        return {uuid: (gpu.most, 0 if self._fault(uuid) else min(gpu.capacity, gpu.most)) for uuid, gpu in gpus}
+
+    def _offers(self) -> list[Offer]:
+        """What ails a card at two looks in a row is told: a program that only comes and goes is no reason."""
+        ailing = {
+            uuid: self._fault(uuid) or _missing(gpu.capacity, gpu.most) for uuid, gpu in self._state().gpus.items()
+        }
+        taints = {uuid: why for uuid, why in ailing.items() if self._ailing.get(uuid)}
+        self._ailing = ailing
+        return [
+            Offer(
+                uuid=card.uuid,
+                memory=card.capacity(0),
+                product=card.name,
+                architecture=ARCHITECTURES.get(card.architecture, ""),
+                driver=self._gpus.driver,
+                computing=self._computing(card.uuid),
+                taint=taints.get(card.uuid, ""),
+            )
+            for card in self._gpus.cards.values()
+        ]
+
+    def _fault(self, uuid: str) -> str:
+        if uuid in self._failed:
+            return "critical-error"
+        return "" if self._answering is None or uuid in self._answering else "lost"
+
+    async def _look_for_forgotten(self) -> None:
+        while True:
+            await asyncio.sleep(FORGOTTEN_EVERY)
+            try:
+                await self.driver.look_at_claims()
+            except (ApiError, DatabaseError, OSError) as error:
+                log.debug("what the cluster has forgotten is looked for later: %s", error)
+
+
+def _missing(now: int, most: int) -> str:
+    """Why nothing new should come to a card that has so many bytes for containers; empty if all of it is there."""
+    if now >= most:
+        return ""
+    return "foreign-memory" if now else "no-memory"

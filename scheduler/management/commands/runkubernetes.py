@@ -1,0 +1,21 @@
+"""`manage.py runkubernetes`: the scheduler of a node of Kubernetes, which is that node's driver, too."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError
+
+from scheduler.management.commands import runscheduler
+
+
+class Command(runscheduler.Command):
+    help = "Runs this node's scheduler in the foreground, as a driver of its kubelet's. Pods run on when it is stopped."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if find_spec("grpc") is None:
+            raise CommandError("The kubelet is talked to by gRPC: pip install -r requirements/kubernetes.txt")
+        settings.GPUSHARE_ENGINE = "kubernetes"
+        super().handle(*args, **options)

@@ -1,0 +1,252 @@
+"""What deploy/kubernetes has: rendered by kubectl and helm themselves, judged by the published schemas and by us.
+
+The policies' expressions are evaluated, the examples' claims are read as the driver reads them, and the role has what
+the fake API server grants in all other tests: the least that they run with.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cel
+import kubernetes_validate
+import pytest
+import yaml
+
+from scheduler.kubernetes import claims
+from scheduler.kubernetes.api import quantity
+from scheduler.kubernetes.kubelet import plugin
+from scheduler.kubernetes.units import RESOURCE, UNIT
+from tests.kubernetes.cluster.api_server import RIGHTS
+from tests.kubernetes.cluster.rules import JSON
+from tests.support.host import BUILD, GIB, ROOT
+
+HERE = ROOT / "deploy" / "kubernetes"
+KUBECTL, HELM = BUILD / "kubernetes" / "kubectl" / "kubectl", BUILD / "kubernetes" / "helm" / "helm"
+BUILT = [HERE / "base", *sorted((HERE / "overlays").iterdir()), HERE / "claims"]
+EXAMPLES = sorted((HERE / "examples").glob("*.yaml"))
+RELEASES = ("1.34", "1.35", "1.36", "1.37")
+OLDEST = ("1.30", "1.33")  # where what is about claims is not there yet
+
+
+@cache
+def run(*words: str | Path) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(text: str) -> list[JSON]:
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def built(folder: Path) -> list[JSON]:
+    return objects(run(KUBECTL, "kustomize", folder))
+
+
+def rendered(*words: str) -> list[JSON]:
+    return objects(run(HELM, "template", "gpushare", HERE / "chart", "-n", "gpushare", *words))
+
+
+def of(found: Sequence[JSON], kind: str, name: str = "gpushare") -> JSON:
+    (one,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return one
+
+
+def pod_specs(found: Sequence[JSON]) -> Iterator[JSON]:
+    for each in found:
+        if each["kind"] == "Pod":
+            yield each["spec"]
+        elif "template" in each.get("spec", {}):
+            yield each["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_everything_is_what_the_published_schemas_say(release: str) -> None:
+    everything = [each for folder in BUILT for each in built(folder)] + rendered("--set", "runtimeClassName=nvidia")
+    everything += [each for path in EXAMPLES for each in objects(path.read_text())]
+    kinds = {each["kind"] for each in everything}
+    assert {"DaemonSet", "DeviceClass", "ResourceClaimTemplate", "ValidatingAdmissionPolicy", "ClusterRole"} <= kinds
+    for each in everything:
+        kubernetes_validate.validate(each, release, strict=True)
+
+
+@pytest.mark.parametrize("release", OLDEST)
+def test_what_counts_units_needs_nothing_that_older_releases_do_not_have(release: str) -> None:
+    counted = built(HERE / "overlays" / "counted")
+    for each in (
+        *rendered("--set", "claims=false"),
+        *counted,
+        *objects((HERE / "examples" / "counted.yaml").read_text()),
+    ):
+        kubernetes_validate.validate(each, release, strict=True)
+
+
+def test_a_schema_does_find_what_is_wrong() -> None:
+    daemons = of(built(HERE / "base"), "DaemonSet")
+    daemons["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(daemons, RELEASES[-1], strict=True)
+
+
+def test_the_chart_renders_what_the_plain_manifests_are() -> None:
+    plain = [each for each in built(HERE / "base") if each["kind"] != "Namespace"]
+    chart = rendered()
+    assert {(each["kind"], each["metadata"]["name"]) for each in chart} == {
+        (each["kind"], each["metadata"]["name"]) for each in plain
+    }
+    for each in plain:
+        assert of(chart, each["kind"], each["metadata"]["name"]) == each
+
+
+def test_the_charts_values_come_to_where_they_belong() -> None:
+    found = rendered(
+        "--set", "people=*=admin", "--set", "kill=evict", "--set", "kubelet=/k", "--set", "settings.GPUSHARE_LOG=DEBUG",
+        "--set", "image.tag=v7", "--set", "policies=false", "--set", "nodeSelector=null",
+    )  # fmt: skip
+    data = of(found, "ConfigMap")["data"]
+    assert (data["GPUSHARE_KUBERNETES_PEOPLE"], data["GPUSHARE_KUBERNETES_KILL"]) == ("*=admin", "evict")
+    assert (data["GPUSHARE_KUBELET"], data["GPUSHARE_LOG"]) == ("/k", "DEBUG")
+    (spec,) = pod_specs(found)
+    assert spec["containers"][0]["image"] == "gpushare:v7"
+    assert {"hostPath": {"path": "/k/plugins", "type": "DirectoryOrCreate"}, "name": "plugins"} in spec["volumes"]
+    assert "ValidatingAdmissionPolicy" not in {each["kind"] for each in found}
+
+
+@pytest.mark.parametrize("value", ["kill=no", "pepole=*=admin", "kubelet=var/lib/kubelet", "image.tag="])
+def test_a_value_that_makes_no_sense_is_refused(value: str) -> None:
+    words = [HELM, "template", "gpushare", HERE / "chart", "--set", value]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert value.partition("=")[0].partition(".")[0] in done.stderr
+
+
+@pytest.mark.parametrize("overlay", ["evict", "nvidia", "simulated"])
+def test_an_overlay_changes_what_it_is_for_and_nothing_else(overlay: str) -> None:
+    plain, found = built(HERE / "base"), built(HERE / "overlays" / overlay)
+    changed = [(new["kind"], new["metadata"]["name"]) for old, new in zip(plain, found, strict=True) if old != new]
+    assert (
+        changed
+        == {
+            "evict": [("ConfigMap", "gpushare")],
+            "nvidia": [("DaemonSet", "gpushare")],
+            "simulated": [("ConfigMap", "gpushare"), ("DaemonSet", "gpushare")],
+        }[overlay]
+    )
+
+
+def test_the_role_has_the_rights_of_the_tests_and_no_more() -> None:
+    rules = of(built(HERE / "base"), "ClusterRole", "gpushare-driver")["rules"]
+    granted = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+    assert granted == RIGHTS
+
+
+def test_the_folders_of_the_host_are_at_the_same_path_and_where_the_settings_say() -> None:
+    found = built(HERE / "base")
+    (spec,) = pod_specs(found)
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert {mount["name"]: mount["mountPath"] for mount in mounts} == paths
+    data = of(found, "ConfigMap")["data"]
+    server = plugin.DevicePlugin(Path(data["GPUSHARE_KUBELET"]), "a/b", dict, lambda *_: [], None, str)  # type: ignore[arg-type]
+    needed = [data["GPUSHARE_HOME"], data["GPUSHARE_CDI_FOLDER"], server.endpoint.parent, server._pods.parent]
+    assert {str(path) for path in needed} <= set(paths.values())
+    assert spec["hostPID"] is True
+
+
+def request_of(template: JSON) -> JSON:
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    found: JSON = request["exactly"]
+    return found
+
+
+def test_the_sizes_to_choose_from_are_what_their_names_say() -> None:
+    templates = built(HERE / "claims")
+    sizes = {each["metadata"]["name"]: request_of(each)["capacity"]["requests"]["memory"] for each in templates}
+    assert {name: quantity.read(size) for name, size in sizes.items()} == {f"gpu-{n}gi": n * GIB for n in (2, 4, 8)}
+    classes = of(built(HERE / "base"), "DeviceClass")["metadata"]["name"]
+    assert {request_of(each)["deviceClassName"] for each in templates} == {classes}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_names_what_is_there_and_its_parameters_are_understood(path: Path) -> None:
+    found = objects(path.read_text())
+    own = [each for each in found if each["kind"] == "ResourceClaimTemplate"]
+    names = {each["metadata"]["name"] for each in (*own, *built(HERE / "claims"))}
+    for spec in pod_specs(found):
+        words = {each["name"] for each in spec.get("resourceClaims", [])}
+        assert {each["resourceClaimTemplateName"] for each in spec.get("resourceClaims", [])} <= names
+        for container in spec["containers"]:
+            assert {each["name"] for each in container["resources"].get("claims", [])} <= words
+            for resource, count in container["resources"].get("limits", {}).items():
+                assert (resource, int(count) * UNIT) == (RESOURCE, 4 * GIB)
+    for template in own:
+        config = template["spec"]["spec"]["devices"]["config"]
+        spec = claims._spec(config, {"gpu"})
+        assert (spec["priority"], spec["compute_weight"], spec["max_wait_seconds"]) == (10, 200, 600)
+
+
+# ---- policies ----
+class Policy:
+    def __init__(self, name: str) -> None:
+        self._spec = of(built(HERE / "base"), "ValidatingAdmissionPolicy", name)["spec"]
+
+    def allows(self, **given: Any) -> bool:
+        """As an API server evaluates it."""
+        given = {"object": None, "oldObject": None, "namespaceObject": {"metadata": {}}, "request": {}} | given
+        if not all(cel.evaluate(each["expression"], given) for each in self._spec.get("matchConditions", [])):
+            return True
+        given["variables"] = {}
+        for each in self._spec["variables"]:
+            given["variables"][each["name"]] = cel.evaluate(each["expression"], given)
+        return all(cel.evaluate(each["expression"], given) for each in self._spec["validations"])
+
+
+def asks(**request: Any) -> JSON:
+    return {"spec": {"devices": {"requests": [{"name": "gpu", **request}]}}}
+
+
+OURS = asks(exactly={"deviceClassName": "gpushare"})
+FIRST = asks(firstAvailable=[{"name": "a", "deviceClassName": "other"}, {"name": "b", "deviceClassName": "gpushare"}])
+ADMIN = asks(exactly={"deviceClassName": "gpushare", "adminAccess": True})
+OTHER = asks(exactly={"deviceClassName": "other"})
+YES, NO = {"metadata": {"labels": {"gpushare.dev/allowed": "true"}}}, {"metadata": {"labels": {"a": "b"}}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "namespace", "allowed"),
+    [
+        (OURS, YES, True), (OURS, NO, False), (OURS, {"metadata": {}}, False), (FIRST, NO, False), (FIRST, YES, True),
+        (ADMIN, YES, False), (OTHER, NO, True), ({"spec": {}}, NO, True), ({"spec": {"devices": {}}}, NO, True),
+    ],
+)  # fmt: skip
+def test_only_namespaces_that_are_allowed_to_may_use_the_class_and_nobody_without_a_quota(
+    asked: JSON, namespace: JSON, allowed: bool
+) -> None:
+    assert Policy("gpushare-claims").allows(object=asked, namespaceObject=namespace) is allowed
+
+
+DRIVER = "system:serviceaccount:gpushare:gpushare-driver"
+NODE_OF_TOKEN = {"authentication.kubernetes.io/node-name": ["node-1"]}
+
+
+@pytest.mark.parametrize(
+    ("operation", "node", "who", "extra", "allowed"),
+    [
+        ("CREATE", "node-1", DRIVER, NODE_OF_TOKEN, True), ("CREATE", "node-2", DRIVER, NODE_OF_TOKEN, False),
+        ("UPDATE", "node-2", DRIVER, NODE_OF_TOKEN, False), ("DELETE", "node-1", DRIVER, NODE_OF_TOKEN, True),
+        ("DELETE", "node-2", DRIVER, NODE_OF_TOKEN, False), ("CREATE", "node-1", DRIVER, {}, False),
+        ("DELETE", None, DRIVER, NODE_OF_TOKEN, False), ("DELETE", "node-2", "admin", {}, True),
+    ],
+)  # fmt: skip
+def test_a_driver_changes_the_slices_and_ends_the_pods_of_its_own_node(
+    operation: str, node: str | None, who: str, extra: JSON, allowed: bool
+) -> None:
+    spec = {"nodeName": node} if node else {}
+    request = {"operation": operation, "userInfo": {"username": who, "extra": extra}}
+    about = {"oldObject" if operation == "DELETE" else "object": {"spec": spec}}
+    assert Policy("gpushare-driver").allows(request=request, **about) is allowed

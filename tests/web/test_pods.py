@@ -1,0 +1,86 @@
+"""Containers of a Kubernetes cluster: found and summed by namespace, their output where the cluster has it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.support.events import EventKind, append
+from tests.support.machine import GIB, make_container
+from web.history.reports import report
+from web.models import Container
+
+pytestmark = pytest.mark.django_db
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+PODS = [{"name": "train", "uid": "1", "account": "trainer", "containers": ["main", "side car"]}]
+
+
+@pytest.fixture
+def pod(ada, gpu) -> Container:
+    container = make_container(ada, "train", gpu)
+    Container.objects.filter(pk=container.pk).update(namespace="team-a", pods=PODS, volume="team-a/train-gpu")
+    container.refresh_from_db()
+    return container
+
+
+@pytest.fixture
+def browser(ada: User) -> Client:
+    found = Client()
+    found.force_login(ada)
+    return found
+
+
+def test_rest_tells_whose_it_is_and_finds_it_by_its_namespace(client, pod, ada, gpu):
+    make_container(ada, "other", gpu)
+    (found,) = client.get("/api/v1/containers/?namespace=team-a").json()["results"]
+    assert (found["name"], found["namespace"], found["pods"]) == ("train", "team-a", PODS)
+    assert client.get("/api/v1/containers/?namespace=team-b").json()["results"] == []
+
+
+def test_the_table_is_searched_by_namespace(browser, pod, ada, gpu):
+    make_container(ada, "other", gpu)
+    shown = browser.get("/?q=team-a").content.decode()
+    assert ">train<" in shown
+    assert ">other<" not in shown
+
+
+def test_a_report_by_namespace_and_what_is_of_none(pod, ada, gpu):
+    other = make_container(ada, "other", gpu)
+    for container, size in ((pod, 2 * GIB), (other, GIB)):
+        Container.objects.filter(pk=container.pk).update(created_at=T0)
+        append(container, T0, EventKind.STARTED)
+        append(container, T0, EventKind.ACCEPTED, gpu, bytes=size, used_after=size)
+    rows = report(T0, T0 + timedelta(hours=1), "namespace").rows
+    assert [(row.group, row.as_dict()["vram_gib_hours"]) for row in rows] == [("team-a", 2.0), ("(none)", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("link", "first"),
+    [
+        ("", "kubectl logs -n team-a train -c main"),
+        ("https://logs/{namespace}/{pod}/{container}", "https://logs/team-a/train/main"),
+    ],
+)
+def test_its_output_is_where_the_cluster_has_it(client, browser, pod, settings, link, first):
+    settings.GPUSHARE_KUBERNETES_LOGS = link
+    answer = client.get(f"/api/v1/containers/{pod.pk}/logs/")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_supported")
+    assert first in answer.json()["error"]["message"]
+    page = browser.get(f"/containers/{pod.pk}/").content.decode()
+    assert (f'href="{first}"' if link else first) in page
+    assert ("https://logs/team-a/train/side%20car" in page) == bool(link)
+    assert 'id="log"' not in page
+    assert f"?from={pod.pk}" not in page  # that launches it again
+    assert "Memory of a pod stays on its card" in page
+
+
+def test_who_may_not_steer_it_is_not_told_where_its_output_is(pod):
+    bob = User.objects.create_user("bob")
+    browser = Client()
+    browser.force_login(bob)
+    page = browser.get(f"/containers/{pod.pk}/").content.decode()
+    assert "Namespace team-a" in page
+    assert "kubectl" not in page

@@ -1,0 +1,138 @@
+"""Containers that nobody launches here: a Kubernetes cluster allocates, and each claim on our cards is one of ours.
+
+The cluster's scheduler has decided how much of which card it gets; whose it is follows from its namespace and its
+pod's service account, by the setting GPUSHARE_KUBERNETES_PEOPLE, and up to that account's allowance. Asked by the
+scheduler, which the kubelet talks to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from web import audit
+from web.audit import seals
+from web.errors import Problem, conflict, forbidden
+from web.history.reports import gib_hours_of_week, require_gib_hours
+from web.models import Claim, Container, Gpu
+from web.people import allowances
+from web.people.roles import account_that_launches
+from web.services.launching import free_name
+from web.spec.asked import COLUMNS
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+ACTOR = seals.KUBELET
+ANY_NAMESPACE = "*"
+GROUP = "@"  # before the name of a group, where a person's could be
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim that is to become a container. `id` is ours, `uid` the cluster's; `quotas`: bytes by GPU.
+
+    `spec`: all fields of a launch.
+    """
+
+    id: UUID
+    uid: str
+    namespace: str
+    name: str
+    quotas: Mapping[str, int]
+    spec: Mapping[str, Any]
+    title: str = ""  # what people may call it; else the claim's name
+    account: str = ""  # the service account of its pod; empty where that is not known
+    images: Sequence[str] = ()
+    pods: Sequence[Mapping[str, Any]] = ()
+
+
+def claim(node: int, claimed: Claimed) -> Container:
+    """A container's record and its claims, in one transaction. Raises Problem, and has written only that in the audit.
+
+    The container that this claim has made before, if it lives.
+    """
+    try:
+        return _claim(node, claimed)
+    except Problem as problem:
+        named = {"name": f"{claimed.namespace}/{claimed.name}", "code": problem.code, "message": problem.message}
+        audit.record(ACTOR, "claim-refused", claimed.uid[:200], **named)
+        raise
+
+
+def _claim(node: int, claimed: Claimed) -> Container:
+    owner = owner_of(claimed.namespace, claimed.account)
+    limits, spec = allowances.limits_of(owner), dict(claimed.spec)
+    for image in claimed.images:
+        allowances.require_image(limits, image)
+    used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
+    with transaction.atomic():
+        allowances.hold(owner)
+        earlier = Container.objects.live().filter(node=node, mount=claimed.uid).first()
+        if earlier is not None:
+            return _the_same(earlier, claimed)
+        require_gib_hours(used, limits.gib_hours)
+        allowances.require_launch(owner, limits, spec["priority"], sum(claimed.quotas.values()), claimed.quotas)
+        spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
+        container = Container(
+            pk=claimed.id,
+            owner=owner,
+            node_id=node,
+            name=free_name(claimed.title or claimed.name, claimed.id),
+            namespace=claimed.namespace,
+            pods=list(claimed.pods),
+            volume=f"{claimed.namespace}/{claimed.name}"[:255],
+            mount=claimed.uid,
+            gpu_count=len(claimed.quotas),
+            gpu_uuids=list(claimed.quotas),
+            **{name: spec[name] for name in COLUMNS}
+            | {"image": claimed.images[0][:255] if claimed.images else "", "gpu_memory": None}
+            | {"give_way": False},  # in host memory it would count as the pod's own
+        )
+        container.save(force_insert=True)
+        for gpu in Gpu.objects.filter(uuid__in=claimed.quotas):
+            Claim.objects.create(container=container, gpu=gpu, quota=claimed.quotas[gpu.uuid])
+        audit.record(ACTOR, "claim", container.pk, name=container.name, claim=container.volume,
+                     owner=owner.get_username(), quotas=dict(claimed.quotas))  # fmt: skip
+    return Container.objects.whole().get(pk=container.pk)
+
+
+def _the_same(earlier: Container, claimed: Claimed) -> Container:
+    found = Container.objects.whole().get(pk=earlier.pk)
+    if {each.gpu.uuid: each.quota for each in found.claims.all()} != dict(claimed.quotas):
+        raise conflict("It was allocated anew while what it had before is still held here. Try again shortly.")
+    return found
+
+
+def seen(id_: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str) -> None:
+    """What is known of it a moment after it was made."""
+    told = {"namespace": namespace, "pods": list(pods), "image": image[:255], "name": free_name(name, UUID(id_))}
+    Container.objects.filter(pk=id_).update(**told)
+
+
+def owner_of(namespace: str, account: str = "") -> User:
+    """Whose the claims of a namespace's service account are: GPUSHARE_KUBERNETES_PEOPLE says it. Raises Problem.
+
+    It names a person, or a group: then it is the member of that group who has the service account's name.
+    """
+    people: Mapping[str, str] = settings.GPUSHARE_KUBERNETES_PEOPLE
+    name = people.get(f"{namespace}/{account}") or people.get(namespace) or people.get(ANY_NAMESPACE)
+    if not name:
+        whom = f'the namespace "{namespace}"' if namespace else "pods whose names are not known yet (*)"
+        raise forbidden(
+            f"Nobody here answers for {whom}: an admin names an account for it with GPUSHARE_KUBERNETES_PEOPLE."
+        )
+    if not name.startswith(GROUP):
+        return account_that_launches(name)
+    owner = account_that_launches(account)
+    if not owner.groups.filter(name=name.removeprefix(GROUP)).exists():
+        raise forbidden(
+            f'"{account}", the service account of its pod, is nobody in the group "{name.removeprefix(GROUP)}", to '
+            f'which the namespace "{namespace}" belongs here.'
+        )
+    return owner
