@@ -74,8 +74,9 @@ async def test_a_container_with_the_claim_has_its_quota_and_no_more(lab: Lab, en
     code, out = await fits.ended()
     assert (code, "done" in out) == (0, True), out
     container = await of(lab, claim)
-    while (await lab.claim(container)).peak <= 1 << 30:  # told when the scheduler has seen its process go
-        await asyncio.sleep(0.05)
+    await eventually(lambda: not lab.up.broker.tenants[str(container.pk)].sessions)
+    await lab.up.store.durable()
+    assert (await lab.claim(container)).peak > 1 << 30
     over = await Pod(engine, lab.cdi, "over", ids, "workload", "--bytes", "2GiB").start()
     assert (await over.ended())[0] == OUT_OF_MEMORY
     await lab.unprepare(claim)
