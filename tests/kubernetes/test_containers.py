@@ -75,7 +75,8 @@ async def test_a_container_with_the_claim_has_its_quota_and_no_more(lab: Lab, en
     assert (code, "done" in out) == (0, True), out
     container = await of(lab, claim)
     await eventually(lambda: not lab.up.broker.tenants[str(container.pk)].sessions)
-    await lab.up.store.durable()
+    lab.up.report.publish()
+    await lab.up.store.flush()
     assert (await lab.claim(container)).peak > 1 << 30
     over = await Pod(engine, lab.cdi, "over", ids, "workload", "--bytes", "2GiB").start()
     assert (await over.ended())[0] == OUT_OF_MEMORY
