@@ -16,7 +16,7 @@ from scheduler.store.volumes import Volumes
 from tests.kubernetes.cluster.api_server import CLAIMS, PODS, Refused
 from tests.kubernetes.conftest import Lab
 from tests.support.eventually import eventually
-from tests.support.host import GIB
+from tests.support.host import GIB, query
 from web.models import Container
 
 
@@ -121,6 +121,23 @@ async def test_of_a_promise_that_the_database_may_have_nothing_is_left(
     (container,) = await lab.living()
     assert list(lab.up.broker.tenants) == [str(container.pk)]
     assert (await lab.claim(container)).quota == 3 * GIB
+    await lab.unprepare(claim)
+    await lab.nothing_is_held()
+
+
+async def test_a_driver_whose_name_is_anothers_by_now_promises_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin has removed the node, or another scheduler works for it: that one would promise the same memory."""
+    await lab.published()
+    claim, lost = await lab.allocator.claim("1Gi"), []
+    with monkeypatch.context() as removed:
+        removed.setattr(lab.up.store, "_lose", lost.append)
+        removed.setattr(lab.up.store._here, "holder", "somebody else")
+        told = await lab.prepare(claim)
+    assert "The database did not take this" in told
+    assert lost
+    assert await query(Container.objects.count) == 0
     await lab.unprepare(claim)
     await lab.nothing_is_held()
 
