@@ -15,10 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from django.db import DatabaseError
-
 from scheduler.kubernetes import units
-from scheduler.kubernetes.api.client import ApiError
 from scheduler.kubernetes.claims import Allocated, Part, usual
 from scheduler.kubernetes.driver import Driver
 from scheduler.kubernetes.kubelet.plugin import DevicePlugin, Given, Holder
@@ -85,22 +82,20 @@ class Counting:
 
     async def _allocate(self, asked: Sequence[Sequence[str]]) -> Sequence[Given]:
         """All of them or none. Raises Problem, DatabaseError or OSError."""
-        made: list[Record] = []
+        uids = [str(uuid.uuid4()) for _ in asked]
         try:
-            for ids in asked:
-                made.append(await self._one(ids))  # noqa: PERF401 - what was made before one is refused is given back
+            made = [await self._one(uid, ids) for uid, ids in zip(uids, asked, strict=True)]
             return [_given(*await asyncio.to_thread(self._driver.equipment, record)) for record in made]
         except Exception:
-            for record in made:
-                await self._driver.give_back(record.uid)
+            for uid in uids:
+                await self._driver.give_back(uid)
             raise
 
-    async def _one(self, ids: Sequence[str]) -> Record:
+    async def _one(self, uid: str, ids: Sequence[str]) -> Record:
         device, memory = units.allocated(ids, self._units())
         for earlier in self._driver.records():
             if set(earlier.units) & set(ids):  # the kubelet has ended it
                 await self._driver.give_back(earlier.uid)
-        uid = str(uuid.uuid4())
         part = Part(REQUEST, self._driver.pool, device, memory)
         allocated = Allocated("", f"memory-{uid[:8]}", uid, [part], usual())
         return await self._driver.promise(allocated, ids)
@@ -110,37 +105,39 @@ class Counting:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOKS_EVERY)
-            try:
-                await self.look()
-            except (ApiError, DatabaseError, OSError) as error:
-                log.debug("whose the units are is looked at later: %s", error)
+            await self.look()
 
     async def look(self) -> None:
-        """Raises ApiError, DatabaseError or OSError."""
         holders = await self.plugin.holders()
         if holders is None:
             return
-        counted, gone = [record for record in self._driver.records() if record.units], set()
+        counted = [record for record in self._driver.records() if record.units]
         in_use = await asyncio.to_thread(self._in_use) if counted else set()
+        held = {record.uid: _holder(record, holders) for record in counted}
+        # The kubelet lists a pod a moment after it has asked for its units: gone is what was not there twice.
+        earlier, self._gone = self._gone, {uid for uid, holder in held.items() if holder is None}
         for record in counted:
-            holder = next((each for each in holders if each.units & set(record.units)), None)
-            if holder is not None and not record.pods:
-                await self._see(record, holder)
-            elif holder is not None:
-                # Kubelets list the units of a pod that has ended until they need them, or the pod is deleted.
-                (pod,) = recalled(record.pods)
-                if record.id not in in_use and await self._pods.is_over(record.namespace, pod):
-                    await self._driver.give_back(record.uid)
-            elif record.uid in self._gone:
-                log.info("container %s: the kubelet has its units again", ById(record.id))
-                await self._driver.give_back(record.uid)
-            else:
-                gone.add(record.uid)  # the kubelet lists a pod a moment after it has asked for its units
-        self._gone = gone
+            try:
+                await self._look_at(record, held[record.uid], record.id in in_use, record.uid in earlier)
+            except Exception as error:  # that of one is no reason not to look at the others
+                log.debug("container %s: its units are looked at later: %s", ById(record.id), in_words(error))
 
-    async def _see(self, record: Record, holder: Holder) -> None:
-        if pod := await self._pods.holder(holder.namespace, holder.pod, holder.container):
-            await self._driver.see_holder(record, pod, holder.namespace)
+    async def _look_at(self, record: Record, holder: Holder | None, in_use: bool, was_gone: bool) -> None:
+        if holder is None and was_gone:
+            log.info("container %s: the kubelet has its units again", ById(record.id))
+            await self._driver.give_back(record.uid)
+        elif holder is not None and not record.pods:
+            if pod := await self._pods.holder(holder.namespace, holder.pod, holder.container):
+                await self._driver.see_holder(record.uid, pod, holder.namespace)
+        elif holder is not None and not in_use:
+            # Kubelets list the units of a pod that has ended until they need them, or the pod is deleted.
+            (pod,) = recalled(record.pods)
+            if await self._pods.is_over(record.namespace, pod):
+                await self._driver.give_back(record.uid)
+
+
+def _holder(record: Record, holders: Sequence[Holder]) -> Holder | None:
+    return next((each for each in holders if each.units & set(record.units)), None)
 
 
 def _given(specification: Mapping[str, Any], others: Sequence[str]) -> Given:

@@ -16,26 +16,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any
 
 from django.utils import timezone
 
 from scheduler.containers.life import Containers, as_problem, as_tenant
-from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
+from scheduler.engines.base import EngineAway, EngineError
 from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes import claims
-from scheduler.kubernetes.api.client import RESOURCES, Api, ApiError
+from scheduler.kubernetes.api.client import RESOURCES, Api, ApiError, path_of
 from scheduler.kubernetes.claims import Allocated
+from scheduler.kubernetes.in_turn import InTurn
 from scheduler.kubernetes.kubelet.server import Asked, Device
 from scheduler.kubernetes.names import device_name
 from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import CannotEnd, Holders, Pod, Pods, recalled, reserved
-from scheduler.kubernetes.records import Record, Records
+from scheduler.kubernetes.records import Record, Records, require_uid
 from scheduler.kubernetes.words import in_words
 from scheduler.sessions.server import Server
 from scheduler.store import Store
@@ -46,17 +47,10 @@ from web.services.claiming import Claimed
 from web.sizes import format_size
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 NEVER = "Kubernetes has given it back before it was prepared."
 LOST = "What this node knew of its claim was lost: the kubelet asks for it anew."
 FORGOTTEN_AFTER = 60.0  # seconds that a claim has been prepared before anybody asks whether it still is there
-_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class Doing(NamedTuple):
-    what: str
-    task: asyncio.Task[Any]
 
 
 class Driver:
@@ -88,8 +82,7 @@ class Driver:
         self.pool = pool
         self._known: dict[str, Record] = {}  # by uid; each is on the disk
         self._coming: dict[str, Mapping[str, int]] = {}  # by uid: bytes by GPU, of those not yet told to the core
-        self._under_way: dict[str, Doing] = {}  # by uid: what was begun last
-        self._lost: list[str] = []
+        self._turns = InTurn()
         self._holders = Holders()
 
     # ---- over a restart ----
@@ -106,23 +99,25 @@ class Driver:
                 self._engine.prepared(record.id, record.at, paused=record.id in stopped)
             else:  # it had ended, or was never told to anybody
                 await asyncio.to_thread(self._records.drop, record.uid)
-        self._lost = sorted(living - {record.id for record in self._known.values()})
+        for id_ in living - {record.id for record in self._known.values()}:
+            self._engine.lost(id_, LOST)
 
     async def begin(self) -> None:
         """Once all is taken over. Raises OSError."""
-        for id_ in self._lost:
-            self._containers.told(Sighting(id_, "", Condition.GONE, reason=LOST))
         await asyncio.to_thread(self._outfitter.clear, list(self._known))
+        for uid in [record.uid for record in self.records() if not record.units]:
+            await self._turns.next(uid, partial(self._equip_again, uid))
 
     # ---- what the kubelet asks ----
 
     async def prepare(self, asked: Asked) -> Sequence[Device]:
         """Raises Problem, ApiError, DatabaseError or OSError."""
-        return await self._once("prepare", asked, self._prepare)
+        require_uid(asked.uid)
+        return await self._turns.once(asked.uid, "prepare", lambda: self._prepare(asked))
 
     async def unprepare(self, asked: Asked) -> None:
-        """One that was never prepared is success. Raises DatabaseError or OSError."""
-        await self._once("unprepare", asked, lambda asked: self.give_back(asked.uid))
+        """One that was never prepared is success. Raises Problem, DatabaseError or OSError."""
+        await self.give_back(asked.uid)
 
     # ---- where it counts units (counting.py) ----
 
@@ -135,31 +130,51 @@ class Driver:
         self._require_room(allocated.uid, quotas)
         self._coming[allocated.uid] = quotas
         try:
-            return await self._promise(allocated, quotas, [], units)
+            record = await self._promise(allocated, quotas, [], units)
         finally:
             del self._coming[allocated.uid]
+        self._open(record)
+        return record
 
     def equipment(self, record: Record) -> tuple[Mapping[str, Any], Sequence[str]]:
         """Blocking. What its container gets, as a CDI specification of one device; and others' CDI devices."""
         cards = self._cards_of(record)
         return self._outfitter.specification(record.uid, cards, self._server.socket_dir(record.id))
 
-    async def see_holder(self, record: Record, pod: Pod, namespace: str) -> None:
+    async def see_holder(self, uid: str, pod: Pod, namespace: str) -> None:
         """It is known now whose it is. Raises DatabaseError or OSError."""
-        shown, image = [pod.as_dict()], pod.containers[0][1] if pod.containers else ""
-        await self._store.volumes.seen(record.id, namespace, shown, pod.title(), image)
-        await self._keep(replace(record, namespace=namespace, pods=shown))
+        await self._turns.next(uid, lambda: self._see_holder(uid, pod, namespace))
+
+    async def _see_holder(self, uid: str, pod: Pod, namespace: str) -> None:
+        if record := self._known.get(uid):  # it was not given back meanwhile
+            shown, image = [pod.as_dict()], pod.containers[0][1] if pod.containers else ""
+            await self._store.volumes.seen(record.id, namespace, shown, pod.title(), image)
+            await self._keep(replace(record, namespace=namespace, pods=shown))
 
     async def _prepare(self, asked: Asked) -> Sequence[Device]:
         record = self._known.get(asked.uid)
         if record is None or not self._lives(record.id):
             record = await self._begin(asked)
-        cards, sockets = self._cards_of(record), self._server.socket_dir(record.id)
-        await asyncio.to_thread(self._outfitter.write, record.uid, cards, sockets)
+        self._open(record)
+        cards = await self._equip(record)
         return [
             Device([part.request], part.pool, part.device, self._outfitter.ids(record.uid, part.device, cards))
             for part in record.parts
         ]
+
+    async def _equip(self, record: Record) -> Mapping[str, tuple[str, int]]:
+        """Returns its cards. Raises Problem or OSError."""
+        cards, sockets = self._cards_of(record), self._server.socket_dir(record.id)
+        await asyncio.to_thread(self._outfitter.write, record.uid, cards, sockets)
+        return cards
+
+    async def _equip_again(self, uid: str) -> None:
+        """What an earlier driver has written may name what is not there any more, or be lost by a boot."""
+        try:
+            if record := self._known.get(uid):
+                await self._equip(record)
+        except (Problem, OSError) as error:
+            log.error("the claim %s: its containers cannot be started anew: %s", uid, in_words(error))
 
     async def _begin(self, asked: Asked) -> Record:
         claim = await self._read(asked)
@@ -178,10 +193,9 @@ class Driver:
         self, allocated: Allocated, quotas: Mapping[str, int], pods: Sequence[Pod], units: Sequence[str] = ()
     ) -> Record:
         uid, shown = allocated.uid, [pod.as_dict() for pod in pods]
-        new = Record(
+        record = Record(
             str(uuid.uuid4()), uid, allocated.namespace, allocated.name, time.time(), allocated.parts, shown, units
         )
-        record = self._known.get(uid, new)  # of an attempt of which nobody knows what became of it in the database
         await self._keep(record)
         claimed = Claimed(
             uuid.UUID(record.id), uid, allocated.namespace, allocated.name, quotas, allocated.spec,
@@ -191,19 +205,27 @@ class Driver:
             pods=shown,
         )  # fmt: skip
         try:
-            row = await self._store.volumes.claim(claimed)
-            if str(row.pk) != record.id:
-                record = replace(record, id=str(row.pk))
-                await self._keep(record)
-            self._admit(row, quotas)
-        except Problem:
-            await asyncio.to_thread(self._records.drop, uid)
-            del self._known[uid]
-            self._holders.free(uid)
+            self._admit(await self._store.volumes.claim(claimed), quotas)
+        except Problem as problem:
+            await self._call_off(uid, problem.message)
             raise
-        self._server.listen(record.id)
-        self._engine.prepared(record.id, record.at)
         return record
+
+    def _open(self, record: Record) -> None:
+        """Its programs are heard from now on. The same again changes nothing. Raises OSError."""
+        if not self._engine.knows(record.id):
+            self._server.listen(record.id)
+            self._engine.prepared(record.id, record.at)
+
+    async def _call_off(self, uid: str, reason: str) -> None:
+        """Of a promise that nobody was told of; also if nobody knows whether the database has it. DatabaseError."""
+        await self._store.volumes.call_off(uid, reason)
+        await self._forget(uid)
+
+    async def _forget(self, uid: str) -> None:
+        await asyncio.to_thread(self._records.drop, uid)
+        self._known.pop(uid, None)
+        self._holders.free(uid)
 
     async def _keep(self, record: Record) -> None:
         await asyncio.to_thread(self._records.keep, record)
@@ -217,7 +239,11 @@ class Driver:
             raise problem
 
     async def give_back(self, uid: str) -> None:
-        """What is not held is success. Raises DatabaseError or OSError."""
+        """What is not held is success. Raises Problem, DatabaseError or OSError."""
+        require_uid(uid)
+        await self._turns.once(uid, "give back", lambda: self._give_back(uid))
+
+    async def _give_back(self, uid: str) -> None:
         record = self._known.get(uid)
         await asyncio.to_thread(self._outfitter.remove, uid)
         if record is None:
@@ -225,15 +251,12 @@ class Driver:
             return
         how = await self._pods.wait_for_end(record.namespace, list(recalled(record.pods)))
         ended = self._engine.given_back(record.id, time.time(), how.exit_code, how.reason)
-        if self._containers.find(record.id) is not None:
-            self._containers.told(ended)
-        else:  # it never came so far, or has ended already: only the database may think otherwise
-            now = timezone.now()
-            self._store.container(record.id, finished_at=now, removed_at=now, reason=NEVER)
+        if self._containers.find(record.id) is None:  # it never came so far, or has ended already
+            await self._call_off(uid, NEVER)
+            return
+        self._containers.told(ended)
         await self._store.durable()
-        await asyncio.to_thread(self._records.drop, uid)
-        self._known.pop(uid, None)
-        self._holders.free(uid)
+        await self._forget(uid)
 
     async def end_pods(self, id_: str, grace: float) -> None:
         """Those with this container's claim, by our id. Raises EngineError."""
@@ -279,7 +302,7 @@ class Driver:
 
     async def _read(self, asked: Asked) -> Mapping[str, Any]:
         try:
-            return await self._api.get(f"{RESOURCES}/namespaces/{asked.namespace}/resourceclaims/{asked.name}")
+            return await self._api.get(path_of(RESOURCES, "namespaces", asked.namespace, "resourceclaims", asked.name))
         except ApiError as error:
             if error.status == 404:
                 raise Problem("deleted", "It was deleted while it was to be prepared.", 404) from None
@@ -316,14 +339,18 @@ class Driver:
     async def look_at_claims(self, after: float = FORGOTTEN_AFTER) -> None:
         """Gives back what no cluster knows any more and no program uses, and sees what pods the others have.
 
-        Not those of the last `after` seconds. Raises ApiError, DatabaseError or OSError.
+        Not those of the last `after` seconds.
         """
         for record in list(self._known.values()):
-            if record.units or time.time() - record.at < after or not await self._is_forgotten(record):
+            if record.units or time.time() - record.at < after:
                 continue
-            asked = Asked(record.namespace, record.name, record.uid)
-            log.warning("container %s: its claim is not in the cluster any more; it is given back", ById(record.id))
-            await self.unprepare(asked)
+            try:
+                if not await self._is_forgotten(record):
+                    continue
+                log.warning("container %s: its claim is not in the cluster any more; it is given back", ById(record.id))
+                await self.give_back(record.uid)
+            except Exception as error:  # that of one is no reason not to look at the others
+                log.debug("container %s: its claim is looked at later: %s", ById(record.id), in_words(error))
 
     async def _is_forgotten(self, record: Record) -> bool:
         try:
@@ -342,6 +369,10 @@ class Driver:
         if claim["metadata"]["uid"] != record.uid or not (found := await self._pods.of(claim)):
             return
         if (shown := [pod.as_dict() for pod in found]) != list(record.pods):
+            await self._turns.next(record.uid, lambda: self._show_pods(record.uid, shown))
+
+    async def _show_pods(self, uid: str, shown: Sequence[Mapping[str, Any]]) -> None:
+        if record := self._known.get(uid):  # it was not given back meanwhile
             await self._keep(replace(record, pods=shown))
             self._store.container(record.id, pods=shown)
 
@@ -350,24 +381,6 @@ class Driver:
     def fault(self, asked: Asked, error: Exception) -> str:
         """What the kubelet shows in the pod's events."""
         return f"gpushare: the claim {asked.namespace}/{asked.name}: {in_words(error)}"
-
-    async def _once(self, what: str, asked: Asked, act: Callable[[Asked], Awaitable[T]]) -> T:
-        """Whoever asks again waits for the same; a claim is prepared and given back in turn."""
-        if not _UID.fullmatch(asked.uid):
-            raise Problem("bad_uid", "Its uid is no UUID.", 400)
-        last = self._under_way.get(asked.uid)
-        if last is None or last.what != what:
-            task = asyncio.create_task(_after(last.task if last else None, act, asked))
-            last = self._under_way[asked.uid] = Doing(what, task)
-            task.add_done_callback(lambda task: self._done(asked.uid, task))
-        found: T = await asyncio.shield(last.task)
-        return found
-
-    def _done(self, uid: str, task: asyncio.Task[Any]) -> None:
-        if self._under_way[uid].task is task:
-            del self._under_way[uid]
-        if not task.cancelled():
-            task.exception()  # whoever asked for it may have stopped waiting
 
     def _cards_of(self, record: Record) -> Mapping[str, tuple[str, int]]:
         quotas = Allocated(record.namespace, record.name, record.uid, record.parts).quotas()
@@ -378,9 +391,3 @@ class Driver:
     def _lives(self, id_: str) -> bool:
         tenant = self._containers.find(id_)
         return tenant is not None and not tenant.finished
-
-
-async def _after(earlier: asyncio.Task[Any] | None, act: Callable[[Asked], Awaitable[T]], asked: Asked) -> T:
-    if earlier is not None:
-        await asyncio.wait([earlier])
-    return await act(asked)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from django.conf import settings
-from django.db import DatabaseError
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
 from scheduler.core.state import State
 from scheduler.engines.base import Engine, EngineError
+from scheduler.engines.docker.mounting.runs import place_of
 from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.gpus import Gpus, Reading
 from scheduler.kubernetes.api.client import Api, ApiError
@@ -48,6 +48,7 @@ class Node:
         self._place = home / "kubernetes"
         self._ailing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
         self._answering: set[str] | None = None  # cards that had a reading the last time
+        self._serves = False  # the kubelet's driver is this one
         self._failed: set[str] = set()  # that have reported a critical error: until this host's driver is started anew
         try:
             self._api = Api(settings.GPUSHARE_KUBERNETES_API, Path(settings.GPUSHARE_KUBERNETES_ACCOUNT))
@@ -71,6 +72,7 @@ class Node:
             containers, engine, server, self._store, self._api, pods, records, outfitter, most, settings.GPUSHARE_NODE
         )
         self._engine = engine
+        engine.place = place_of(server.folder)
         engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
         self.counting = Counting(kubelet, self.driver, pods, engine.in_use, self._sizes)
         self.kubelet = KubeletServer(kubelet, self.driver.prepare, self.driver.unprepare, self.driver.fault)
@@ -83,11 +85,19 @@ class Node:
         """After the sockets were opened anew: nothing to do, as containers see the folders that these are in."""
 
     async def run(self) -> None:
-        """Once all is taken over, until cancelled."""
-        await self.driver.begin()
-        async with asyncio.TaskGroup() as together:
-            for part in (self._serve, self._offer, self.slices.run, self._count, self._look_for_forgotten):
-                together.create_task(part())
+        """Once all is taken over, until cancelled. What all of a node share is left alone where another serves it."""
+        while True:
+            try:
+                with self.kubelet.alone():
+                    self._serves = True
+                    await self.driver.begin()
+                    async with asyncio.TaskGroup() as together:
+                        for part in (self._serve, self._offer, self.slices.run, self._count, self._look_for_forgotten):
+                            together.create_task(part())
+            except CannotServe as error:
+                self.kubelet.registered = str(error)
+                log.error("%s", error)
+            await asyncio.sleep(TRIES_AGAIN)
 
     def see(self, readings: Mapping[str, Reading]) -> None:
         """To be called with each reading of the cards."""
@@ -98,7 +108,8 @@ class Node:
         """Nothing more is allocated here; what is prepared stays so."""
         try:
             async with asyncio.timeout(GOES_WITHIN):
-                await self.slices.remove()
+                if self._serves:
+                    await self.slices.remove()
         except (ApiError, TimeoutError) as error:
             log.warning("the cluster goes on offering this node's cards, until its kubelet notices: %s", error)
         await self._api.close()
@@ -115,7 +126,7 @@ class Node:
     async def _offer(self) -> None:
         while True:
             self.slices.show(self._offers())
-            await asyncio.to_thread(self._engine.look_at_paused)
+            await self._engine.look_at_paused()
             await asyncio.sleep(LOOKS_EVERY)
 
     async def _count(self) -> None:
@@ -156,10 +167,7 @@ class Node:
     async def _look_for_forgotten(self) -> None:
         while True:
             await asyncio.sleep(FORGOTTEN_EVERY)
-            try:
-                await self.driver.look_at_claims()
-            except (ApiError, DatabaseError, OSError) as error:
-                log.debug("what the cluster has forgotten is looked for later: %s", error)
+            await self.driver.look_at_claims()
 
 
 def _missing(now: int, most: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.engines.docker.gpu_access import Additions, Cdi, detect
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.outfit import Outfit, keep_text
 from scheduler.kubernetes import cdi
 
 NVIDIAS = ("/etc/cdi", "/var/run/cdi")  # where NVIDIA's own specification may be
@@ -24,8 +24,7 @@ class Outfitter:
         way = "raw" if access == "runtime" else access  # that is Docker's
         self._access = detect(way, {"CDISpecDirs": NVIDIAS}, outfit.simulation)
         self._preload = home / "ld.so.preload"
-        self._preload.write_text(f"{cdi.SHIM}\n")
-        self._preload.chmod(0o644)
+        keep_text(f"{cdi.SHIM}\n", self._preload)
 
     def write(self, uid: str, cards: Cards, sockets: Path) -> None:
         """Blocking. `sockets`: the claim's folder. Raises OSError."""

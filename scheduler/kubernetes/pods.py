@@ -16,8 +16,9 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from scheduler.engines.kubernetes.engine import UNKNOWN
-from scheduler.kubernetes.api.client import JSON, Api, ApiError
+from scheduler.kubernetes.api.client import JSON, Api, ApiError, path_of
 from scheduler.kubernetes.names import DRIVER
+from scheduler.kubernetes.words import plain
 from web.errors import Problem
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ def describe(pod: Mapping[str, Any], claim: str) -> Pod:
         pod["metadata"]["name"],
         pod["metadata"]["uid"],
         spec.get("serviceAccountName") or "default",
-        [(each["name"], each.get("image") or "") for each in having],
+        [(each["name"], plain(each.get("image") or "")) for each in having],
         len(having) == len(all_),
     )
 
@@ -92,7 +93,7 @@ def describe(pod: Mapping[str, Any], claim: str) -> Pod:
 def describe_holder(pod: Mapping[str, Any], container: str) -> Pod:
     """Of a pod with units that are counted: which container has them, the kubelet says."""
     all_ = [each for kind in CONTAINERS for each in pod["spec"].get(kind) or []]
-    having = [(each["name"], each.get("image") or "") for each in all_ if each["name"] == container]
+    having = [(each["name"], plain(each.get("image") or "")) for each in all_ if each["name"] == container]
     account = pod["spec"].get("serviceAccountName") or "default"
     return Pod(pod["metadata"]["name"], pod["metadata"]["uid"], account, having, len(all_) == 1)
 
@@ -108,7 +109,7 @@ def ended(pod: Mapping[str, Any], names: Sequence[str]) -> End | None:
     name, end = worst[0], worst[1] or {}
     code = int(end.get("exitCode") or 0)
     why = [text for text in (end.get("reason"), end.get("message")) if text and text not in ("Completed", "Error")]
-    said = f": {', '.join(map(str, why))}" if why else ""
+    said = f": {', '.join(map(plain, why))}" if why else ""
     return End(code, f"The container {name} of the pod {pod['metadata']['name']}{said}."[:500] if why else "")
 
 
@@ -227,7 +228,7 @@ class Pods:
 
 
 def _path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+    return path_of("/api/v1", "namespaces", namespace, "pods", name)
 
 
 def recalled(kept: Sequence[Mapping[str, Any]]) -> Iterator[Pod]:

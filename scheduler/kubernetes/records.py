@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from scheduler.kubernetes.claims import Part
+from web.errors import Problem
+
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class Record:
     parts: Sequence[Part]
     pods: Sequence[Mapping[str, Any]] = ()  # as pods.Pod.as_dict
     units: Sequence[str] = ()  # where the kubelet counts: which of them; then there is no claim, and no namespace
+
+
+def require_uid(uid: str) -> None:
+    """Files are named by it. Raises Problem."""
+    if not _UID.fullmatch(uid):
+        raise Problem("bad_uid", "Its uid is no UUID.", 400)
 
 
 class Records:
@@ -57,8 +67,7 @@ class Records:
         """Blocking. Takes away what is no record."""
         for path in sorted(self._folder.iterdir()):
             try:
-                said = json.loads(path.read_text())
-                record = Record(**{**said, "parts": [Part(**part) for part in said["parts"]]})
+                record = _record(json.loads(path.read_text()))
             except (ValueError, TypeError, KeyError):
                 path.unlink(missing_ok=True)
                 continue
@@ -76,3 +85,13 @@ class Records:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _record(said: Mapping[str, Any]) -> Record:
+    """Of a later release it may say more: what is promised holds all the same. Raises TypeError or KeyError."""
+    parts = [Part(**_known(Part, part)) for part in said["parts"]]
+    return Record(**{**_known(Record, said), "parts": parts})
+
+
+def _known(kind: type[Record | Part], said: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: said[each.name] for each in fields(kind) if each.name in said}

@@ -11,6 +11,13 @@ from web.errors import Problem
 
 log = logging.getLogger(__name__)
 
+LONGEST = 512  # characters of what others write; no name of an image that can be had is longer
+
+
+def plain(text: object) -> str:
+    """What a pod's author may have written, as a line: a database takes no NUL, and a screen no escapes."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in str(text)[:LONGEST])
+
 
 def in_words(error: Exception) -> str:
     match error:

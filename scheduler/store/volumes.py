@@ -67,9 +67,13 @@ class Volumes:
 
     async def claim(self, claimed: Claimed) -> Container:
         """The same for a claim of a Kubernetes cluster's. Raises Problem, and then there is no record."""
-        container = await self._behind.ask(claiming.claim, self._here.node, claimed)
+        container = await self._behind.write_by(claiming.claim, self._here.node, claimed, self._behind.require_name)
         await self._promised(container)
         return container
+
+    async def call_off(self, claim: str, reason: str) -> None:
+        """What this claim (by the cluster's uid) was promised has come to nothing. What has ended stays as it is."""
+        await self._behind.write(claiming.call_off, self._here.node, claim, reason)
 
     async def _promised(self, container: Container) -> None:
         """A scheduler that starts without the database has to know whose it is."""

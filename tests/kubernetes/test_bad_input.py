@@ -77,6 +77,38 @@ async def test_parameters_that_nobody_knows_are_refused(lab: Lab) -> None:
         await lab.allocator.release(claim)
 
 
+async def test_parameters_that_are_made_to_break_who_reads_them_are_refused_in_words(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of it is JSON that an API server takes, of at most 10 KiB."""
+    await lab.published()
+    held = await lab.allocator.claim("1Gi")
+    assert isinstance(await lab.prepare(held), dict)
+    for odd in ("[" * 4000 + "]" * 4000, "9" * 9000):
+        claim = await lab.allocator.claim("1Gi", parameters={**FORM, "priority": "here"})
+        lab.api.texts["here"] = odd
+        told = await lab.prepare(claim)
+        assert "cannot be read: " in told
+        await lab.unprepare(claim)
+        await lab.allocator.release(claim)
+    assert "Traceback" not in caplog.text
+    assert len(await lab.living()) == 1
+
+
+async def test_an_image_and_last_words_that_are_no_text_are_shown_as_such(lab: Lab) -> None:
+    await lab.published()
+    claim = await lab.allocator.claim("1Gi")
+    pod = await lab.pods.make("odd", {"main": claim}, images={"main": "a\0b\x1b[2Jc" + "d" * 100_000})
+    await lab.pods.start(pod)
+    (container,) = await lab.living()
+    assert container.image == "a\ufffdb\ufffd[2Jc" + "d" * 247
+    end = {"exitCode": 1, "reason": "Error", "message": "\0\x1b]0;title\x07" + "e" * 9_000}
+    await lab.pods._tell(pod, end)
+    await lab.unprepare(claim)
+    ended = await lab.get(container)
+    assert (ended.exit_code, len(ended.reason), ended.reason.isprintable()) == (1, 500, True)
+
+
 async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(lab: Lab) -> None:
     await lab.published()
     told = await refused(lab, await lab.allocator.claim("1Gi", namespace="strangers"))
@@ -249,16 +281,6 @@ async def test_a_node_whose_clock_is_wrong_is_told_so_and_works(lab: Lab, caplog
     assert re.search(r"This node's clock is 7(199|200) s behind the API server's\.", caplog.text)
     await lab.unprepare(claim)
     await lab.nothing_is_held()
-
-
-async def test_two_drivers_on_one_node_the_second_says_so_and_takes_nothing(lab: Lab) -> None:
-    await lab.published()
-    before = lab.kubelet.asked
-    second = KubeletServer(lab.kubelet.plugins.parent, *[lab.node.driver.prepare] * 3)  # type: ignore[list-item]
-    with pytest.raises(CannotServe, match="Another driver of ours serves this node's kubelet"):
-        await second.run()
-    assert lab.kubelet.asked == before
-    assert isinstance(await lab.prepare(await lab.allocator.claim("1Gi")), dict)
 
 
 async def test_sockets_left_by_a_dead_driver_and_sockets_taken_away(lab: Lab) -> None:

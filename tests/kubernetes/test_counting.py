@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 
 import grpc
@@ -94,6 +95,35 @@ async def test_one_that_has_completed_ends_before_its_pod_is_deleted(lab: Lab, c
     assert counter.pods  # the kubelet lists it all the same
     await lab.node.counting.look()
     await lab.nothing_is_held()
+
+
+async def test_that_the_cluster_does_not_say_whose_one_is_keeps_no_other_from_its_end(
+    lab: Lab, counter: Counter
+) -> None:
+    """The API server is away, or an author has named what no database takes."""
+    await counter.allocate(TRAIN, 4)
+    await counter.allocate(("team-a", "next", "main"), 4)
+    await lab.api.stop()
+    del counter.pods["team-a", "next", "main"]
+    assert list(counter.pods) == [TRAIN]
+    await eventually(lambda: len(lab.up.broker.tenants) == 1)
+    await lab.api.start()
+
+
+async def test_units_whose_record_fails_in_the_middle_are_held_by_nobody(
+    lab: Lab, counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(id_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lab.up.server, "listen", fail)
+    monkeypatch.setattr(lab.node.counting, "look", _nothing)
+    with pytest.raises(grpc.aio.AioRpcError, match="No space left on device"):
+        await counter.allocate(TRAIN, 4)
+    await lab.nothing_is_held()
+
+
+async def _nothing() -> None: ...
 
 
 async def test_units_that_are_given_to_another_end_who_had_them(lab: Lab, counter: Counter) -> None:

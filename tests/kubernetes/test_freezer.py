@@ -68,7 +68,7 @@ def test_the_groups_of_its_programs_are_stopped_and_go_on(host: Host) -> None:
     host.freezer.freeze(pids, lambda pid: pid in pids)
     assert host.told(f"{POD}/a") in ("FROZEN", "1")
     assert host.told(f"{POD}/proxy") in ("THAWED", "0")
-    assert host.freezer.any_frozen(pids)
+    assert host.freezer.any_stopped(pids)
     host.freezer.thaw(pids)
     assert host.told(f"{POD}/a") in ("THAWED", "0")
 
@@ -90,10 +90,22 @@ def test_one_that_does_not_stop_is_let_go_on(tmp_path: Path, monkeypatch: pytest
     assert host.told(f"{POD}/a") == "0"
 
 
+def test_one_that_was_told_to_stop_and_has_not_is_known(host: Host) -> None:
+    """Whoever told it was killed then: it stops a moment later, and nobody would let it go on."""
+    host.add(10, f"{POD}/a")
+    assert not host.freezer.any_stopped([10])
+    group = host.group(f"{POD}/a")
+    if host.version == 1:
+        (group / "freezer.state").write_text("FREEZING\n")
+    else:
+        (group / "cgroup.freeze").write_text("1\n")
+    assert host.freezer.any_stopped([10])
+
+
 @pytest.mark.parametrize("path", ["", "../../kubepods/pod1/a"])
 def test_where_the_hosts_groups_are_not_seen_nothing_is_stopped(host: Host, path: str) -> None:
     (host.processes / "10").mkdir(parents=True)
     (host.processes / "10" / "cgroup").write_text(f"{'6:freezer' if host.version == 1 else '0:'}:/{path}\n")
     with pytest.raises(EngineError, match="needs the host's control groups"):
         host.freezer.freeze([10], lambda pid: True)
-    assert not host.freezer.any_frozen([10])
+    assert not host.freezer.any_stopped([10])

@@ -1,18 +1,17 @@
 """What deploy/kubernetes has: rendered by kubectl and helm themselves, judged by the published schemas and by us.
 
-The policies' expressions are evaluated, the examples' claims are read as the driver reads them, and the role has what
-the fake API server grants in all other tests: the least that they run with.
+The examples' claims are read as the driver reads them, and the role has what the fake API server grants in all other
+tests: the least that they run with.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import cel
 import kubernetes_validate
 import pytest
 import yaml
@@ -21,7 +20,7 @@ from scheduler.kubernetes import claims
 from scheduler.kubernetes.api import quantity
 from scheduler.kubernetes.kubelet import plugin
 from scheduler.kubernetes.units import RESOURCE, UNIT
-from tests.kubernetes.cluster.api_server import RIGHTS
+from tests.kubernetes.cluster.api_server import EVICTING, RIGHTS
 from tests.kubernetes.cluster.rules import JSON
 from tests.support.host import BUILD, GIB, ROOT
 
@@ -117,6 +116,28 @@ def test_the_charts_values_come_to_where_they_belong() -> None:
     assert "ValidatingAdmissionPolicy" not in {each["kind"] for each in found}
 
 
+EVIL = [
+    'home="/h\\n              subPath: x"', 'kubelet="/k, x"', 'cdi="/c: x"', 'secret="s\\n              name: other"',
+    'runtimeClassName="r\\n      hostNetwork: true"', 'image={"repository": "a\\"\\n          x: \\"b"}',
+    'image={"tag": "1\\"\\n          x: \\"b"}', 'settings={"A: b\\n  GPUSHARE_KUBERNETES_PEOPLE": "*=admin"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", EVIL)
+def test_a_value_is_a_value_and_no_more_of_the_manifest(value: str) -> None:
+    words = [HELM, "template", "gpushare", HERE / "chart", "--set-json", value]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+
+
+def test_people_and_settings_may_be_any_text() -> None:
+    odd = '*=lab"\n  x: y # {{ .Values.secret }}'
+    said = [f"people={json.dumps(odd)}", f"settings={json.dumps({'GPUSHARE_LOG': odd})}"]
+    data = of(rendered(*(word for each in said for word in ("--set-json", each))), "ConfigMap")["data"]
+    assert (data["GPUSHARE_KUBERNETES_PEOPLE"], data["GPUSHARE_LOG"]) == (odd, odd)
+
+
 @pytest.mark.parametrize("value", ["kill=no", "pepole=*=admin", "kubelet=var/lib/kubelet", "image.tag="])
 def test_a_value_that_makes_no_sense_is_refused(value: str) -> None:
     words = [HELM, "template", "gpushare", HERE / "chart", "--set", value]
@@ -125,24 +146,43 @@ def test_a_value_that_makes_no_sense_is_refused(value: str) -> None:
     assert value.partition("=")[0].partition(".")[0] in done.stderr
 
 
-@pytest.mark.parametrize("overlay", ["evict", "nvidia", "simulated"])
+@pytest.mark.parametrize("overlay", ["nvidia", "simulated"])
 def test_an_overlay_changes_what_it_is_for_and_nothing_else(overlay: str) -> None:
     plain, found = built(HERE / "base"), built(HERE / "overlays" / overlay)
     changed = [(new["kind"], new["metadata"]["name"]) for old, new in zip(plain, found, strict=True) if old != new]
     assert (
         changed
         == {
-            "evict": [("ConfigMap", "gpushare")],
             "nvidia": [("DaemonSet", "gpushare")],
             "simulated": [("ConfigMap", "gpushare"), ("DaemonSet", "gpushare")],
         }[overlay]
     )
 
 
+def granted(found: Sequence[JSON]) -> JSON:
+    rules = of(found, "ClusterRole", "gpushare-driver")["rules"]
+    return {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+
+
 def test_the_role_has_the_rights_of_the_tests_and_no_more() -> None:
-    rules = of(built(HERE / "base"), "ClusterRole", "gpushare-driver")["rules"]
-    granted = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
-    assert granted == RIGHTS
+    assert granted(built(HERE / "base")) == RIGHTS
+
+
+def test_where_a_kill_is_an_eviction_the_driver_may_evict_and_not_delete() -> None:
+    overlay, chart = built(HERE / "overlays" / "evict"), rendered("--set", "kill=evict")
+    assert granted(overlay) == EVICTING
+    assert of(overlay, "ConfigMap")["data"]["GPUSHARE_KUBERNETES_KILL"] == "evict"
+    names = {(each["kind"], each["metadata"]["name"]) for each in overlay if each["kind"] != "Namespace"}
+    assert names == {(each["kind"], each["metadata"]["name"]) for each in chart}
+    for each in overlay:
+        if each["kind"] != "Namespace":
+            assert of(chart, each["kind"], each["metadata"]["name"]) == each
+
+
+def test_where_units_are_counted_a_driver_is_held_to_its_own_node_all_the_same() -> None:
+    for found in (built(HERE / "overlays" / "counted"), rendered("--set", "claims=false")):
+        policies = [each["metadata"]["name"] for each in found if each["kind"] == "ValidatingAdmissionPolicy"]
+        assert policies == ["gpushare-driver-pods"]
 
 
 def test_the_folders_of_the_host_are_at_the_same_path_and_where_the_settings_say() -> None:
@@ -188,65 +228,3 @@ def test_an_example_names_what_is_there_and_its_parameters_are_understood(path: 
         config = template["spec"]["spec"]["devices"]["config"]
         spec = claims._spec(config, {"gpu"})
         assert (spec["priority"], spec["compute_weight"], spec["max_wait_seconds"]) == (10, 200, 600)
-
-
-# ---- policies ----
-class Policy:
-    def __init__(self, name: str) -> None:
-        self._spec = of(built(HERE / "base"), "ValidatingAdmissionPolicy", name)["spec"]
-
-    def allows(self, **given: Any) -> bool:
-        """As an API server evaluates it."""
-        given = {"object": None, "oldObject": None, "namespaceObject": {"metadata": {}}, "request": {}} | given
-        if not all(cel.evaluate(each["expression"], given) for each in self._spec.get("matchConditions", [])):
-            return True
-        given["variables"] = {}
-        for each in self._spec["variables"]:
-            given["variables"][each["name"]] = cel.evaluate(each["expression"], given)
-        return all(cel.evaluate(each["expression"], given) for each in self._spec["validations"])
-
-
-def asks(**request: Any) -> JSON:
-    return {"spec": {"devices": {"requests": [{"name": "gpu", **request}]}}}
-
-
-OURS = asks(exactly={"deviceClassName": "gpushare"})
-FIRST = asks(firstAvailable=[{"name": "a", "deviceClassName": "other"}, {"name": "b", "deviceClassName": "gpushare"}])
-ADMIN = asks(exactly={"deviceClassName": "gpushare", "adminAccess": True})
-OTHER = asks(exactly={"deviceClassName": "other"})
-YES, NO = {"metadata": {"labels": {"gpushare.dev/allowed": "true"}}}, {"metadata": {"labels": {"a": "b"}}}
-
-
-@pytest.mark.parametrize(
-    ("asked", "namespace", "allowed"),
-    [
-        (OURS, YES, True), (OURS, NO, False), (OURS, {"metadata": {}}, False), (FIRST, NO, False), (FIRST, YES, True),
-        (ADMIN, YES, False), (OTHER, NO, True), ({"spec": {}}, NO, True), ({"spec": {"devices": {}}}, NO, True),
-    ],
-)  # fmt: skip
-def test_only_namespaces_that_are_allowed_to_may_use_the_class_and_nobody_without_a_quota(
-    asked: JSON, namespace: JSON, allowed: bool
-) -> None:
-    assert Policy("gpushare-claims").allows(object=asked, namespaceObject=namespace) is allowed
-
-
-DRIVER = "system:serviceaccount:gpushare:gpushare-driver"
-NODE_OF_TOKEN = {"authentication.kubernetes.io/node-name": ["node-1"]}
-
-
-@pytest.mark.parametrize(
-    ("operation", "node", "who", "extra", "allowed"),
-    [
-        ("CREATE", "node-1", DRIVER, NODE_OF_TOKEN, True), ("CREATE", "node-2", DRIVER, NODE_OF_TOKEN, False),
-        ("UPDATE", "node-2", DRIVER, NODE_OF_TOKEN, False), ("DELETE", "node-1", DRIVER, NODE_OF_TOKEN, True),
-        ("DELETE", "node-2", DRIVER, NODE_OF_TOKEN, False), ("CREATE", "node-1", DRIVER, {}, False),
-        ("DELETE", None, DRIVER, NODE_OF_TOKEN, False), ("DELETE", "node-2", "admin", {}, True),
-    ],
-)  # fmt: skip
-def test_a_driver_changes_the_slices_and_ends_the_pods_of_its_own_node(
-    operation: str, node: str | None, who: str, extra: JSON, allowed: bool
-) -> None:
-    spec = {"nodeName": node} if node else {}
-    request = {"operation": operation, "userInfo": {"username": who, "extra": extra}}
-    about = {"oldObject" if operation == "DELETE" else "object": {"spec": spec}}
-    assert Policy("gpushare-driver").allows(request=request, **about) is allowed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
-from tests.kubernetes.cluster.api_server import CLAIMS, PODS
+from tests.kubernetes.cluster.api_server import CLAIMS, EVICTING, PODS, RIGHTS
 from tests.kubernetes.cluster.pods import another
 from tests.kubernetes.conftest import Lab
 from tests.support.eventually import eventually
@@ -152,6 +152,7 @@ async def test_an_image_that_its_owner_may_not_launch_is_refused(lab: Lab) -> No
 @pytest.mark.parametrize("way", ["delete", "evict"])
 async def test_killing_ends_its_pods_with_the_grace_that_was_asked_for(lab: Lab, way: str) -> None:
     lab.node.driver._pods._way = way
+    lab.api.rights = EVICTING if way == "evict" else RIGHTS
     await lab.published()
     pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
     await lab.pods.start(pod)
@@ -186,7 +187,7 @@ async def test_another_pod_of_the_same_name_is_not_ended_for_it(lab: Lab, monkey
 
 
 async def test_an_eviction_that_a_budget_forbids_is_told_and_tried_again(lab: Lab) -> None:
-    lab.node.driver._pods._way = "evict"
+    lab.node.driver._pods._way, lab.api.rights = "evict", EVICTING
     await lab.published()
     pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
     await lab.pods.start(pod)

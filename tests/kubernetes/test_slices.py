@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from scheduler.kubernetes.api import slices
-from tests.kubernetes.cluster.api_server import SLICES
+from tests.kubernetes.cluster.api_server import NODES, SLICES
+from tests.kubernetes.cluster.rules import JSON
 from tests.kubernetes.conftest import DRIVER, NODE, Lab
 from tests.support.eventually import eventually
 
@@ -132,10 +137,29 @@ async def test_a_cluster_without_consumable_capacity_is_offered_nothing_and_it_i
     await eventually(lambda: "feature gate DRAConsumableCapacity is off" in lab.node.slices.problem)
     assert lab.api.all(SLICES) == []
     assert "drops allowMultipleAllocations" in lab.node.slices.problem
+
+
+async def test_memory_that_is_counted_is_not_offered_to_claims_as_well_when_the_gate_is_turned_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be given to two. A driver that is started anew offers it to claims."""
+    monkeypatch.setattr(slices, "TRIES_AGAIN", 0.05)
+    await lab.published()
+    lab.api.consumable = False
+    await lab.kubelet.wipe()
+    await eventually(lab.node.slices.cannot_divide.is_set)
+    await eventually(lambda: lab.node.counting.plugin.endpoint.exists())
     lab.api.consumable = True
-    lab.node.slices._changed.set()
-    await eventually(lambda: not lab.node.slices.problem)
-    assert len(lab.api.all(SLICES)) == 1
+    lab.api.calls.clear()
+    lab.node.slices.show(lab.node._offers())
+    for _ in range(3):
+        lab.node.slices._changed.set()
+        await asyncio.sleep(0.1)
+    assert lab.api.calls == []
+    assert lab.api.all(SLICES) == []
+    await lab.stop()
+    await lab.start()
+    await lab.published()
 
 
 async def test_a_cluster_without_taints_is_told_all_else_and_not_again_and_again(lab: Lab) -> None:
@@ -150,6 +174,74 @@ async def test_a_cluster_without_taints_is_told_all_else_and_not_again_and_again
         lab.node.slices._changed.set()
         await eventually(lambda: not lab.node.slices._changed.is_set())
     assert lab.api.all(SLICES)[0]["spec"]["pool"]["generation"] <= generation + 1
+
+
+async def test_a_taint_that_comes_while_a_slice_is_written_is_not_taken_for_one_that_the_cluster_dropped(
+    lab: Lab,
+) -> None:
+    await lab.published()
+    await eventually(lambda: not lab.node.slices.problem)
+    offers, shown = lab.node._offers(), lab.node.slices
+    tainted = [replace(offers[0], taint="no-memory"), offers[1]]
+    lab.node._offers = lambda: tainted
+
+    async def show(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == SLICES and verb == "get":
+            shown.show(tainted)
+
+    lab.api.before = show
+    await lab.kubelet.wipe()
+    await eventually(lambda: [each for each in lab.api.all(SLICES) if "taints" in each["spec"]["devices"][0]])
+    assert shown._tainting
+
+
+async def test_what_somebody_else_writes_before_it_is_read_back_is_not_taken_for_a_cluster_that_cannot_divide(
+    lab: Lab,
+) -> None:
+    first = await lab.published()
+    await eventually(lambda: not lab.node.slices.problem)
+    meddled = []
+
+    async def meddle(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == SLICES and verb == "get" and not meddled:
+            meddled.append(key)
+            await lab.api.put(SLICES, key[2], {"spec": {**first["spec"], "devices": first["spec"]["devices"][:1]}})
+
+    lab.api.before = meddle
+    await lab.kubelet.wipe()
+    await eventually(lambda: meddled and [len(each["spec"]["devices"]) for each in lab.api.all(SLICES)] == [2])
+    assert not lab.node.slices.cannot_divide.is_set()
+
+
+async def test_a_node_that_was_taken_out_and_put_back_owns_its_slice_again(lab: Lab) -> None:
+    first = await lab.published()
+    node = await lab.api.put(NODES, NODE, {"metadata": {"uid": str(uuid.uuid4())}})
+    await lab.api.remove(SLICES, first["metadata"]["name"])  # as it does with what nobody owns any more
+    await eventually(lambda: lab.api.all(SLICES))
+    ((owner,),) = [each["metadata"]["ownerReferences"] for each in lab.api.all(SLICES)]
+    assert owner["uid"] == node["metadata"]["uid"]
+
+
+async def test_a_server_that_ends_every_watch_at_once_is_not_kept_busy(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.published()
+    await eventually(lambda: not lab.node.slices.problem)
+    looks = 0
+
+    async def ends(path: str, version: str, **fields: str) -> AsyncIterator[JSON]:
+        nonlocal looks
+        looks += 1
+        for event in ():
+            yield event
+
+    monkeypatch.setattr(slices, "PAUSE", 0.2)
+    monkeypatch.setattr(lab.node._api, "watch", ends)
+    lab.node.slices._changed.set()
+    await eventually(lambda: looks)
+    begun = time.monotonic()
+    await eventually(lambda: looks > 3)
+    assert time.monotonic() - begun > 0.4
 
 
 async def test_at_its_end_nothing_is_offered_any_more(lab: Lab) -> None:

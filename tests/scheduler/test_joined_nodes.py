@@ -229,6 +229,7 @@ def test_containers_that_docker_starts_are_written_under_the_role(
 
 
 CLAIMED = """
+from dataclasses import replace
 from uuid import uuid4
 from django.contrib.auth.models import Group, User
 from web.models import Gpu, Node
@@ -240,6 +241,8 @@ asked = claiming.Claimed(uuid4(), str(uuid4()), "", "memory-1", {gpu.uuid: 100 <
 made = claiming.claim(node.pk, asked)
 pods = [{"name": "train", "uid": "1", "account": "admin", "containers": ["main"]}]
 claiming.seen(str(made.pk), "team-a", pods, "of-a-pod", "registry/program:1")
+claiming.claim(node.pk, replace(asked, id=uuid4()))
+claiming.call_off(node.pk, asked.uid, "never mind")
 """
 
 
@@ -251,7 +254,9 @@ def test_claims_of_a_cluster_and_whose_pods_they_are_are_written_under_the_role(
     assert site.sql("SELECT namespace, image, pods -> 0 ->> 'name' FROM web_container WHERE name = 'of-a-pod'") == [
         ("team-a", "registry/program:1", "train")
     ]
-    assert site.sql("SELECT action FROM web_auditentry WHERE actor = 'kubelet'") == [("claim",)]
+    assert site.sql("SELECT action FROM web_auditentry WHERE actor = 'kubelet'") == [("claim",), ("claim",)]
+    ended = "SELECT reason, finished_at IS NULL FROM web_container WHERE volume = '/memory-1' ORDER BY created_at"
+    assert [(reason.split()[0], lives) for reason, lives in site.sql(ended)] == [("Its", False), ("never", False)]
 
 
 TAKES = """

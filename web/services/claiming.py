@@ -7,17 +7,18 @@ scheduler, which the kubelet talks to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.utils import timezone
 
 from web import audit
 from web.audit import seals
-from web.errors import Problem, conflict, forbidden
+from web.errors import Problem, forbidden
 from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Claim, Container, Gpu
 from web.people import allowances
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ACTOR = seals.KUBELET
 ANY_NAMESPACE = "*"
 GROUP = "@"  # before the name of a group, where a person's could be
+ANEW = "Its claim was prepared anew: what had become of this attempt was not known."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +54,30 @@ class Claimed:
     pods: Sequence[Mapping[str, Any]] = ()
 
 
-def claim(node: int, claimed: Claimed) -> Container:
+def claim(node: int, claimed: Claimed, ours: Callable[[], None] = lambda: None) -> Container:
     """A container's record and its claims, in one transaction. Raises Problem, and has written only that in the audit.
 
-    The container that this claim has made before, if it lives.
+    Nothing that this claim was promised before lives any more: whoever asks does not know it. `ours` is called within
+    the transaction, and raises if this node's name is another's.
     """
     try:
-        return _claim(node, claimed)
+        return _claim(node, claimed, ours)
     except Problem as problem:
         named = {"name": f"{claimed.namespace}/{claimed.name}", "code": problem.code, "message": problem.message}
         audit.record(ACTOR, "claim-refused", claimed.uid[:200], **named)
         raise
 
 
-def _claim(node: int, claimed: Claimed) -> Container:
+def _claim(node: int, claimed: Claimed, ours: Callable[[], None]) -> Container:
     owner = owner_of(claimed.namespace, claimed.account)
     limits, spec = allowances.limits_of(owner), dict(claimed.spec)
     for image in claimed.images:
         allowances.require_image(limits, image)
     used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
     with transaction.atomic():
+        ours()
         allowances.hold(owner)
-        earlier = Container.objects.live().filter(node=node, mount=claimed.uid).first()
-        if earlier is not None:
-            return _the_same(earlier, claimed)
+        call_off(node, claimed.uid, ANEW)
         require_gib_hours(used, limits.gib_hours)
         allowances.require_launch(owner, limits, spec["priority"], sum(claimed.quotas.values()), claimed.quotas)
         spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
@@ -102,11 +104,11 @@ def _claim(node: int, claimed: Claimed) -> Container:
     return Container.objects.whole().get(pk=container.pk)
 
 
-def _the_same(earlier: Container, claimed: Claimed) -> Container:
-    found = Container.objects.whole().get(pk=earlier.pk)
-    if {each.gpu.uuid: each.quota for each in found.claims.all()} != dict(claimed.quotas):
-        raise conflict("It was allocated anew while what it had before is still held here. Try again shortly.")
-    return found
+def call_off(node: int, uid: str, reason: str) -> None:
+    """What this claim was promised has come to nothing. What has ended stays as it is."""
+    now = timezone.now()
+    living = Container.objects.live().filter(node=node, mount=uid)
+    living.update(finished_at=now, removed_at=now, reason=reason[:500])
 
 
 def seen(id_: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str) -> None:

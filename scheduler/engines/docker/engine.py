@@ -27,7 +27,7 @@ from scheduler.engines.docker.mounting.mountings import DockerMountings
 from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.outfit import Outfit, keep_text
 from scheduler.engines.placer import Placer
 from scheduler.engines.swarm.manager import SwarmManager, in_swarm, require_manager
 from scheduler.engines.swarm.service import service_name
@@ -131,8 +131,7 @@ class DockerEngine:
             log.warning(
                 "This scheduler may not mount anything: containers get named volumes, but no folders of the host."
             )
-        self._preload.write_text(f"{options.SHIM}\n")
-        self._preload.chmod(0o644)
+        keep_text(f"{options.SHIM}\n", self._preload)
         self._given = options.Given(
             home=self._home,
             shim=self._outfit.shim,

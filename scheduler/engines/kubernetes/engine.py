@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting, Use
 from scheduler.engines.changes import Changes
-from scheduler.engines.docker.mounting.runs import folder_of
+from scheduler.engines.docker.mounting.runs import Place, folder_of
 from scheduler.engines.kubernetes.freezer import Freezer
 from scheduler.engines.outfit import Outfit
 
@@ -26,8 +26,8 @@ UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
 class KubernetesEngine:
     """A claim's engine id is our id of its container.
 
-    Two are the driver's: `end_pods` has the pods of a claim end, with a grace in seconds; `require_within` refuses a
-    quota beyond the claim.
+    Three are the driver's: `end_pods` has the pods of a claim end, with a grace in seconds; `require_within` refuses a
+    quota beyond the claim; `place` is where the folders of the sockets are.
     """
 
     name = "kubernetes"
@@ -39,6 +39,7 @@ class KubernetesEngine:
     folder: Path | None = None
     end_pods: Callable[[str, float], Awaitable[None]]
     require_within: Callable[[str, int], None]
+    place: Place
 
     def __init__(self, outfit: Outfit) -> None:
         self.outfit = outfit
@@ -53,6 +54,15 @@ class KubernetesEngine:
         self._ends.setdefault(id_, asyncio.Event())
         self._changes.see(Sighting(id_, id_, Condition.PAUSED if paused else Condition.RUNNING, started_at=at))
 
+    def lost(self, id_: str, reason: str) -> None:
+        """It was prepared by an earlier driver, and nobody knows what for."""
+        self._changes.see(Sighting(id_, id_, Condition.RUNNING))
+        self._changes.see(Sighting(id_, id_, Condition.GONE, reason=reason))
+
+    def knows(self, id_: str) -> bool:
+        """Whether it is prepared, and not given back."""
+        return self._changes.last(id_) is not None
+
     def given_back(self, id_: str, at: float, exit_code: int | None, reason: str) -> Sighting:
         """It has ended: what to tell of it, now, and not when the stream comes to it."""
         began = self._changes.last(id_)
@@ -64,20 +74,22 @@ class KubernetesEngine:
 
     def frozen(self, ids: Iterable[str]) -> set[str]:
         """Blocking. Those of which something is stopped."""
-        pids = _programs()
-        return {id_ for id_ in ids if self._freezer.any_frozen(pids.get(id_, ()))}
+        pids = self._programs()
+        return {id_ for id_ in ids if self._freezer.any_stopped(pids.get(id_, ()))}
 
     def in_use(self) -> set[str]:
         """Blocking. By our id, those of which some process sees the socket folder."""
-        return set(_programs())
+        return set(self._programs())
 
-    def look_at_paused(self) -> None:
-        """Blocking. Whoever else lets one go on, or starts it anew, is seen."""
-        paused = [each for each in self._changes.known() if each.condition is Condition.PAUSED]
-        if paused and (running := {each.id for each in paused} - self.frozen(each.id for each in paused)):
-            for sighting in paused:
-                if sighting.id in running:
-                    self._changes.see(replace(sighting, condition=Condition.RUNNING))
+    async def look_at_paused(self) -> None:
+        """Whoever else lets one go on, or starts it anew, is seen."""
+        paused = {each.id: each for each in self._changes.known() if each.condition is Condition.PAUSED}
+        if not paused:
+            return
+        frozen = await asyncio.to_thread(self.frozen, list(paused))
+        for id_, sighting in paused.items():
+            if id_ not in frozen and self._changes.last(id_) is sighting:  # nothing was told of it meanwhile
+                self._changes.see(replace(sighting, condition=Condition.RUNNING))
 
     # ---- Engine ----
 
@@ -99,14 +111,14 @@ class KubernetesEngine:
         raise _by_kubectl("Programs are started in a pod", "kubectl exec")
 
     async def pause(self, engine_id: str) -> None:
-        pids = (await asyncio.to_thread(_programs)).get(engine_id)
+        pids = (await asyncio.to_thread(self._programs)).get(engine_id)
         if not pids:
             raise EngineError("None of its programs runs now: there is nothing to pause.", code="not_running")
-        await asyncio.to_thread(self._freezer.freeze, pids, lambda pid: folder_of(pid) == engine_id)
+        await asyncio.to_thread(self._freezer.freeze, pids, lambda pid: self.owns(engine_id, pid))
         self._see(engine_id, Condition.PAUSED)
 
     async def resume(self, engine_id: str) -> None:
-        await asyncio.to_thread(lambda: self._freezer.thaw(_programs().get(engine_id, ())))
+        await asyncio.to_thread(self._thaw, engine_id)
         self._see(engine_id, Condition.RUNNING)
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
@@ -116,7 +128,7 @@ class KubernetesEngine:
             return
         await self.end_pods(engine_id, grace)
         with contextlib.suppress(EngineError):  # version 1 of control groups ends nobody who is frozen
-            await asyncio.to_thread(lambda: self._freezer.thaw(_programs().get(engine_id, ())))
+            await asyncio.to_thread(self._thaw, engine_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await ended.wait()
@@ -146,20 +158,23 @@ class KubernetesEngine:
         return self._changes.untold()
 
     def owns(self, engine_id: str, pid: int) -> bool:
-        return folder_of(pid) == engine_id
+        """By the folder that it sees, and not by what that is called: any program may mount one of that name."""
+        return folder_of(pid, self.place) == engine_id
 
     def _see(self, id_: str, condition: Condition) -> None:
         if (last := self._changes.last(id_)) is not None:
             self._changes.see(replace(last, condition=condition))
 
+    def _thaw(self, engine_id: str) -> None:
+        self._freezer.thaw(self._programs().get(engine_id, ()))
 
-def _programs() -> dict[str, list[int]]:
-    """Blocking. By our id, the processes that see its socket folder."""
-    found: dict[str, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and (id_ := folder_of(int(name))):
-            found.setdefault(id_, []).append(int(name))
-    return found
+    def _programs(self) -> dict[str, list[int]]:
+        """Blocking. By our id, the processes that see its socket folder."""
+        found: dict[str, list[int]] = {}
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (id_ := folder_of(int(name), self.place)):
+                found.setdefault(id_, []).append(int(name))
+        return found
 
 
 def _by_kubectl(what: str, how: str) -> EngineError:

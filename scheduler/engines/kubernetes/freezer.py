@@ -58,9 +58,10 @@ class Freezer:
             except OSError as error:
                 raise EngineError(f"It cannot be let go on: its control group cannot be written ({error}).") from None
 
-    def any_frozen(self, pids: Iterable[int]) -> bool:
+    def any_stopped(self, pids: Iterable[int]) -> bool:
+        """Or told to stop: whoever told them may have been killed before they did."""
         try:
-            return any(map(self.is_frozen, self.groups(pids)))
+            return any(map(self._is_told, self.groups(pids)))
         except EngineError:
             return False
 
@@ -76,6 +77,13 @@ class Freezer:
                 return state.read_text().strip() == "FROZEN"
             return "frozen 1" in (group / "cgroup.events").read_text()
         return True
+
+    def _is_told(self, group: Path) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if (state := group / "freezer.state").exists():
+                return state.read_text().strip() != "THAWED"
+            return (group / "cgroup.freeze").read_text().strip() == "1" or self.is_frozen(group)
+        return False
 
     def _put(self, group: Path, *, frozen: bool) -> None:
         state = group / "freezer.state"

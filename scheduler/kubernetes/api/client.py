@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -27,6 +28,7 @@ SKEW = 60.0  # seconds by which a node's clock may be off before we speak of it
 GONE = 410  # what was to be watched from there is too old: list anew
 
 JSON = dict[str, Any]
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class ApiError(Exception):
@@ -42,6 +44,13 @@ class ApiAway(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, 503)
+
+
+def path_of(group: str, *names: str) -> str:
+    """Below this group of the API. ApiError for what is no name: some are read in objects that others have written."""
+    if odd := [name for name in names if not _NAME.fullmatch(name)]:
+        raise ApiError(f'"{odd[0][:64]}" is no name of an object.', 404)
+    return "/".join([group, *names])
 
 
 class Api:
@@ -112,8 +121,10 @@ class Api:
             if told.is_error:
                 raise _refused(method, path, told)
             found: JSON = told.json()
-        except (httpx.HTTPError, ValueError) as error:
+        except httpx.HTTPError as error:
             raise self._away(error) from error
+        except (ValueError, RecursionError) as error:  # a claim's parameters are whatever its author likes
+            raise ApiAway(f"What {self._url} answers to {method} {path} cannot be read: {error}.") from error
         if not isinstance(found, dict):
             raise ApiAway(f"What answers at {self._url} is no Kubernetes API server.")
         return found

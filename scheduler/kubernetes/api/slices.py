@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 PATH = f"{RESOURCES}/resourceslices"
 DEFAULT = 1 << 30  # bytes, for a claim that asks for no memory: as for every launch (docs/rest.md)
 TRIES_AGAIN = 5.0  # seconds after the API server refused or was away
+PAUSE = 1.0  # seconds, after what others do
 LOOKS_AGAIN = 300.0  # seconds, where nothing is told meanwhile
 GATE_OFF = (
     "This cluster drops {}: its feature gate DRAConsumableCapacity is off (on by default from Kubernetes 1.36 on). "
@@ -61,7 +62,6 @@ class Slices:
         self._changed = asyncio.Event()
         self.cannot_divide = asyncio.Event()  # set for good once the cluster was seen not to
         self._generation = 0  # the highest that the cluster was told of
-        self._owner: list[JSON] = []
         self._tainting = True  # until a server is seen to drop taints: they have a feature gate of their own
         self.problem = "Nothing has been published yet."  # a sentence; empty if the cluster has what was shown last
 
@@ -72,15 +72,20 @@ class Slices:
             self._changed.set()
 
     async def run(self) -> None:
-        """Keeps the cluster told, until cancelled."""
+        """Keeps the cluster told, until cancelled, or until it was seen that the cluster cannot divide.
+
+        Then units are counted, and the same memory is not to be offered by both, also if the cluster can by then.
+        """
         await self._changed.wait()  # a pool without devices is no beginning
-        while True:
+        while not self.cannot_divide.is_set():
             self._changed.clear()
             try:
                 version = await self._publish()
-            except (ApiError, GateOff) as error:
-                if isinstance(error, GateOff):
-                    self.cannot_divide.set()
+            except GateOff as error:
+                log.error("the cards are not offered to the cluster: %s", error)
+                self.problem = str(error)
+                self.cannot_divide.set()
+            except ApiError as error:
                 if str(error) != self.problem:
                     log.error("the cards are not offered to the cluster: %s", error)
                 self.problem = str(error)
@@ -113,45 +118,48 @@ class Slices:
         for other in found:
             if other is not mine:  # of an earlier release, or of somebody who takes himself for us
                 await self._api.delete(f"{PATH}/{other['metadata']['name']}")
-        if mine is not None and _same(mine["spec"], self._spec(0)):
+        meant = self._spec()  # there may be others to show before this is read back
+        if mine is not None and _same(mine["spec"], meant):
             return version
-        await self._write(mine)
+        written = await self._write(mine, meant)
         back = await self._api.get(f"{PATH}/{self.name}")
-        if missing := _dropped(self._spec(0), back["spec"]):
+        if back["metadata"]["resourceVersion"] != written:  # somebody else's by now: it says nothing of what was kept
+            return written
+        if missing := _dropped(meant, back["spec"]):
             await self._api.delete(f"{PATH}/{self.name}")
             raise GateOff(GATE_OFF.format(missing, RESOURCE))
-        if any(offer.taint for offer in self._offers) and not any(map(_taints, back["spec"]["devices"])):
+        if any(map(_taints, meant["devices"])) and not any(map(_taints, back["spec"]["devices"])):
             self._tainting = False
             log.warning("The cluster drops taints of devices: it does not hear of foreign memory and broken cards.")
-        return str(back["metadata"]["resourceVersion"])
+        return written
 
-    async def _write(self, mine: JSON | None) -> None:
+    async def _write(self, mine: JSON | None, spec: JSON) -> str:
+        """The version that it has then."""
         self._generation += 1
         body: JSON = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {"name": self.name, "ownerReferences": await self._owners()},
-            "spec": self._spec(self._generation),
+            "spec": {**spec, "pool": {**spec["pool"], "generation": self._generation}},
         }
         if mine is None:
-            await self._api.create(PATH, body)
+            stored = await self._api.create(PATH, body)
         else:
             body["metadata"] = {**mine["metadata"], "ownerReferences": body["metadata"]["ownerReferences"]}
-            await self._api.replace(f"{PATH}/{self.name}", body)
+            stored = await self._api.replace(f"{PATH}/{self.name}", body)
+        return str(stored["metadata"]["resourceVersion"])
 
     async def _owners(self) -> list[JSON]:
-        """The node: what is told of it goes with it."""
-        if not self._owner:
-            node = await self._api.get(f"/api/v1/nodes/{self._node}")
-            uid = node["metadata"]["uid"]
-            self._owner = [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}]
-        return self._owner
+        """The node: what is told of it goes with it. One that was taken out and put back is another by its uid."""
+        node = await self._api.get(f"/api/v1/nodes/{self._node}")
+        uid = node["metadata"]["uid"]
+        return [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}]
 
-    def _spec(self, generation: int) -> JSON:
+    def _spec(self) -> JSON:
         return {
             "driver": DRIVER,
             "nodeName": self._node,
-            "pool": {"name": self._node, "generation": generation, "resourceSliceCount": 1},
+            "pool": {"name": self._node, "generation": 0, "resourceSliceCount": 1},
             "devices": [_device(offer, self._tainting) for offer in self._offers],
         }
 
@@ -165,15 +173,18 @@ class Slices:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self, version: str) -> None:
-        """Returns with the first news. A list that is too old, or a watch that breaks, is a reason to look, too."""
+        """Returns with the first news. A list that is too old, or a watch that breaks, is a reason to look, too.
+
+        But not at once: who ends each watch, or changes what we write whenever we do, is not to keep us busy.
+        """
         try:
             fields = {"spec.driver": DRIVER, "spec.nodeName": self._node}
             async for event in self._api.watch(PATH, version, **fields):
                 if event["type"] != "BOOKMARK":
-                    return
+                    break
         except ApiError as error:
             log.debug("the watch has ended: %s", error)
-            await asyncio.sleep(1)
+        await asyncio.sleep(PAUSE)
 
     async def _wait(self, within: float, other: asyncio.Task[None] | None = None) -> None:
         changed = asyncio.create_task(self._changed.wait())

@@ -62,24 +62,22 @@ class KubeletServer:
         self.registered = "The kubelet has not asked for us yet."
 
     async def run(self) -> None:
-        """Until cancelled; then the sockets are gone. Raises CannotServe."""
+        """Within `alone`, until cancelled; then the sockets are gone. Raises CannotServe."""
         for path in (self.endpoint, self.registry):
             self._sockets.require_short(path)
-        with self._alone():
-            try:
-                while True:
-                    # The kubelet asks at once when we show in its registry: by then the other one has to be there.
-                    await self._sockets.see_to(
-                        self.endpoint, [handler(name, self._calls(name)) for name in DRA.values()]
-                    )
-                    await self._sockets.see_to(self.registry, [handler(REGISTRATION, self._registration())])
-                    await asyncio.sleep(LOOKS_EVERY)
-            finally:
-                for path in (self.registry, self.endpoint):
-                    await self._sockets.take_away(path)
+        try:
+            while True:
+                # The kubelet asks at once when we show in its registry: by then the other one has to be there.
+                await self._sockets.see_to(self.endpoint, [handler(name, self._calls(name)) for name in DRA.values()])
+                await self._sockets.see_to(self.registry, [handler(REGISTRATION, self._registration())])
+                await asyncio.sleep(LOOKS_EVERY)
+        finally:
+            for path in (self.registry, self.endpoint):
+                await self._sockets.take_away(path)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """While inside, no other driver of ours serves this kubelet, however that one is installed. CannotServe."""
         try:
             self._home.mkdir(mode=0o750, parents=True, exist_ok=True)
             lock = os.open(self._home / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

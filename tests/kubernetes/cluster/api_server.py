@@ -33,8 +33,8 @@ RIGHTS = {
     CLAIMS: {"get"},
     NODES: {"get"},
     PODS: {"get", "delete"},
-    EVICTIONS: {"create"},
 }
+EVICTING = RIGHTS | {PODS: {"get"}, EVICTIONS: {"create"}}  # where a kill is an eviction
 Key = tuple[str, str, str]  # resource, namespace (or empty), name
 
 
@@ -60,11 +60,13 @@ class ApiServer:
         self.objects: dict[Key, JSON] = {}
         self.consumable, self.taints = True, True
         self.token = TOKEN
+        self.rights = RIGHTS
         self.calls: list[tuple[str, str]] = []
         self.log: list[tuple[int, str, Key, JSON]] = []
         self.budgets: set[tuple[str, str]] = set()  # namespace and name of pods that may not be evicted now
         self.date = ""  # what its clock shows; empty: the truth
         self.tls: tuple[str, str] | None = None  # files with its certificate and key
+        self.texts: dict[str, str] = {}  # what stands for a text of an object, as it was written: JSON
         self.before: Any = None  # called with verb and resource before each answer
         self._version = 100
         self._oldest = 100  # from which on it can be watched
@@ -148,7 +150,10 @@ class ApiServer:
             code = 422
         head = [(b"content-type", b"application/json")] + [(b"date", self.date.encode())] * bool(self.date)
         await send({"type": "http.response.start", "status": code, "headers": head})
-        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+        text = json.dumps(answer)
+        for word, said in self.texts.items():
+            text = text.replace(f'"{word}"', said)
+        await send({"type": "http.response.body", "body": text.encode()})
 
     def _route(self, method: str, path: str, query: JSON) -> tuple[Key, str]:
         parts = path.strip("/").split("/")
@@ -171,7 +176,7 @@ class ApiServer:
     def _require_rights(self, headers: JSON, verb: str, resource: str) -> None:
         if headers.get("authorization") != f"Bearer {self.token}":
             raise Refused(401, "Unauthorized", "Unauthorized")
-        if verb not in RIGHTS[resource]:
+        if verb not in self.rights.get(resource, ()):
             raise Refused(403, "Forbidden", f"{resource} is forbidden: the service account cannot {verb} it")
 
     async def _answer(self, verb: str, key: Key, query: JSON, headers: JSON, body: bytes) -> tuple[int, JSON]:

@@ -15,11 +15,12 @@ what ended before it was last mounted is nobody's end. Nothing here is remembere
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import docker
 
@@ -27,6 +28,7 @@ from scheduler.engines.base import Condition, MountUser, Run, Sighting
 from scheduler.engines.docker.logs import parse_stamp
 from web.spec.volumes import TARGET
 
+_OCTAL = re.compile(r"\\([0-7]{3})")
 LONGEST_MAP = 1 << 20  # bytes of a mountinfo that are read: a program may make mounts in its own namespace
 AT_REST = ("created", "exited", "restarting")  # states of Docker's in which a container may be about to start
 READABLE = ("json-file", "journald", "local")  # log drivers whose output Docker gives back
@@ -150,8 +152,38 @@ class Mounted:
             del self._runs[run.id]
 
 
-def folder_of(pid: int) -> str:
-    """Blocking. The name of the folder that this process sees at TARGET; empty if there is none, or it has ended."""
+class Place(NamedTuple):
+    """Where a folder is, whoever sees it by whatever path: the device's numbers, and the path in its file system."""
+
+    device: str
+    path: PurePosixPath
+
+
+def folder_of(pid: int, within: Place | None = None) -> str:
+    """Blocking. The name of the folder that this process sees at TARGET; empty if there is none, or it has ended.
+
+    `within`: it has to lie there. Whoever makes mounts of his own can have one of any name at TARGET.
+    """
+    for device, root, target in _mounts(pid):
+        path = PurePosixPath(root)
+        if target == TARGET and within in (None, Place(device, path.parent)):
+            return path.name
+    return ""
+
+
+def place_of(folder: Path) -> Place:
+    """Blocking. Where one of ours is."""
+    real, longest = PurePosixPath(os.path.realpath(folder)), PurePosixPath()
+    found = Place("", longest)
+    for device, root, target in _mounts(os.getpid()):
+        at = PurePosixPath(target)
+        if real.is_relative_to(at) and len(at.parts) >= len(longest.parts):  # a later one lies over an earlier one
+            longest, found = at, Place(device, root / real.relative_to(at))
+    return found
+
+
+def _mounts(pid: int) -> Iterator[tuple[str, str, str]]:
+    """What this process sees: device, path in its file system, and where."""
     try:
         file = os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -161,12 +193,16 @@ def folder_of(pid: int) -> str:
         finally:
             os.close(file)
     except OSError:
-        return ""
-    for line in text.decode(errors="replace").splitlines():
+        return
+    for line in text.decode(errors="surrogateescape").split("\n"):
         words = line.split(" ", 5)  # proc(5): id, parent, device, root, mount point, the rest
-        if len(words) > 4 and words[4] == TARGET:
-            return PurePosixPath(words[3]).name
-    return ""
+        if len(words) > 4:
+            yield words[2], _plain(words[3]), _plain(words[4])
+
+
+def _plain(word: str) -> str:
+    """The kernel writes spaces and the like as octal numbers there."""
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), word) if "\\" in word else word
 
 
 def about(found: Mapping[str, Any]) -> dict[str, Any]:
