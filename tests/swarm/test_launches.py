@@ -237,8 +237,8 @@ def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_one_that_is_away_is
         (other,) = [node for node in swarm.nodes(swarm.members[0]) if node["Description"]["Hostname"] == "node2"]
         paused = {**other["Spec"], "Availability": "pause"}
         swarm.members[0].api.update_node(other["ID"], other["Version"]["Index"], paused)
-        error = refusal(appliance, gpu_memory=3000 * MIB, node="")
-        assert (error["code"], 'Only "node2" could give' in error["message"]) == ("node_away", True), error
+        error = refusal(appliance, constraints=["node==node2"])
+        assert (error["code"], error["message"].partition(",")[0]) == ("node_away", 'Only "node2" is as asked')
 
 
 @pytest.mark.long  # a Swarm of its own
