@@ -220,6 +220,7 @@ class Scheduler:
         while True:
             try:
                 engine = await choose(simulation)
+                await self._speak_for(engine)
             except EngineAway as error:
                 log.warning("%s", error)
                 self.store.node(seen_at=timezone.now(), engine_error=str(error)[:500])
@@ -227,9 +228,17 @@ class Scheduler:
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
                 self.store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))
-                if not settings.GPUSHARE_AUDIT_KEY:  # a host with a role of its own cannot say so
-                    self.store.node(placer=engine.placer.name if engine.placer else "")
                 return self.figures.watch(engine)
+
+    async def _speak_for(self, engine: Engine) -> None:
+        """Says to all whether launches come here, to be given on. Raises EngineAway."""
+        if settings.GPUSHARE_AUDIT_KEY:  # a host with a role of its own cannot say so
+            return
+        if engine.placer is None:
+            self.store.node(placer="")
+        elif why_not := await self.store.handed.speak_for(engine.placer.whole):
+            await engine.close()
+            raise EngineAway(why_not)
 
     def _put_together(self) -> None:
         state = State(policy=settings.GPUSHARE_POLICY)

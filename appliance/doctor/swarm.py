@@ -38,11 +38,35 @@ def swarm() -> Iterator[Finding]:
     if not in_swarm(info):
         yield fine("swarm", "not needed: Docker is in none")
         return
-    known: dict[int, int] = {}
+    gpus: list[Gpu] = []
     with suppress(DatabaseError):  # told by its own check
-        here = Gpu.objects.filter(node__name=settings.GPUSHARE_NODE, present=True)
-        known = dict(here.values_list("index", "most"))
-    yield from _declared(info.get("GenericResources"), known)
+        gpus = list(Gpu.objects.filter(node__name=settings.GPUSHARE_NODE, present=True))
+    yield from _declared(info.get("GenericResources"), {gpu.index: gpu.most for gpu in gpus})
+    yield from _named(info["Name"])
+    if any(not gpu.simulated for gpu in gpus):
+        yield from _passed_on(info.get("DefaultRuntime", ""))
+
+
+def _named(name: str) -> Iterator[Finding]:
+    """`name`: of this host, as its Docker tells a Swarm."""
+    if name != settings.GPUSHARE_NODE:
+        yield wrong(
+            "swarm",
+            f"This host is {name} in the Swarm, and {settings.GPUSHARE_NODE} here.",
+            "A launch that names its GPUs finds no node, and while it is drained it gets launches all the same.",
+            f"Give it one name: set GPUSHARE_NODE={name}; a host that has joined joins again with --name {name}.",
+        )
+
+
+def _passed_on(runtime: str) -> Iterator[Finding]:
+    """`runtime`: the one that Docker takes by itself. A Swarm cannot ask for another."""
+    if runtime != "nvidia":
+        yield wrong(
+            "swarm",
+            f"Docker starts containers by {runtime or 'an unknown runtime'}, not by NVIDIA's.",
+            "What a Swarm places here finds no card.",
+            "`nvidia-ctk runtime configure --set-as-default`; `systemctl restart docker`, which ends its containers.",
+        )
 
 
 def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int]) -> Iterator[Finding]:

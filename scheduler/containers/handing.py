@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 Kind = AllocationEvent.Kind
 
 LOOK_EVERY = 1.5  # seconds
+LONGEST = 500  # characters of a reason that a record has room for
 REFUSED = ("volumes", "ports", "interactive", "tty")  # what no host but this one could be asked for
 
 
@@ -70,14 +71,14 @@ class Handing:
             host, cards, why = better
         key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
-        if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:500]):
+        if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
             return "A node has it."  # a scheduler did this and died before it could say so
         await self._placer.submit(_order(row, size, host, cards, key))
         return "Swarm has it: it starts on a node as soon as one has room."
 
     async def _better(self, hosts: Sequence[Host], row: Container, size: int) -> tuple[str, list[int], str] | None:
         """By what the appliance knows, of the hosts that have room now: one that has none is not waited for."""
-        with_room = {host.name: host for host in hosts if _has_room(host, size, row.gpu_count)}
+        with_room = {host.name: host for host in hosts if host.there and _has_room(host, size, row.gpu_count)}
         labels = {name: host.labels for name, host in with_room.items()}
         choice = await self._handed.choice(labels, Wish(size, row.gpu_count, tuple(row.constraints)))
         if choice is None:
@@ -133,8 +134,8 @@ class Handing:
         elif row.kill_requested_at is not None or stands.stage is Stage.OVER:
             await self._placer.take_back(id_)
             await self._end(id_, row.reason or _not_begun(stands.said))
-        elif stands.said and stands.said != row.queue_reason:
-            await self._handed.change(id_, queue_reason=stands.said[:500])
+        elif (said := stands.said[:LONGEST]) and said != row.queue_reason:
+            await self._handed.change(id_, queue_reason=said)
 
     async def _end(self, id_: str, reason: str) -> None:
         """It never came to a host; one that has by now tells its own end."""
@@ -143,7 +144,7 @@ class Handing:
 
 
 def _not_begun(said: str) -> str:
-    return f"It has not begun: {said or 'Swarm gives no reason'}"[:500]
+    return f"It has not begun: {said or 'Swarm gives no reason'}"[:LONGEST]
 
 
 def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
@@ -153,7 +154,8 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
     the number is chosen here: those of the host that has most to give now. `wanted`: cards that were asked for by UUID,
     by the name of their host.
     """
-    if not hosts:  # also for some seconds after a Swarm has a new leader, which has to hear of each node first
+    there = [host for host in hosts if host.there]
+    if not there:  # also for some seconds after a Swarm has a new leader, which has to hear of each node first
         raise Problem(
             "node_away",
             "No node of this Swarm takes containers just now: each is away, or drained. Try again shortly; "
@@ -172,17 +174,31 @@ def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Se
     able = [host for host in hosts if sum(declared >= size for declared in host.declared.values()) >= count]
     if not able:
         raise _too_large(hosts, size, count)
-    best = max(able, key=lambda host: _free(host, _freest(host, size, count)))
+    if not (now := [host for host in able if host.there]):
+        raise _away(able, f"could give {format_size(size)}{f' on {count} cards' * (count > 1)}")
+    best = max(now, key=lambda host: _free(host, _freest(host, size, count)))
     return "", _freest(best, size, count)
 
 
 def _as_asked(hosts: Sequence[Host], asks: Sequence[str]) -> list[Host]:
-    """Those of which all constraints are so. Raises Problem if there are hosts and none of them is."""
+    """Those of which all constraints are so. Raises Problem if there are hosts and none of them is, or is there."""
     found = [host for host in hosts if constraints.hold(asks, host.name, host.labels)]
     if hosts and not found:
         message = f"No node of this Swarm is as asked: {', '.join(asks)}. `docker node update --label-add` labels one."
         raise Problem("no_such_node", message, 400, "constraints")
+    if any(host.there for host in hosts) and not any(host.there for host in found):
+        raise _away(found, "is as asked" if len(found) == 1 else "are as asked")
     return found
+
+
+def _away(hosts: Sequence[Host], what: str) -> Problem:
+    """`what` only these hosts are or could do."""
+    names = ", ".join(sorted(f'"{host.name}"' for host in hosts)[:5])
+    message = (
+        f"Only {names} {what}, and {'it is' if len(hosts) == 1 else 'they are'} away, or drained, just now. Try again "
+        "when that is over; `docker node ls` shows it."
+    )
+    return Problem("node_away", message, 503)
 
 
 def _has_room(host: Host, size: int, count: int) -> bool:
@@ -193,7 +209,7 @@ def _named(hosts: Sequence[Host], size: int, wanted: Mapping[str, Sequence[int]]
     if len(wanted) > 1:
         raise Problem("gpus_apart", "These GPUs are in several nodes: a container runs on one.", 400, "gpus")
     ((name, cards),) = wanted.items()
-    host = next((each for each in hosts if each.name == name), None)
+    host = next((each for each in hosts if each.name == name and each.there), None)
     if host is None:
         raise Problem("node_away", f'The node "{name}" with that GPU is not there, or is drained.', 409, "gpus")
     if any(host.declared.get(card, 0) < size for card in cards):

@@ -45,13 +45,15 @@ class Order:
 class Host:
     """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now.
 
-    `labels`: those that the placer knows it by, which are not ours.
+    `labels`: those that the placer knows it by, which are not ours. `there`: whether it takes containers now; else it
+    is away, or drained.
     """
 
     name: str
     declared: Mapping[int, int]
     reserved: Mapping[int, int]
     labels: Mapping[str, str] = field(default_factory=dict)
+    there: bool = True
 
 
 class Stage(StrEnum):
@@ -69,10 +71,13 @@ class Standing:
 
 
 class Placer(Protocol):
+    """`whole`: what it gives launches to, by a name that nothing else has."""
+
     name: str
+    whole: str
 
     async def hosts(self) -> list[Host]:
-        """Raises EngineError."""
+        """All that it knows, also those that are away. Raises EngineError."""
 
     async def submit(self, order: Order) -> None:
         """The same order again changes nothing. Raises EngineError, leaving nothing behind."""

@@ -23,6 +23,7 @@ from scheduler.figures import Figures
 from scheduler.gpus import Card
 from scheduler.store import naming, outbox
 from scheduler.store.behind import WriteBehind
+from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
 from scheduler.store.handed import Handed
 from scheduler.store.keeping import Keeping
@@ -60,7 +61,7 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
-        self.handed = Handed(self, self.figures)
+        self.handed = Handed(self, self._here, self.figures)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
@@ -253,26 +254,13 @@ def _note_outbox(node: int, id_: str) -> None:
 
 
 def _open(
-    name: str, holder: str, cards: list[Card], contexts: Mapping[str, int], fields: Mapping[str, Any]
+    name: str, holder: str, here: list[Card], contexts: Mapping[str, int], fields: Mapping[str, Any]
 ) -> tuple[Node, list[Gpu]]:
+    """Raises NameTaken, and CardTaken: which cards have gone from here is written all the same."""
     with transaction.atomic():
         node = naming.take(name, holder, fields)
-        Gpu.objects.filter(node=node).update(present=False)
-        known = []
-        for card in cards:
-            gpu, _ = Gpu.objects.update_or_create(
-                uuid=card.uuid,
-                defaults={
-                    "node": node,
-                    "index": card.index,
-                    "name": card.name,
-                    "present": True,
-                    "simulated": card.simulated,
-                    "total": card.total,
-                    "capacity": card.capacity(0),
-                    "most": card.capacity(0),
-                    **({"context": contexts[card.uuid]} if card.uuid in contexts else {}),
-                },
-            )
-            known.append(gpu)
-        return node, known
+        why_not = take(node, [card.uuid for card in here])
+        known = [] if why_not else make_known(node, here, contexts)
+    if why_not:
+        raise CardTaken(why_not)
+    return node, known

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from shlex import quote
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from django.utils import timezone
 from scheduler.figures import Figures
 from scheduler.store import telling
 from scheduler.store.behind import WriteBehind
+from scheduler.store.database import Here
 from web import audit
 from web.models import AllocationEvent, Command, Container, Gpu, Node, large
 from web.services import choosing, runs
@@ -25,8 +27,8 @@ from web.spec.where.choosing import Choice, Wish
 
 
 class Handed:
-    def __init__(self, behind: WriteBehind, figures: Figures) -> None:
-        self._behind, self._figures = behind, figures
+    def __init__(self, behind: WriteBehind, here: Here, figures: Figures) -> None:
+        self._behind, self._here, self._figures = behind, here, figures
 
     async def all(self, placer: str) -> list[Container]:
         """Those that the placer has, or should have: their launch is done."""
@@ -65,6 +67,15 @@ class Handed:
         if not choosing.tells_a_swarm() or len(labels) < 2:
             return None
         return await self._behind.ask(choosing.among, labels, wish)
+
+    async def speak_for(self, whole: str) -> str:
+        """From now on this host gives launches to that placer (`Placer.whole`). Or it does not, and this says why.
+
+        Who gives launches to another one would take what waits there for taken away, and end it.
+        """
+        if self._behind.on_return is not None:  # a start without the database: an earlier scheduler has asked
+            return ""
+        return await self._behind.ask(_speak_for, self._here.node, self._here.holder, whole)
 
     async def drained(self) -> dict[str, bool]:
         """Of each node by name, whether it is to get nothing new: it is drained, or was removed."""
@@ -108,6 +119,21 @@ def _ended(ids: Sequence[str], over: Collection[str]) -> dict[str, bool]:
 
 def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
+
+
+def _speak_for(node: int, holder: str, whole: str) -> str:
+    with transaction.atomic():
+        listed = Node.objects.listed().select_for_update(no_key=True).order_by("pk")  # two at once: one after the other
+        placers = {each.pk: each for each in listed.only("name", "placer") if " " in each.placer}
+        other = next((each for pk, each in placers.items() if pk != node and each.placer != whole), None)
+        if other is not None:
+            return (
+                f'This host and "{other.name}" speak for two different Swarms, and an appliance gives launches to one: '
+                "each would end what waits in the other's. Set GPUSHARE_ENGINE=docker on one of them; or, if "
+                f'"{other.name}" is gone for good, `gpushare nodes {quote(other.name)} --remove`.'
+            )
+        Node.objects.filter(pk=node, holder=holder).update(placer=whole)
+    return ""
 
 
 def _drained() -> dict[str, bool]:

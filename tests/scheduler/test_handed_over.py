@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from scheduler.containers.handing import CameToANode, Handing
+from scheduler.engines.placer import Stage, Standing
 from scheduler.store import Store
 from tests.support.eventually import PATIENCE
 from tests.support.host import Host, query
@@ -20,13 +22,19 @@ ANY: Any = None
 
 
 class Swarm:
-    """One that does what it is asked."""
+    """One that does what it is asked. Of each launch it says the same."""
 
     name = "swarm"
     taken_back: list[str]
 
-    def __init__(self) -> None:
-        self.taken_back = []
+    def __init__(self, said: str = "") -> None:
+        self.taken_back, self._said = [], said
+
+    async def spare(self, hosts: Mapping[str, bool]) -> None: ...
+
+    async def standing(self) -> dict[str, Standing]:
+        ids = await query(lambda: [str(each.pk) for each in Container.objects.all()])
+        return {id_: Standing(Stage.WAITS, self._said) for id_ in ids}
 
     async def take_back(self, id_: str) -> None:
         self.taken_back.append(id_)
@@ -110,3 +118,46 @@ async def test_pause_of_one_that_waits_for_a_node_is_refused_as_that(host: Host)
     answer = await host.command("pause", await query(Container.objects.create, **fields))
     assert (answer.outcome, answer.code) == ("refused", "not_running")
     assert answer.message.startswith('"a" waits for a node of the Swarm.')
+
+
+async def test_reason_that_a_record_has_no_room_for_is_written_once(
+    waiting: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Swarm of many nodes says of each why it has no room."""
+    store, written = Store("manager", "us"), list[str]()
+    await store.open({}, {})
+    change = store.handed.change
+
+    async def and_noted(id_: str, **fields: Any) -> bool:
+        written.append(fields["queue_reason"])
+        return await change(id_, **fields)
+
+    monkeypatch.setattr(store.handed, "change", and_noted)
+    handing = Handing(Swarm("no suitable node " * 100), ANY, store)  # type: ignore[arg-type]
+    for _ in range(3):
+        await handing._look()
+    await store.close()
+    assert [len(said) for said in written] == [500]
+    assert (await query(Container.objects.get, pk=waiting.pk)).queue_reason == written[0]
+
+
+async def test_host_that_speaks_for_a_second_swarm_is_refused_until_the_first_does_not_any_more(
+    waiting: Container,
+) -> None:
+    """It would find none of the first one's launches in its own Swarm, and end them as taken away."""
+    first, second = Store("manager", "us"), Store("other", "them")
+    await first.open({}, {})
+    await second.open({}, {})
+    assert await first.handed.speak_for("swarm a") == ""
+    why_not = await second.handed.speak_for("swarm b")
+    assert 'This host and "manager" speak for two different Swarms' in why_not
+    assert "GPUSHARE_ENGINE=docker" in why_not
+    assert await second.handed.speak_for("swarm a") == ""  # another manager of the same
+    assert await first.handed.speak_for("swarm b") != ""
+    second.node(placer="")
+    await second.flush()
+    assert await first.handed.speak_for("swarm b") == ""  # its host has left the one, and joined the other
+    told = await query(lambda: dict(Node.objects.values_list("name", "placer")))
+    assert told == {"manager": "swarm b", "other": ""}
+    await first.close()
+    await second.close()

@@ -30,7 +30,7 @@ class Site:
         self.main.manage("shell", "-c", "from web.people.bootstrap import ensure_admin; ensure_admin()")
         self.main.start_web()
         until(self.answers)
-        self._schedulers: list[subprocess.Popen[bytes]] = []
+        self._schedulers: dict[str, subprocess.Popen[bytes]] = {}
 
     def answers(self) -> bool:
         try:
@@ -62,13 +62,27 @@ class Site:
 
     def start(self, name: str) -> None:
         """Its scheduler, with what joining has written."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._schedulers[name] = subprocess.Popen(**self._command(name), stdout=log, stderr=log)
+        until(lambda: self.sql("SELECT seen_at FROM web_node WHERE name = %s", name) not in ([], [(None,)]))
+
+    def stop(self, name: str) -> None:
+        scheduler = self._schedulers.pop(name)
+        scheduler.send_signal(signal.SIGTERM)
+        assert scheduler.wait(30) in (0, -signal.SIGTERM)
+
+    def refused(self, name: str) -> str:
+        """What its scheduler says that cannot start."""
+        done = subprocess.run(**self._command(name), text=True, capture_output=True, check=False, timeout=60)
+        assert done.returncode, done.stdout
+        return done.stderr
+
+    def _command(self, name: str) -> dict[str, Any]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "DJANGO_"))}
         environ = {"GPUSHARE_ENGINE": "process", "GPUSHARE_HOME": str(self.folder / name / "home")}
         environ |= envfile.read(self.settings(name))
         command = [sys.executable, "manage.py", "runscheduler"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._schedulers.append(subprocess.Popen(command, cwd=ROOT, env=kept | environ, stdout=log, stderr=log))
-        until(lambda: self.sql("SELECT seen_at FROM web_node WHERE name = %s", name) not in ([], [(None,)]))
+        return {"args": command, "cwd": ROOT, "env": kept | environ}
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -80,9 +94,8 @@ class Site:
             return done.fetchall() if done.description else []
 
     def close(self) -> None:
-        for scheduler in self._schedulers:
-            scheduler.send_signal(signal.SIGTERM)
-            assert scheduler.wait(30) in (0, -signal.SIGTERM)
+        for name in list(self._schedulers):
+            self.stop(name)
         self.main.close()
         end_all(self.folder)
 

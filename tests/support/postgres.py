@@ -55,8 +55,12 @@ class Postgres:
 
     def ask_for_passwords(self, group: str) -> None:
         """Members of this role have to give theirs; all others are let in."""
+        self.let_in(f"host all +{group} {self._address}/24 scram-sha-256")
+
+    def let_in(self, rule: str) -> None:
+        """A line of pg_hba.conf, before all others."""
         rules = Path(self._data, "pg_hba.conf")
-        rules.write_text(f"host all +{group} {self._address}/24 scram-sha-256\n{rules.read_text()}")
+        rules.write_text(f"{rule}\n{rules.read_text()}")
         self._run("pg_ctl", "reload")
 
     def start(self) -> None:

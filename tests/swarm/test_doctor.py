@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from appliance.doctor import cards
 from appliance.doctor.finding import Finding, State
@@ -18,19 +19,21 @@ from web.models import Gpu, Node
 pytestmark = [pytest.mark.docker, pytest.mark.django_db]
 __all__ = ["dockerd"]
 MIB = 1 << 20
+NAME = "node1"  # as the Swarm knows the first of its hosts
 
 
 @pytest.fixture(autouse=True)
 def asked_anew(settings):
-    settings.GPUSHARE_ENGINE, settings.GPUSHARE_NODE = "docker", "here"
+    settings.GPUSHARE_ENGINE, settings.GPUSHARE_NODE = "docker", NAME
     cards.ask_docker.cache_clear()
     yield
     cards.ask_docker.cache_clear()
 
 
-def has_card(index: int, most: int) -> None:
-    node, _ = Node.objects.get_or_create(name="here")
-    Gpu.objects.create(node=node, uuid=f"GPU-{index}", index=index, name="H200", total=most, capacity=most, most=most)
+def has_card(index: int, most: int, *, simulated: bool = True) -> None:
+    node, _ = Node.objects.get_or_create(name=settings.GPUSHARE_NODE)
+    sizes = {"total": most, "capacity": most, "most": most}
+    Gpu.objects.create(node=node, uuid=f"GPU-{index}", index=index, name="H200", simulated=simulated, **sizes)
 
 
 def one() -> Finding:
@@ -43,6 +46,15 @@ def test_a_swarm_that_knows_the_cards(swarm: Lab, settings):
     assert "Start the scheduler once" in one().do
     has_card(0, FIVE * MIB)
     assert (one().state, one().found) == (State.FINE, "The Swarm knows the cards of this host: gpu0_mib=5120.")
+
+
+def test_a_host_that_the_swarm_knows_by_another_name_and_a_docker_that_passes_no_card_on(swarm: Lab, settings):
+    settings.GPUSHARE_DOCKER_HOST, settings.GPUSHARE_NODE = swarm.members[0].address, "gpu1"
+    has_card(0, FIVE * MIB, simulated=False)
+    fine, named, passed = check()
+    assert [each.state for each in (fine, named, passed)] == [State.FINE, State.WRONG, State.WRONG]
+    assert named.found == "This host is node1 in the Swarm, and gpu1 here."
+    assert "--set-as-default" in passed.do
 
 
 def test_a_docker_that_is_in_no_swarm(dockerd: Dockerd, settings):

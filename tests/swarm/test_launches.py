@@ -221,7 +221,7 @@ def test_a_service_that_somebody_else_removes_ends_its_launch(appliance: Applian
 
 
 @pytest.mark.long  # a Swarm of its own
-def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_the_reason_says_so() -> None:
+def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_one_that_is_away_is_named() -> None:
     if why_not := why_no_lab():
         pytest.skip(why_not)
     with in_a_swarm({"gpu0_mib": 1000}, {"gpu0_mib": 4000}) as (appliance, swarm):
@@ -234,6 +234,11 @@ def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_the_reason_says_so(
         appliance.api("POST", f"containers/{first}/kill/", {})
         until_it_is(appliance, second, "exited")
         assert not swarm.members[1].api.containers(all=True)
+        (other,) = [node for node in swarm.nodes(swarm.members[0]) if node["Description"]["Hostname"] == "node2"]
+        paused = {**other["Spec"], "Availability": "pause"}
+        swarm.members[0].api.update_node(other["ID"], other["Version"]["Index"], paused)
+        error = refusal(appliance, constraints=["node==node2"])
+        assert (error["code"], error["message"].partition(",")[0]) == ("node_away", 'Only "node2" is as asked')
 
 
 @pytest.mark.long  # a Swarm of its own

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from scheduler.containers.handing import choose
+from scheduler.containers.handing import _as_asked, choose
 from scheduler.engines.placer import Host
 from scheduler.engines.swarm import kinds
 from web.errors import Problem
@@ -58,6 +59,30 @@ def test_what_no_node_can_ever_give_is_refused_with_the_figures() -> None:
     assert problem.message == "9 GiB is more than any node declares: the most on one card is 8 GiB."
     assert (problem.code, problem.field) == ("over_capacity", "gpu_memory")
     assert refused(SMALL, TWO, size=4 * GIB, count=3).code == "over_capacity"
+
+
+def test_what_a_node_could_give_that_is_away_is_no_matter_of_size() -> None:
+    """So it is where the node with the large card is being restarted: nobody is told to ask for less."""
+    away = replace(TWO, there=False)
+    problem = refused(SMALL, away, size=8 * GIB)
+    assert (problem.code, problem.status) == ("node_away", 503)
+    assert problem.message.startswith('Only "two" could give 8 GiB, and it is away, or drained, just now.')
+    assert refused(SMALL, away, count=2).message.startswith('Only "two" could give 1 GiB on 2 cards, and')
+    assert choose([SMALL, away], GIB, 1, {}) == ("", [0])
+    assert refused(SMALL, away, size=9 * GIB).code == "over_capacity"
+    assert refused(SMALL, away, two=[0]).code == "node_away"
+    assert refused(away).message.startswith("No node of this Swarm takes containers just now")
+
+
+def test_what_only_nodes_that_are_away_are_as_asked_is_refused_with_their_names() -> None:
+    away = replace(TWO, there=False, labels={"disk": "ssd"})
+    with pytest.raises(Problem) as caught:
+        _as_asked([SMALL, away], ["node.labels.disk==ssd"])
+    assert (caught.value.code, caught.value.status) == ("node_away", 503)
+    assert caught.value.message.startswith('Only "two" is as asked, and it is away, or drained, just now.')
+    with pytest.raises(Problem) as caught:
+        _as_asked([SMALL, away], ["node.labels.disk==tape"])
+    assert caught.value.code == "no_such_node"
 
 
 @pytest.mark.parametrize("size", [1, MIB - 1, MIB, MIB + 1, 5 * GIB - 1])

@@ -12,7 +12,9 @@ from django.utils import timezone
 from tests.support import rows
 from tests.support.people import client_for
 from tests.support.site import person
-from web.models import Claim, Container, Episode, Gpu, Node
+from web.models import Claim, Container, Delivery, Episode, Gpu, Node
+from web.notifying import episodes
+from web.notifying.words import labels_of
 from web.services import attention
 from web.services.attention import containers
 
@@ -52,6 +54,46 @@ def test_a_scheduler_or_an_engine_that_is_away(card):
     assert [item.message for item in attention.items()] == ["Docker does not answer."]
     Node.objects.update(engine_error="")
     assert told() == []
+
+
+def test_what_a_node_that_is_away_last_said_is_not_told_on_and_is_not_over(card, ann):
+    """Nobody knows whether it is still so, and nobody can do anything about it from here. What has ended has ended."""
+    Gpu.objects.update(xid=79, xid_at=timezone.now(), hot_since=timezone.now(), foreign=2 << 30, ecc_errors=3)
+    waits = rows.container("waits", ann, card, suspended_since=rows.ago(400))
+    rows.container("holds", ann, card, used=1, paused_at=rows.ago(400), no_turns="It did not stop.")
+    for number in range(3):
+        ended(f"run-{number}", ann, card, 5, 1, 60)
+    kinds = {kind for kind, _ in told()}
+    assert kinds == {"xid", "ecc", "hot", "foreign", "waiting", "holding", "no_turns", "failing"}
+    assert {item.node for item in attention.items()} == {card.node.name}
+    episodes.look(timezone.now())
+    Node.objects.update(seen_at=rows.ago(60))
+    assert [kind for kind, _ in told()] == ["scheduler_away", "failing"]
+    episodes.look(timezone.now())
+    Container.objects.filter(pk=waits.pk).update(suspended_since=None)
+    episodes.look(timezone.now())
+    assert set(Episode.objects.filter(gone_at=None).values_list("kind", flat=True)) == kinds | {"scheduler_away"}
+    Node.objects.update(seen_at=timezone.now() + timedelta(hours=1))
+    episodes.look(timezone.now())
+    gone = set(Episode.objects.exclude(gone_at=None).values_list("kind", flat=True))
+    assert gone == {"scheduler_away", "waiting", "holding"}
+
+
+def test_of_several_nodes_each_item_says_which_it_is_about(card, ann):
+    other = Node.objects.create(
+        name="gpu2", seen_at=timezone.now() + timedelta(hours=1), engine_error="Docker is away."
+    )
+    far = rows.gpu(1, node=other, xid=79, xid_at=timezone.now())
+    rows.container("rude", ann, far, no_turns="It did not stop.")
+    rows.container("here", ann, card, no_turns="It did not stop.")
+    found = {(item.kind.value, item.node) for item in attention.items()}
+    away = {("engine_away", "gpu2"), ("xid", "gpu2"), ("no_turns", "gpu2")}
+    assert found == away | {("no_turns", card.node.name)}
+    answer = client_for(ann).get("/api/v1/attention/").json()["results"]
+    assert {(item["kind"], item["node"]) for item in answer} == found
+    episodes.look(timezone.now())
+    labels = [labels_of(Delivery(episode=episode)) for episode in Episode.objects.all()]
+    assert {(each["kind"], each["node"]) for each in labels} == found
 
 
 def test_a_card_that_is_gone_matters_while_somebody_has_a_quota_on_it(card, ann):

@@ -25,6 +25,7 @@ class AttentionAnswer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(allow_null=True)
     container = serializers.UUIDField(allow_null=True, source="container.pk", default=None)
     gpu = serializers.CharField(allow_null=True, source="gpu.uuid", default=None)
+    node = serializers.CharField(help_text="The name of the one that it is about; empty: of none, or of all.")
     acts = serializers.SerializerMethodField(
         help_text="What would help, and you may do: free, resume and kill it; first: put it at the head of queue/; "
         "again: launch the same with what was wrong mended."

@@ -52,7 +52,9 @@ class Node(models.Model):
     release = models.CharField(max_length=32, blank=True, help_text="Of its scheduler.")
     engine = models.CharField(max_length=16, blank=True)
     placer = models.CharField(
-        max_length=16, blank=True, help_text="Who chooses the node of what is launched here: swarm; empty: nobody else."
+        max_length=64,
+        blank=True,
+        help_text="Who chooses the node of what is launched here: swarm and its ID; empty: nobody else.",
     )
     policy = models.CharField(max_length=32, blank=True, help_text="The name of the one in force.")
     policies = models.JSONField(default=list, help_text="[{name, explanation, bound, source}], the default first.")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import F
 
 from web.models import Episode
-from web.services.attention import Item, recorded
+from web.services.attention import Item, Kind, recorded
 
 SETTLES = timedelta(seconds=30)  # what comes back sooner was not gone: a state that flaps is told of once
 
@@ -25,7 +25,10 @@ def look(now: datetime) -> Mapping[str, Item]:
         [_begun(item, now) for key, item in seen.items() if key not in known], ignore_conflicts=True
     )
     back = [each.pk for each in known.values() if each.gone_at is not None and each.key in seen]
-    gone = [each.pk for each in known.values() if each.gone_at is None and each.key not in seen]
+    away = {item.node for item in seen.values() if item.kind is Kind.SCHEDULER_AWAY}  # what is so there nobody knows
+    gone = [
+        each.pk for each in known.values() if each.gone_at is None and each.key not in seen and each.node not in away
+    ]
     over = [each.pk for each in known.values() if each.gone_at is not None and each.gone_at <= now - SETTLES]
     if back:
         open_.filter(pk__in=back).update(gone_at=None)
@@ -44,6 +47,7 @@ def _begun(item: Item, now: datetime) -> Episode:
         container=item.container.name if item.container else "",
         container_id=str(item.container.pk) if item.container else "",
         gpu=item.gpu.uuid if item.gpu else "",
+        node=item.node,
         message=item.message,
         began_at=min(item.since or now, now),
     )

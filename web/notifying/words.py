@@ -35,7 +35,7 @@ def labels_of(row: Delivery) -> Labels:
         "alertname": "Gpushare" + episode.kind.title().replace("_", ""),
         "severity": severity_of(episode.kind).value,
         "kind": episode.kind,
-        "node": settings.GPUSHARE_NODE,
+        "node": episode.node or settings.GPUSHARE_NODE,
         "person": episode.person,
         "container": episode.container,
         "container_id": episode.container_id,

@@ -116,8 +116,9 @@ class DockerEngine:
         require_manager(info)
         kept = {"memory": self._settings.memory, "cpus": self._settings.cpus}
         return SwarmManager(
-            self._client, self._outfit.simulation, self._settings.log_bytes, self._settings.registries, **kept
-        )
+            info["Swarm"]["Cluster"]["ID"], self._client, self._outfit.simulation, self._settings.log_bytes,
+            self._settings.registries, **kept,
+        )  # fmt: skip
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
         # An engine that is reached over the network has its folders elsewhere.

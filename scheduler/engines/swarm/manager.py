@@ -46,13 +46,15 @@ def require_manager(info: Mapping[str, Any]) -> None:
 
 
 class SwarmManager:
-    """`kept`: host memory (bytes) and cpus for those that ask for none."""
+    """`cluster`: the Swarm's ID. `kept`: host memory (bytes) and cpus for those that ask for none."""
 
     name = "swarm"
 
     def __init__(
-        self, client: Client, simulation: Simulation | None, log_bytes: int, registries: Path | None, **kept: Any
-    ) -> None:
+        self, cluster: str, client: Client, simulation: Simulation | None, log_bytes: int, registries: Path | None,
+        **kept: Any,
+    ) -> None:  # fmt: skip
+        self.whole = f"{self.name} {cluster}"
         self._client, self._simulation, self._log_bytes = client, simulation, log_bytes
         self._registries, self._kept = registries, kept
 
@@ -88,9 +90,10 @@ class SwarmManager:
                 kinds.read(node["Description"].get("Resources", {}).get("GenericResources")),
                 reserved[node["ID"]],
                 node["Spec"].get("Labels") or {},
+                there=node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active",
             )
             for node in nodes
-            if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
+            if node["Description"].get("Hostname")  # one that is joining has not said it yet
         ]
 
     def _spare(self, hosts: Mapping[str, bool]) -> None:

@@ -31,6 +31,8 @@ class Command(BaseCommand):
                 token = invitations.invite(BY, name)
                 self.stderr.write(f"On {name}, as root and within an hour, with gpushare installed:")
                 self.stdout.write(invitations.command(name, token))
+                if why_not := invitations.unreachable():
+                    self.stderr.write(why_not)
             elif verb == "remove":
                 nodes.expel(BY, name, force=options["force"])
                 self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")

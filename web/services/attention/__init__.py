@@ -7,11 +7,13 @@ that does not answer is an item as well, then the only one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
+from web.models import Node
 from web.services.attention import cards, containers, host
 from web.services.attention.item import Item, Kind
 
@@ -28,7 +30,13 @@ def items(now: datetime | None = None) -> list[Item]:
 
 def recorded(now: datetime) -> list[Item]:
     """The same for who has to know that the database was asked: some twelve small queries. Raises DatabaseError."""
-    found = [*host.items(), *cards.items(now), *containers.items(now)]
+    nodes = {node.pk: node for node in Node.objects.listed()}
+    found = [*host.items(list(nodes.values()))]
+    for item in (*cards.items(now), *containers.items(now)):
+        node = nodes.get(item.place or 0)
+        # What a node that is away last said may be long ago; what has ended stays so.
+        if node is None or node.is_alive() or item.kind is Kind.FAILING:
+            found.append(replace(item, node=node.name if node else ""))
     order = list(Kind)
     return sorted(found, key=lambda item: order.index(item.kind))
 

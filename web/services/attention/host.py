@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 
@@ -17,8 +17,8 @@ from web.sizes import format_size
 VERIFY = "gpushare-manage verify_audit"
 
 
-def items() -> Iterator[Item]:
-    nodes = list(Node.objects.listed())
+def items(nodes: Sequence[Node]) -> Iterator[Item]:
+    """`nodes`: those that are listed."""
     for node in nodes:
         if not node.is_alive():
             message = (
@@ -46,7 +46,7 @@ def items() -> Iterator[Item]:
 
 
 def _of(node: Node, kind: Kind, message: str, command: str, since: datetime | None = None) -> Item:
-    return Item(f"{kind}:{node.name}", kind, "", message, since, command=command)
+    return Item(f"{kind}:{node.name}", kind, "", message, since, command=command, node=node.name)
 
 
 def _nearly_full(node: Node) -> Iterator[Item]:
@@ -65,10 +65,10 @@ def _nearly_full(node: Node) -> Iterator[Item]:
         since = datetime.fromtimestamp(each["since"], UTC)
         where = sha256(str(each["of"]).encode()).hexdigest()[:16]  # a folder's path may be of any length
         key = f"{Kind.NEARLY_FULL}:{node.name}:{where}"
-        yield Item(key, Kind.NEARLY_FULL, "", message, since, command=command)
+        yield Item(key, Kind.NEARLY_FULL, "", message, since, command=command, node=node.name)
 
 
-def _audit(nodes: list[Node]) -> Iterator[Item]:
+def _audit(nodes: Sequence[Node]) -> Iterator[Item]:
     """One item, whoever has found it: the last verification, or a scheduler that notes the chain's end."""
     last = verified.last()
     if last and not last[1]:

@@ -36,7 +36,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`person` is whose it is: a user name, or empty where it is the host's. `acts`: what can be done about it.
+    """`person` is whose it is: a user name, or empty where it is the host's. `node` is the name of the one that it is
+    about; empty: of none, or of all. `acts`: what can be done about it.
 
     An act is the name of an action on `container`: free, resume, kill; `first` puts it at the head of the queue, and
     `again` launches the same once more. `command` helps on the host, where nothing here can reach: for a shell.
@@ -51,6 +52,13 @@ class Item:
     gpu: Gpu | None = None
     acts: tuple[str, ...] = ()
     command: str = ""
+    node: str = ""
+
+    @property
+    def place(self) -> int | None:
+        """The key of the node that its container or GPU is on."""
+        thing = self.container or self.gpu
+        return thing.node_id if thing else None
 
     def acts_of(self, rights: Rights) -> list[str]:
         """What of `acts` somebody with these rights may do."""

@@ -28,6 +28,7 @@ from web.spec.nodes import JoinSpec, NodeNameSpec
 
 LASTS = timedelta(hours=1)
 PREFIX = "gpn_"
+ANYWHERE = ("0.0.0.0", "::", "")  # what HOST may be, and nobody can connect to
 SPENT = (
     "This token is not good: it may have been used, it is older than an hour, or it is mistyped. "
     "`gpushare-manage node add NAME` on the appliance's host makes another."
@@ -39,8 +40,7 @@ def invite(actor: str, name: str) -> str:
     name = NodeNameSpec.parse({"name": name})["name"]
     if connection.vendor != "postgresql":
         raise conflict(
-            "Several nodes need PostgreSQL: this database is a file of this host. docs/production.md tells how to "
-            "change it.",
+            "Several nodes need PostgreSQL: this database is a file of this host. docs/nodes.md has the steps.",
             code="needs_postgresql",
         )
     key = PREFIX + secrets.token_urlsafe(32)
@@ -53,8 +53,21 @@ def invite(actor: str, name: str) -> str:
 
 def command(name: str, token: str) -> str:
     """What is typed on the host that is to join, as root."""
-    url = settings.GPUSHARE_PUBLIC_URL or f"http://{settings.HOST}:{settings.PORT}"
-    return f"gpushare-node join {shlex.quote(url)} {token} --name {name}"
+    return f"gpushare-node join {shlex.quote(_url())} {token} --name {name}"
+
+
+def unreachable() -> str:
+    """Why another host cannot join by that command; empty if nothing is known against it."""
+    url = _url()
+    if not is_loopback(urlsplit(url).hostname or ""):
+        return ""
+    return f"{url} is this host itself: for another one, set GPUSHARE_PUBLIC_URL to where it reaches the web side."
+
+
+def _url() -> str:
+    """Where the web side is; by itself at all addresses, or at one."""
+    host = settings.GPUSHARE_NODE if settings.HOST in ANYWHERE else settings.HOST
+    return str(settings.GPUSHARE_PUBLIC_URL) or f"http://{host}:{settings.PORT}"
 
 
 def join(asked: Any, address: str) -> dict[str, str]:

@@ -263,6 +263,18 @@ CREATE OR REPLACE FUNCTION gpushare_has(container uuid) RETURNS boolean {_DEFINE
 CREATE OR REPLACE FUNCTION gpushare_has_gpu(gpu bigint) RETURNS boolean {_DEFINER} AS
     $$SELECT EXISTS (SELECT 1 FROM web_gpu WHERE id = gpu AND node_id = {HERE})$$;
 
+-- A card that its node has started without, or that was removed, and on which nobody has a quota any more:
+-- scheduler/store/cards.py.
+CREATE OR REPLACE FUNCTION gpushare_take_card(card text) RETURNS boolean
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
+    $$WITH taken AS (
+        UPDATE web_gpu g SET node_id = {HERE}
+        WHERE g.uuid = $1 AND NOT g.present AND {HERE} IS NOT NULL AND NOT EXISTS (
+            SELECT FROM web_claim l JOIN web_container c ON c.id = l.container_id
+            WHERE l.gpu_id = g.id AND c.finished_at IS NULL)
+        RETURNING 1
+      ) SELECT EXISTS (SELECT 1 FROM taken)$$;
+
 -- What somebody's live containers on all nodes were promised (null: nothing yet) and ask for: web/people/allowances.py.
 CREATE OR REPLACE FUNCTION gpushare_held(person bigint)
     RETURNS TABLE (container uuid, promised numeric, gpu_memory bigint, gpu_count integer) {_DEFINER} AS
