@@ -56,7 +56,7 @@ from scheduler.core.turns import Rules
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
 from scheduler.engines.host_memory import HostMemory
-from scheduler.engines.kubernetes.engine import KubernetesEngine
+from scheduler.engines.kubernetes.engine import MEMORY_STAYS, KubernetesEngine
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, NoGpus, Reading
 from scheduler.hints import Hints
@@ -286,6 +286,7 @@ class Scheduler:
         )
         if isinstance(self.engine, KubernetesEngine):
             self.steering.require_within = self.engine.require_within
+            self.swapping.never = MEMORY_STAYS
         self.commands = Commands(
             self.containers,
             self.launcher,

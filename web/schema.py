@@ -22,6 +22,11 @@ def missing() -> list[str]:
     return sorted(name for app, name in {*loader.disk_migrations} - {*loader.applied_migrations} if app == APP)
 
 
+def is_new() -> bool:
+    """Whether nothing of ours was ever in the database. Raises DatabaseError."""
+    return not any(app == APP for app, _ in MigrationLoader(connection).applied_migrations)
+
+
 def newer_than_we() -> list[str]:
     """The names of the changes that the database has and this release does not know. Raises DatabaseError."""
     loader = MigrationLoader(connection)

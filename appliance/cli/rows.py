@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from appliance.cli.client import Json
@@ -24,6 +25,22 @@ def container_row(container: Json, now: datetime) -> tuple[str, ...]:
         size(sum(gpu["peak"] for gpu in held)),
         age(container["created_at"], now),
     )
+
+
+def container_rows(containers: Sequence[Json], now: datetime) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Heads and rows: with the namespace where any is of a Kubernetes cluster, and the node where there are several."""
+    heads: tuple[str, ...] = CONTAINER_HEADS
+    rows: list[tuple[str, ...]] = [container_row(each, now) for each in containers]
+    further = {"NAMESPACE": any(each.get("namespace") for each in containers)}
+    further["NODE"] = any(each.get("node_reason") for each in containers) or len(_nodes(containers)) > 1
+    for head in [head for head, shown in further.items() if shown]:
+        heads = (*heads, head)
+        rows = [(*row, each.get(head.lower()) or "-") for row, each in zip(rows, containers, strict=True)]
+    return heads, rows
+
+
+def _nodes(containers: Sequence[Json]) -> set[str]:
+    return {each.get("node") or "" for each in containers}
 
 
 def state_words(container: Json, now: datetime) -> str:

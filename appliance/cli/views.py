@@ -14,10 +14,10 @@ from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.rows import CONTAINER_HEADS, GPU_HEADS, QUEUE_HEADS, container_row, gpu_row, queue_row
+from appliance.cli.rows import GPU_HEADS, QUEUE_HEADS, container_rows, gpu_row, queue_row
 from appliance.cli.text import size, table
 
-FILTERS = ("state", "owner", "name", "image", "gpu", "node")
+FILTERS = ("state", "owner", "name", "image", "namespace", "gpu", "node")  # REST's
 
 
 class Compute(StrEnum):
@@ -31,7 +31,10 @@ def ps(
     filters: Annotated[
         list[str] | None,
         typer.Option(
-            "-f", "--filter", metavar="NAME=VALUE", help="Only these: by state, owner, name, image, gpu or node."
+            "-f",
+            "--filter",
+            metavar="NAME=VALUE",
+            help="Only these: by state, owner, name, image, namespace, gpu or node.",
         ),
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Only those on this node.")] = None,
@@ -51,7 +54,7 @@ def ps(
         for container in found:
             print(container["id"])
         return
-    show(found, as_json, lambda them: _container_table(them, client.now()))
+    show(found, as_json, lambda them: table(*container_rows(them, client.now())))
 
 
 def _filters(words: list[str]) -> dict[str, str]:
@@ -63,14 +66,6 @@ def _filters(words: list[str]) -> dict[str, str]:
             raise Problem(f"--filter {word} cannot be used", code="usage", hint=hint)
         found[name] = value
     return found
-
-
-def _container_table(containers: list[Json], now: datetime) -> str:
-    """With the node where there are several."""
-    several = any(each["node_reason"] for each in containers) or len({each["node"] for each in containers}) > 1
-    if not several:
-        return table(CONTAINER_HEADS, [container_row(each, now) for each in containers])
-    return table((*CONTAINER_HEADS, "NODE"), [(*container_row(each, now), each["node"] or "-") for each in containers])
 
 
 def queue(as_json: options.Json = False) -> None:

@@ -14,6 +14,7 @@ from scheduler.containers.consoles import Consoles
 from scheduler.containers.intents import Intents, was_called_off
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import Engine, EngineError, Launch, Progress
+from scheduler.engines.outfit import said_of_memory
 from scheduler.gpus import Gpus
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.server import Server
@@ -99,18 +100,14 @@ class Launcher:
 
     def _launch(self, row: Container, tenant: Tenant, socket_dir: Path) -> Launch:
         smallest = min(tenant.quota, key=lambda gpu: tenant.quota[gpu])
-        fraction = tenant.quota[smallest] / self._gpus.cards[smallest].total
+        said = said_of_memory(tenant.quota[smallest], self._gpus.cards[smallest].total)
         return Launch(
             id=tenant.id,
             name=row.name,
             gpus=list(tenant.quota),
             socket_dir=socket_dir,
             log_path=self._logs / f"{tenant.id}.log",
-            environment={
-                **row.environment,
-                "GPUSHARE_MEMORY_LIMIT": str(tenant.quota[smallest]),
-                "GPUSHARE_MEMORY_FRACTION": f"{fraction:.6f}",
-            },
+            environment={**row.environment, **said},
             owner=row.owner.get_username(),
             **{name: getattr(row, name) for name in ASKED},
         )

@@ -91,10 +91,12 @@ class Swapping:
         broker.restore = self._come
         broker.give_way = self._give_way
         self.why_not = "The scheduler is starting."
+        self.never = ""  # why it is no use here, whatever the machine can do
 
     async def start(self) -> None:
         """Finds out whether this machine can do it."""
-        self.why_not = await self._card.why_not() if self.budget else "Swapping is off: GPUSHARE_SWAP_MEMORY is 0."
+        off = "" if self.budget else "Swapping is off: GPUSHARE_SWAP_MEMORY is 0."
+        self.why_not = self.never or off or await self._card.why_not()
         if self.why_not:
             log.info("VRAM cannot be moved to host memory: %s", self.why_not)
 

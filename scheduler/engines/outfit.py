@@ -48,6 +48,11 @@ def environment(
     return result
 
 
+def said_of_memory(quota: int, total: int) -> dict[str, str]:
+    """What programs are told: their quota in bytes, and what part of the card's `total` that is (docs/cli.md)."""
+    return {"GPUSHARE_MEMORY_LIMIT": str(quota), "GPUSHARE_MEMORY_FRACTION": f"{quota / total:.6f}"}
+
+
 def keep_copy(library: Path, folder: Path) -> Path:
     """A copy of `library` in `folder`, named by its content, so that a rebuild never changes it under a program."""
     digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]

@@ -19,11 +19,10 @@ from typing import Any
 from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.outfit import environment
 from scheduler.kubernetes.names import DRIVER
-from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS
+from web.spec.reserved import PRELOAD, SHIM, SOCKETS
 
 VERSION = "0.6.0"  # the oldest with all that is used here
 KIND = f"{DRIVER}/claim"
-SHIM = f"{LIBRARIES}/libgpushare.so"
 _BEGINS = f"{DRIVER}-claim_"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.engines.docker.gpu_access import Additions, Cdi, detect
-from scheduler.engines.outfit import Outfit, keep_text
+from scheduler.engines.outfit import Outfit, keep_text, said_of_memory
 from scheduler.kubernetes import cdi
+from web.spec.reserved import SHIM
 
 NVIDIAS = ("/etc/cdi", "/var/run/cdi")  # where NVIDIA's own specification may be
 Cards = Mapping[str, tuple[str, int]]  # device → its UUID, and bytes of it
@@ -24,7 +25,7 @@ class Outfitter:
         way = "raw" if access == "runtime" else access  # that is Docker's
         self._access = detect(way, {"CDISpecDirs": NVIDIAS}, outfit.simulation)
         self._preload = home / "ld.so.preload"
-        keep_text(f"{cdi.SHIM}\n", self._preload)
+        keep_text(f"{SHIM}\n", self._preload)
 
     def write(self, uid: str, cards: Cards, sockets: Path) -> None:
         """Blocking. `sockets`: the claim's folder. Raises OSError."""
@@ -38,10 +39,7 @@ class Outfitter:
     def _specification(self, uid: str, cards: Cards, sockets: Path) -> dict[str, Any]:
         smallest = min(cards, key=lambda device: cards[device][1])
         card, quota = cards[smallest]
-        said = {
-            "GPUSHARE_MEMORY_LIMIT": str(quota),
-            "GPUSHARE_MEMORY_FRACTION": f"{quota / self._totals[card]:.4f}",
-        }
+        said = said_of_memory(quota, self._totals[card])
         reached = {device: (uuid, self._reaches(uuid)) for device, (uuid, _) in cards.items()}
         return cdi.specification(
             uid, sockets=sockets, shim=self._shim, preload=self._preload, cards=reached, given=said

@@ -23,7 +23,6 @@ from web.errors import Problem
 
 log = logging.getLogger(__name__)
 
-WAYS = ("delete", "evict")
 TELLS_WITHIN = 2.0  # seconds that the kubelet's call is held up for its API server to know how the programs ended
 MOST = 16  # pods of one claim that are shown; all of them are ended
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
@@ -142,7 +141,7 @@ class Holders:
 
 
 class Pods:
-    """`way`: how one is ended, of WAYS."""
+    """`way`: how one is ended: delete or evict (GPUSHARE_KUBERNETES_KILL)."""
 
     def __init__(self, api: Api, way: str) -> None:
         self._api = api

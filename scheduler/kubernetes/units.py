@@ -17,7 +17,6 @@ from web.errors import Problem
 
 UNIT = 256 * MIB
 RESOURCE = f"{DRIVER}/memory-256mib"
-MOST = 4 << 20  # bytes of a list; longer ones the kubelet drops without a word
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 _NAME = re.compile(r"(.+)-([0-9]+)")
 

@@ -8,11 +8,12 @@ import pytest
 
 from scheduler.engines.docker.gpu_access import Raw
 from scheduler.engines.outfit import Outfit
-from scheduler.kubernetes import cdi, outfit
+from scheduler.kubernetes import outfit
 from scheduler.kubernetes.counting import _given
 from scheduler.kubernetes.outfit import Outfitter
 from tests.kubernetes.cluster import runtime
 from tests.support.host import GIB
+from web.spec.reserved import SHIM
 
 UUIDS = {"gpu-1": "GPU-1", "gpu-2": "GPU-2"}
 UID = "5d1c9a52-0000-4000-8000-000000000000"
@@ -66,7 +67,7 @@ def test_without_cdi_the_same_is_told_in_the_device_plugins_words(outfitter: Out
     outfitter._access = Raw({"GPU-1": "/dev/nvidia0"}, ("/dev/nvidiactl",), {})
     given = _given(*outfitter.specification(UID, cards("gpu-1"), tmp_path))
     assert list(given.devices) == ["/dev/nvidia0", "/dev/nvidiactl"]
-    assert (cdi.SHIM, True) in [(there, fixed) for there, _, fixed in given.mounts]
+    assert (SHIM, True) in [(there, fixed) for there, _, fixed in given.mounts]
     assert given.environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert given.cdi == []
 

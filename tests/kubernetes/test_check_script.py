@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from tests.support.host import ROOT
+from scheduler.kubernetes.units import RESOURCE, UNIT
+from tests.support.host import BUILD, GIB, ROOT
 
 SCRIPT = ROOT / "deploy" / "kubernetes" / "check"
 KUBECTL = f"""#!{sys.executable}
@@ -46,8 +49,12 @@ WORKS: dict[str, tuple[int, str]] = {
     r"get resourceslices": (0, CLAIMS),
     r"get nodes": (0, "\n"),
     r"create namespace|label|delete": (0, ""),
-    r"--dry-run=server": (1, ""),
+    r"--dry-run=server": (
+        1,
+        "ValidatingAdmissionPolicy 'gpushare-claims' with binding 'gpushare-claims' denied request",
+    ),
     r"apply -f -": (0, ""),
+    r"get pods -l app=gpushare": (0, "Pending ImagePullBackOff\n" * 2),
     r"get pod fits .*exitCode": (0, "0"),
     r"get pod over .*exitCode": (0, "2"),
     r"get pod stays .*restartCount": (0, "Running0"),
@@ -79,12 +86,16 @@ def run(tmp_path: Path, **other: tuple[int, str]) -> tuple[int, str, str]:
     return done.returncode, report, calls.read_text()
 
 
-def kinds(tmp_path: Path) -> list[str]:
-    """Of what was applied, each of which is what the published schemas say."""
-    found = list(yaml.safe_load_all((tmp_path / "calls.yaml").read_text()))
-    for each in filter(None, found):
+def applied(tmp_path: Path) -> list[Any]:
+    """Each of it is what the published schemas say."""
+    found = list(filter(None, yaml.safe_load_all((tmp_path / "calls.yaml").read_text())))
+    for each in found:
         kubernetes_validate.validate(each, "1.36", strict=True)
-    return [each["kind"] for each in found if each]
+    return found
+
+
+def kinds(tmp_path: Path) -> list[str]:
+    return [each["kind"] for each in applied(tmp_path)]
 
 
 def test_a_cluster_that_works(tmp_path: Path) -> None:
@@ -92,7 +103,7 @@ def test_a_cluster_that_works(tmp_path: Path) -> None:
     assert code == 0
     assert "FAILED" not in report
     assert "server  v1.36.2" in report
-    assert "2 cards are offered to claims" in report
+    assert "cards that are offered to claims: 2" in report
     assert report.endswith("All of it works.\n")
     assert calls.rstrip().endswith("delete namespace gpushare-check --wait=false")
     assert kinds(tmp_path) == ["ResourceClaim", "ResourceClaimTemplate", "Pod", "Pod", "Pod"]
@@ -101,9 +112,21 @@ def test_a_cluster_that_works(tmp_path: Path) -> None:
 def test_one_that_counts_is_checked_without_claims(tmp_path: Path) -> None:
     code, report, calls = run(tmp_path, resourceslices=(1, ""), nodes=(0, "19\n\n"))
     assert code == 0
-    assert "its kubelets count units of it on 1 nodes" in report
+    assert "nodes whose kubelets count units of it: 1" in report
     assert "label" not in calls
     assert kinds(tmp_path) == ["Pod"] * 3
+    for pod in applied(tmp_path):
+        assert pod["spec"]["containers"][0]["resources"] == {"limits": {RESOURCE: GIB // UNIT}}
+
+
+def test_its_pods_run_what_is_in_the_drivers_image_and_on_its_nodes(tmp_path: Path) -> None:
+    """No namespace but the driver's has the secret of a private registry."""
+    run(tmp_path)
+    (folder,) = re.findall(r"^WORKDIR (.*)$", SCRIPT.with_name("Dockerfile").read_text(), re.MULTILINE)
+    for pod in [each for each in applied(tmp_path) if each["kind"] == "Pod"]:
+        (container,) = pod["spec"]["containers"]
+        assert (container["image"], container["imagePullPolicy"]) == ("registry/gpushare:1", "IfNotPresent")
+        assert container["command"][0] == f"{folder}/.build/{(BUILD / 'workload').name}"
 
 
 @pytest.mark.parametrize(
@@ -113,10 +136,16 @@ def test_one_that_counts_is_checked_without_claims(tmp_path: Path) -> None:
         ("pod fits", (0, ""), "FAILED  a pod with 1 GiB takes 512 MiB\n        gpushare: the claim a/b: Nobody here"),
         ("restartCount", (0, "Running1"), "FAILED  the pod has gone on meanwhile"),
         ("pods,resourceclaims", (0, "pod/stays"), "FAILED  pods that are deleted end"),
-        ("numberReady", (0, "1"), "FAILED  the driver is ready on each of them"),
+        ("numberReady", (0, "1"), "FAILED  the driver is ready on each of them\n        2 Pending ImagePullBackOff"),
         ("daemonset gpushare$", (1, ""), "FAILED  there is a DaemonSet gpushare in the namespace gpushare"),
         ("resourceslices", (0, ""), "FAILED  cards are offered to claims, or units of them counted\n        the cards"),
         ("dry-run", (0, ""), "note    any namespace may use the class"),
+        (
+            "dry-run",
+            (1, "error: the server is away"),
+            "FAILED  a namespace without the label may not use the class\n        error: the server is away",
+        ),
+        ("desiredNumber", (0, "0"), "FAILED  there is a node for the driver: label those with GPUs"),
     ],
 )
 def test_what_does_not_work_is_told(tmp_path: Path, answer: str, value: tuple[int, str], line: str) -> None:

@@ -36,6 +36,7 @@ async def test_a_claim_becomes_a_container_with_its_quota_and_ends_with_it(lab: 
     specification = lab.specification(claim)
     said = variables(specification)
     assert said["GPUSHARE_MEMORY_LIMIT"] == str(2 * GIB)
+    assert said["GPUSHARE_MEMORY_FRACTION"] == "0.400000"  # of 5 GiB, in the words of a launch
     assert (said["LD_PRELOAD"], said["CUDA_VISIBLE_DEVICES"]) == ("/run/gpushare-lib/libgpushare.so", card)
     mounts = {mount["containerPath"]: mount for mount in specification["containerEdits"]["mounts"]}
     assert mounts["/run/gpushare"]["hostPath"] == str(lab.home / "sockets" / str(container.pk))

@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 
 from scheduler.kubernetes import units
-from scheduler.kubernetes.kubelet import contracts, plugin
+from scheduler.kubernetes.kubelet import contracts, plugin, sockets
 from tests.kubernetes.cluster.api_server import PODS, SLICES
 from tests.kubernetes.cluster.counter import Counter
 from tests.kubernetes.conftest import Lab
@@ -221,4 +221,4 @@ def test_the_list_of_the_largest_hosts_is_far_below_what_the_kubelet_drops() -> 
         devices=[{"ID": name, "health": health} for name, health in listed.items()]
     )
     assert len(listed) == 16 * 288 * 4
-    assert told.ByteSize() < units.MOST / 3
+    assert told.ByteSize() < sockets.MOST / 3

@@ -19,6 +19,7 @@ import yaml
 from scheduler.kubernetes import claims
 from scheduler.kubernetes.api import quantity
 from scheduler.kubernetes.kubelet import plugin
+from scheduler.kubernetes.kubelet.server import KubeletServer
 from scheduler.kubernetes.units import RESOURCE, UNIT
 from tests.kubernetes.cluster.api_server import EVICTING, RIGHTS
 from tests.kubernetes.cluster.rules import JSON
@@ -162,6 +163,39 @@ def test_an_overlay_changes_what_it_is_for_and_nothing_else(overlay: str) -> Non
 def granted(found: Sequence[JSON]) -> JSON:
     rules = of(found, "ClusterRole", "gpushare-driver")["rules"]
     return {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "values"),
+    [
+        ("evict", ["kill=evict"]), ("nvidia", ["runtimeClassName=nvidia"]), ("counted", ["claims=false"]),
+        ("simulated", ["gpus=sim:1x8GiB", "people=*=admin", "nodeSelector=null"]),
+    ],
+)  # fmt: skip
+def test_what_an_overlay_is_for_the_charts_values_do_too(overlay: str, values: list[str]) -> None:
+    plain = [each for each in built(HERE / "overlays" / overlay) if each["kind"] != "Namespace"]
+    chart = rendered(*(word for value in values for word in ("--set", value)))
+    assert len(chart) == len(plain)
+    for each in plain:
+        assert of(chart, each["kind"], each["metadata"]["name"]) == each
+
+
+def test_no_simulated_card_is_offered_where_a_real_one_is_not_found() -> None:
+    for found, gpus in ((built(HERE / "base"), "nvidia"), (built(HERE / "overlays" / "simulated"), "sim:1x8GiB")):
+        assert of(found, "ConfigMap")["data"]["GPUSHARE_GPUS"] == gpus
+
+
+def test_a_driver_is_ready_when_its_kubelet_can_reach_it() -> None:
+    for found, kubelet in ((built(HERE / "base"), "/var/lib/kubelet"), (rendered("--set", "kubelet=/k"), "/k")):
+        (spec,) = pod_specs(found)
+        server = KubeletServer(Path(kubelet), None, None, None)  # type: ignore[arg-type]
+        assert spec["containers"][0]["readinessProbe"]["exec"]["command"] == ["test", "-S", str(server.endpoint)]
+
+
+def test_what_the_manifests_set_stands_among_the_settings() -> None:
+    told = (ROOT / "docs" / "settings.md").read_text()
+    data = of(built(HERE / "base"), "ConfigMap")["data"]
+    assert [name for name in data if f"`{name}`" not in told] == []
 
 
 def test_the_role_has_the_rights_of_the_tests_and_no_more() -> None:

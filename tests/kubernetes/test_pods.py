@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
+from scheduler.engines.kubernetes.engine import MEMORY_STAYS
 from tests.kubernetes.cluster.api_server import CLAIMS, EVICTING, PODS, RIGHTS
 from tests.kubernetes.cluster.pods import another
 from tests.kubernetes.conftest import Lab
 from tests.support.eventually import eventually
 from tests.support.host import GIB, query
-from web.models import Allowance, Container
+from web.models import Allowance, Container, Node
 
 
 @pytest.fixture
@@ -146,7 +147,14 @@ async def test_an_image_that_its_owner_may_not_launch_is_refused(lab: Lab) -> No
     await query(Allowance.objects.create, user=ada, images=["lab/*"])
     pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
     (told,) = await lab.pods.start(pod)
-    assert "You may not launch registry/program:1" in told
+    assert 'To "ada", whose it is here: You may not launch registry/program:1' in told
+
+
+async def test_that_its_memory_stays_on_the_card_is_known_before_anybody_asks(lab: Lab) -> None:
+    """Else lists offer to free it, and other nodes are passed over for a launch that would be served after it."""
+    await eventually(lambda: lab.up.swapping.why_not == MEMORY_STAYS)
+    await lab.up.store.durable()
+    assert (await query(Node.objects.get)).cannot_swap == MEMORY_STAYS
 
 
 @pytest.mark.parametrize("way", ["delete", "evict"])

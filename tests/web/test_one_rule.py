@@ -15,10 +15,11 @@ from appliance.cli.attach import STANDING
 from appliance.cli.client import PAGE
 from appliance.cli.reports import Group
 from appliance.cli.top import drawing
+from appliance.cli.views import FILTERS
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
-from web.api.protocol.queries import Pages
+from web.api.protocol.queries import ContainerQuery, PageQuery, Pages
 from web.console import frames
 from web.history.reports import GROUPINGS
 from web.live import feed, snapshot
@@ -143,6 +144,11 @@ def test_the_command_line_writes_sizes_as_the_pages_do(size):
 def test_the_command_line_knows_what_the_appliance_knows():
     """It is installed alone and imports none of this: what it has to know as well stands there again."""
     assert [group.value for group in Group] == list(GROUPINGS)
+
+
+def test_a_list_is_filtered_by_the_same_over_rest_and_on_the_command_line():
+    asked = {*ContainerQuery().fields} - {*PageQuery().fields} - {"ordering", "live"}  # `live` is --all there
+    assert set(FILTERS) == asked
     assert Pages.max_page_size == PAGE
     assert console.WINDOW == frames.WINDOW
     kinds = {kind.name: kind.value for kind in console.FrameKind}

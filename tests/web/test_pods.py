@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from web.history.reports import report
-from web.models import Container
+from web.models import Container, UsageSample
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -40,11 +41,53 @@ def test_rest_tells_whose_it_is_and_finds_it_by_its_namespace(client, pod, ada, 
     assert client.get("/api/v1/containers/?namespace=team-b").json()["results"] == []
 
 
-def test_the_table_is_searched_by_namespace(browser, pod, ada, gpu):
+@pytest.mark.parametrize("asked", ["q=team-a", "q=eam-", "namespace=team-a"])
+def test_the_table_is_searched_by_namespace_and_shows_it(browser, pod, ada, gpu, asked):
     make_container(ada, "other", gpu)
-    shown = browser.get("/?q=team-a").content.decode()
+    shown = browser.get(f"/?{asked}").content.decode()
     assert ">train<" in shown
     assert ">other<" not in shown
+    assert '<td class="namespace" data-label="Namespace" title="team-a">team-a</td>' in shown
+    assert ('<option value="team-a" selected>' in shown) == ("namespace" in asked)
+
+
+def test_where_no_pod_lives_nothing_is_said_of_namespaces(browser, pod):
+    Container.objects.update(finished_at=T0)
+    shown = browser.get("/?state=all").content.decode()
+    assert ">train<" in shown
+    assert 'class="namespace"' not in shown
+    assert "All namespaces" not in shown
+    chosen = browser.get("/?state=all&namespace=team-a").content.decode()
+    assert '<option value="team-a" selected>' in chosen
+    assert ">train<" in chosen
+
+
+def test_a_pod_of_which_only_units_are_known_is_one_all_the_same(client, browser, pod):
+    """Its kubelet has not said yet, or never says, whose it is."""
+    Container.objects.update(namespace="", pods=[], volume="/memory-1234")
+    answer = client.get(f"/api/v1/containers/{pod.pk}/logs/")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_supported")
+    page = browser.get(f"/containers/{pod.pk}/").content.decode()
+    assert "A pod of the cluster; its kubelet has not told which." in page
+    assert "which pods these are is not known" in page
+    assert f"/containers/{pod.pk}/shell/" not in page
+    assert f"?from={pod.pk}" not in page
+
+
+def test_a_replay_says_of_which_namespace_each_is_and_keeps_the_one_that_is_chosen(browser, pod, ada, gpu):
+    now = timezone.now().replace(microsecond=0)
+    for container in (pod, make_container(ada, "other", gpu)):
+        UsageSample.objects.create(at=now, span=1, gpu=gpu, container=container, used=GIB, peak=GIB)
+        append(container, now, EventKind.KILLED)
+    day = browser.get(f"/history/{gpu.uuid}/day/").json()
+    assert {each["name"]: each["namespace"] for each in day["containers"]} == {"train": "team-a", "other": ""}
+    assert {each["name"]: each["namespace"] for each in day["marks"]} == {"train": "team-a", "other": ""}
+    at = browser.get(f"/history/{gpu.uuid}/moment/").json()
+    assert {each["name"]: each["namespace"] for each in at["containers"]} == {"train": "team-a", "other": ""}
+    page = browser.get("/history/?namespace=team-%26a").content.decode()
+    assert "<option selected>team-&amp;a</option>" in page
+    assert f'href="?gpu={gpu.uuid}&amp;hours=24&amp;namespace=team-%26a&amp;until=' in page
+    assert "namespace=" not in browser.get("/history/").content.decode().partition('aria-label="Before')[2]
 
 
 def test_a_report_by_namespace_and_what_is_of_none(pod, ada, gpu):
@@ -74,7 +117,6 @@ def test_its_output_is_where_the_cluster_has_it(client, browser, pod, settings, 
     assert ("https://logs/team-a/train/side%20car" in page) == bool(link)
     assert 'id="log"' not in page
     assert f"?from={pod.pk}" not in page  # that launches it again
-    assert "Memory of a pod stays on its card" in page
 
 
 def test_who_may_not_steer_it_is_not_told_where_its_output_is(pod):

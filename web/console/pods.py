@@ -10,8 +10,6 @@ from django.conf import settings
 
 from web.models import Container
 
-STAYS = "Memory of a pod stays on its card: in host memory it would count as the pod's own."
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

@@ -15,8 +15,10 @@ MOST = 200  # of each kind, the longest waits and the last kills: beyond that a 
 
 
 def marks(gpu: Gpu, start: datetime, end: datetime) -> list[dict[str, Any]]:
-    """In the order of time: [{"kind", "id", "name", "owner", "at", "until"}]. `kind` is waited or killed, `until` the
-    end of a wait; times are seconds since the epoch."""
+    """In the order of time: [{"kind", "id", "name", "owner", "namespace", "at", "until"}].
+
+    `kind` is waited or killed, `until` the end of a wait; times are seconds since the epoch.
+    """
     here = Q(claims__gpu=gpu)
     found = [(span.start, span.end, "waited", pk) for pk, parts in spans(here, start, end, STANDING)
              for span in parts if isinstance(span, Waited)]  # fmt: skip
@@ -25,10 +27,10 @@ def marks(gpu: Gpu, start: datetime, end: datetime) -> list[dict[str, Any]]:
         kind=AllocationEvent.Kind.KILLED, at__gte=start, at__lt=end, container__claims__gpu=gpu
     ).order_by("-at")
     found += [(at, at, "killed", pk) for at, pk in killed.values_list("at", "container_id").distinct()[:MOST]]
-    names = Container.objects.only("name").in_bulk({pk for *_, pk in found})
+    names = Container.objects.only("name", "namespace").in_bulk({pk for *_, pk in found})
     owners = dict(Container.objects.filter(pk__in=names).values_list("pk", "owner__username"))
     return [
         {"kind": kind, "id": str(pk), "name": names[pk].name, "owner": owners[pk], "at": seconds(since)}
-        | {"until": seconds(to) if kind == "waited" else None}
+        | {"namespace": names[pk].namespace, "until": seconds(to) if kind == "waited" else None}
         for since, to, kind, pk in sorted(found, key=lambda mark: mark[0])
     ]

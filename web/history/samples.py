@@ -78,10 +78,11 @@ def card(gpu: Gpu, length: float = HOUR, points: int = 240) -> dict[str, Any]:
 
 
 def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict[str, Any]:
-    """Who held how much of a GPU: {"times", "total", "containers": [{id, name, owner, colour, values}]}, in bytes.
+    """Who held how much of a GPU: {"times", "total", "containers": [{…, values}]}, in bytes.
 
     Each point is one sample, as it was at that time, and not a mean: so only those rows are read, by the index, that
-    are shown. Containers come in order of their creation, as they stand in the live bar.
+    are shown. Containers come in order of their creation, as they stand in the live bar; of each its id, name, owner,
+    namespace and colour are told.
     """
     step = max(MINUTE, int((end - start).total_seconds() / points) // MINUTE * MINUTE)
     times = _grid(start, end, step)
@@ -220,4 +221,7 @@ def _grid(start: datetime, end: datetime, step: int) -> list[int]:
 
 
 def _described(made: Container) -> dict[str, Any]:
-    return {"id": str(made.pk), "name": made.name, "owner": made.owner.get_username(), "colour": made.colour}
+    owner = made.owner.get_username()
+    return {
+        "id": str(made.pk), "name": made.name, "owner": owner, "namespace": made.namespace, "colour": made.colour
+    }  # fmt: skip

@@ -39,7 +39,7 @@ def answer(request: HttpRequest, container: Container, *, follow: bool, tail: in
 
     user = cast("User", request.user)  # views that call this ask for signing in
     require(user)
-    if container.namespace:
+    if container.is_of_pods:
         raise Problem("not_supported", _elsewhere(container), 400)
     kind = (
         "text/plain; charset=utf-8"  # and nothing else, whatever a program printed: nosniff is set for every response

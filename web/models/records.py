@@ -282,6 +282,14 @@ class Container(models.Model):
     def waiting_since(self) -> datetime | None:
         return waiting_since(self)
 
+    @property
+    def is_of_pods(self) -> bool:
+        """Whether its quota comes by a claim in a Kubernetes cluster, NAMESPACE/NAME; of units that are counted, /NAME.
+
+        No volume of Docker's has a slash in its name.
+        """
+        return "/" in self.volume
+
 
 class Claim(models.Model):
     """A container's hold on one GPU. `quota` is what was promised; the rest is observed."""

@@ -42,7 +42,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "claims": claims,
         "rates": _rates(found),
         "where": found.node_name if Node.several() else "",
-        "cannot_swap": pods.STAYS if found.namespace else found.node.cannot_swap if found.node else "",
+        "cannot_swap": found.node.cannot_swap if found.node else "",
         "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
         "stretches": _stretches(found),
         "events": _events(found),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -28,6 +29,7 @@ def replay(request: HttpRequest) -> HttpResponse:
     """?until= (seconds since the epoch; now if it is left out) and ?hours=, one of LENGTHS. Nonsense shows a day.
 
     ?gpu= (a UUID); where there are several nodes ?node= too, whose first GPU is shown if that one is another's.
+    ?namespace= of a Kubernetes cluster: the containers of others are shown as one.
     """
     several = Node.several()
     gpus = Gpu.objects.select_related("node").only("uuid", "index", "name", "simulated", "node__name")
@@ -44,6 +46,8 @@ def replay(request: HttpRequest) -> HttpResponse:
     except ValueError:
         until = now
     length = timedelta(hours=int(hours))
+    namespace = request.GET.get("namespace", "")[:63]
+    kept = {"gpu": chosen.uuid if chosen else "", "hours": hours} | ({"namespace": namespace} if namespace else {})
     context = {
         "gpus": gpus,
         "chosen": chosen,
@@ -51,6 +55,8 @@ def replay(request: HttpRequest) -> HttpResponse:
         "hours": hours,
         "lengths": LENGTHS.items(),
         "length": LENGTHS[hours],
+        "namespace": namespace,
+        "kept": urlencode(kept),
         "is_now": until >= now,
         "start": until - length,
         "until": until,

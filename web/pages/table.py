@@ -32,6 +32,7 @@ COLUMNS: dict[str, tuple[str, str]] = {  # name → label, what it sorts by
     "state": ("State", ""),
     "owner": ("Owner", "owner__username"),
     "image": ("Image", "image"),
+    "namespace": ("Namespace", "namespace"),  # where there are any: of a Kubernetes cluster
     "node": ("Node", "node__name"),  # where there are several
     "gpu": ("GPU", ""),
     "memory": ("Used / quota / peak", "used"),
@@ -59,6 +60,8 @@ class Page:
     may_launch: bool
     node: str = ""  # containers of this one alone
     nodes: Sequence[str] = ()  # to choose from, where there are several
+    namespace: str = ""  # containers of this one alone
+    namespaces: Sequence[str] = ()  # of those that live, to choose from
 
     @property
     def states(self) -> list[tuple[str, str]]:
@@ -70,7 +73,8 @@ class Page:
             aria = {name: "ascending", f"-{name}": "descending"}.get(self.sort, "none")
             return {"name": name, "label": label, "aria": aria, "next": f"-{name}" if self.sort == name else name}
 
-        return [column(name, label) for name, (label, _by) in COLUMNS.items() if self.nodes or name != "node"]
+        absent = {"node": not self.nodes, "namespace": not self.namespaces}
+        return [column(name, label) for name, (label, _by) in COLUMNS.items() if not absent.get(name)]
 
 
 def page(user: User, query: QueryDict) -> Page:
@@ -81,21 +85,32 @@ def page(user: User, query: QueryDict) -> Page:
     names = list(Node.objects.listed().order_by("name").values_list("name", flat=True))
     nodes = names if len(names) > 1 else []
     node = query.get("node", "") if query.get("node") in nodes else ""
+    namespace = query.get("namespace", "")[:63]
     found = _found(user, q, state, mine)
     if node:
         found = found.filter(node__name=node)
+    if namespace:
+        found = found.filter(namespace=namespace)
     paginator = Paginator(_sorted(found, sort), PER_PAGE)
     chosen = paginator.get_page(query.get("page"))
     rights = rights_of(user)
     items = [_item(container, rights) for container in chosen.object_list]
     return Page(
         q, state, mine, sort, chosen.number, paginator.num_pages, paginator.count, items,
-        filtered=bool(q or state or mine or node),
+        filtered=bool(q or state or mine or node or namespace),
         may_act=any(item["may_act"] for item in items),
         may_launch=rights.may(Deed.LAUNCH),
         node=node,
         nodes=nodes,
+        namespace=namespace,
+        namespaces=_namespaces(namespace),
     )  # fmt: skip
+
+
+def _namespaces(chosen: str) -> list[str]:
+    """What can be chosen from: nothing where no pods live. What was chosen stays in it."""
+    living = Container.objects.live().exclude(namespace="").order_by()
+    return sorted({*living.values_list("namespace", flat=True).distinct(), *([chosen] if chosen else [])})
 
 
 def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
@@ -104,7 +119,7 @@ def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
         found = found.filter(owner=user)
     if q:
         found = found.filter(
-            Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q) | Q(namespace=q)
+            Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q) | Q(namespace__icontains=q)
         )
     if state in State:
         return found.in_state(State(state))
@@ -149,6 +164,7 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
         "name": container.name,
         "owner": container.owner.get_username(),
         "image": container.image,
+        "namespace": container.namespace,
         "node": container.node_name,
         "state": container.state.value,
         "state_label": STATES[container.state],

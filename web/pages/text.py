@@ -111,6 +111,7 @@ _CATALOGUE: dict[str, str] = {
     "bar_kept": "{size} kept for the driver",
     "bar_reserved": "{size} reserved for guaranteed containers",
     "bar_free": "all free",
+    "other_namespaces": "Other namespaces",
     "swapped": "{size} in host memory",
     "in_turns": "In turns, {part} %",
     "in_turns_title": "Of the last minute of its life it had {had} %, and {due} % were due to it. For {back} s it was "

@@ -70,6 +70,17 @@ def claim(node: int, claimed: Claimed, ours: Callable[[], None] = lambda: None) 
 
 def _claim(node: int, claimed: Claimed, ours: Callable[[], None]) -> Container:
     owner = owner_of(claimed.namespace, claimed.account)
+    try:
+        return _make(node, owner, claimed, ours)
+    except Problem as problem:
+        if problem.code != "over_allowance":
+            raise
+        # It stands in the pod's events, which others read than who is meant by "you".
+        told = f'To "{owner.get_username()}", whose it is here: {problem.message}'
+        raise Problem(problem.code, told, problem.status, problem.field) from None
+
+
+def _make(node: int, owner: User, claimed: Claimed, ours: Callable[[], None]) -> Container:
     limits, spec = allowances.limits_of(owner), dict(claimed.spec)
     for image in claimed.images:
         allowances.require_image(limits, image)

@@ -26,6 +26,7 @@ _HARMLESS = "NVIDIA_REQUIRE_*"  # what an image needs of the driver; it undoes n
 SOCKETS = "/run/gpushare"
 LIBRARIES = "/run/gpushare-lib"
 CARD = "/run/gpushare-card"
+SHIM = f"{LIBRARIES}/libgpushare.so"  # where it is a file of its own
 PRELOAD = "/etc/ld.so.preload"
 _KERNELS = ("/proc", "/sys", "/dev")
 _PLACES = (SOCKETS, LIBRARIES, CARD, PRELOAD, *_KERNELS, "/usr/lib", "/lib", "/lib64")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from appliance.cli.client import Json
-from appliance.cli.rows import CONTAINER_HEADS, QUEUE_HEADS, container_row, queue_row
+from appliance.cli.rows import QUEUE_HEADS, container_rows, queue_row
 from appliance.cli.text import cut, padded, printable, size, width
 from appliance.cli.top import columns
 from appliance.cli.top.model import HELP, Mode, Model, Seen
@@ -84,7 +84,8 @@ def _detail(model: Model) -> Line:
     if not found:
         return []
     it = found[model.marked()]
-    return [(printable(f"{it['name']} of {it['owner']}  {it['id'][:8]}  {it['image']}"), "dim")]
+    told = (f"{it['name']} of {it['owner']}", it["id"][:8], it["image"], it.get("namespace"))
+    return [(printable("  ".join(filter(None, told))), "dim")]
 
 
 # ---- the cards ----
@@ -143,13 +144,14 @@ def _containers(model: Model, lines: int, cells: int) -> list[Line]:
     """The heads, and those of the containers that fit below."""
     found = model.containers()
     model.scroll(lines - 1)
-    rows = [tuple(map(printable, container_row(each, model.now))) for each in found]
-    widths = columns.fitted(CONTAINER_HEADS, rows, cells, columns.CONTAINERS)
+    heads, told = container_rows(found, model.now)
+    rows = [tuple(map(printable, row)) for row in told]
+    widths = columns.fitted(heads, rows, cells, columns.CONTAINERS)
     hues, marked = hues_of(model.seen), model.marked()
-    shown = [_line(CONTAINER_HEADS, CONTAINER_HEADS, widths, {}, "bold")]
+    shown = [_line(heads, heads, widths, {}, "bold")]
     for at in range(model.first, min(model.first + model.page, len(rows))):
         styles = {"NAME": hues[found[at]["id"]], "STATE": STATES.get(found[at]["state"], "")}
-        line = _line(CONTAINER_HEADS, rows[at], widths, styles, "")
+        line = _line(heads, rows[at], widths, styles, "")
         if at == marked:
             line = [(padded("".join(text for text, _ in line), cells), "reverse")]
         shown.append(line)

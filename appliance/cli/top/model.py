@@ -64,7 +64,7 @@ class Model:
         return [each for each in self.seen["queue"] if self._matches(each)]
 
     def _matches(self, it: Json) -> bool:
-        words = (str(it.get(name) or "") for name in ("name", "owner", "image", "state", "id"))
+        words = (str(it.get(name) or "") for name in ("name", "owner", "namespace", "image", "state", "id"))
         return not self.pattern or any(self.pattern.casefold() in word.casefold() for word in words)
 
     def marked(self) -> int:
@@ -151,8 +151,8 @@ KEYS: dict[str, Callable[[Model], None]] = {
 HELP = """↑ ↓           mark another container; Page Up, Page Down, Home, End too
 s, S          sort by the next column, by the one before
 r             the other way round
-/             show only those whose name, owner, image, state or id has these letters;
-              Enter keeps the filter, Escape takes it off
+/             only those whose name, owner, namespace, image, state or id has
+              these letters; Enter keeps the filter, Escape takes it off
 k             kill the marked one, after a question
 q, Ctrl-C     leave
 h, ?          this"""

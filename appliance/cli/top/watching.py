@@ -11,7 +11,7 @@ from datetime import datetime
 
 from appliance.cli.client import Client
 from appliance.cli.output import show
-from appliance.cli.rows import CONTAINER_HEADS, QUEUE_HEADS, container_row, queue_row
+from appliance.cli.rows import QUEUE_HEADS, container_rows, queue_row
 from appliance.cli.text import table
 from appliance.cli.top.drawing import ansi, bars_of, counts
 from appliance.cli.top.live import Live, look
@@ -45,7 +45,7 @@ def _told(seen: Seen, now: datetime) -> str:
     parts = [f"{now.astimezone():%H:%M:%S}  {counts(seen)}"]
     parts += [ansi(bar, coloured=coloured) for bar in bars_of(seen, cells)]
     if seen["containers"]:
-        parts.append(table(CONTAINER_HEADS, [container_row(each, now) for each in seen["containers"]]))
+        parts.append(table(*container_rows(seen["containers"], now)))
     if seen["queue"]:
         parts.append(table(QUEUE_HEADS, [queue_row(each, now) for each in seen["queue"]]))
     return "\n".join(parts)

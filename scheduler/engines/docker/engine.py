@@ -32,6 +32,7 @@ from scheduler.engines.placer import Placer
 from scheduler.engines.swarm.manager import SwarmManager, in_swarm, require_manager
 from scheduler.engines.swarm.service import service_name
 from web.sizes import format_size
+from web.spec.reserved import SHIM
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class DockerEngine:
             log.warning(
                 "This scheduler may not mount anything: containers get named volumes, but no folders of the host."
             )
-        keep_text(f"{options.SHIM}\n", self._preload)
+        keep_text(f"{SHIM}\n", self._preload)
         self._given = options.Given(
             home=self._home,
             shim=self._outfit.shim,

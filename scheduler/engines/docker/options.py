@@ -19,7 +19,7 @@ from web.errors import Problem
 from web.sizes import format_size
 from web.spec.host_memory import require_memory
 from web.spec.mounts import Volume, parse_port, parse_volume
-from web.spec.reserved import LIBRARIES, PRELOAD, SOCKETS, undone_by
+from web.spec.reserved import PRELOAD, SHIM, SOCKETS, undone_by
 
 LABEL = "com.gpushare.container"
 LABEL_OWNER = "com.gpushare.owner"
@@ -29,8 +29,6 @@ LABEL_LOG = "com.gpushare.log"
 LABEL_TTY = "com.gpushare.tty"
 LABEL_MEMORY = "com.gpushare.memory"  # the limit of host memory it was launched with; empty: none
 LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers on one Docker engine apart
-
-SHIM = f"{LIBRARIES}/libgpushare.so"
 
 SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it counts as the container's memory anyway
 

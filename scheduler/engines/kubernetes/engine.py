@@ -20,6 +20,7 @@ from scheduler.engines.docker.mounting.runs import Place, folder_of
 from scheduler.engines.kubernetes.freezer import Freezer
 from scheduler.engines.outfit import Outfit
 
+MEMORY_STAYS = "Memory of a pod stays on its card: in host memory it would count as the pod's own."
 UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
 
 
@@ -134,10 +135,7 @@ class KubernetesEngine:
                 await ended.wait()
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
-        raise EngineError(
-            "A pod's limit of host memory cannot be raised from here, and its VRAM would count as its own there.",
-            code="not_supported",
-        )
+        raise EngineError(MEMORY_STAYS, code="not_supported")
 
     def memory_left(self) -> int | None:
         return None

@@ -21,11 +21,11 @@ from scheduler.kubernetes.api.client import JSON, RESOURCES, Api, ApiError
 from scheduler.kubernetes.api.quantity import MIB, write
 from scheduler.kubernetes.names import CAPACITY, DRIVER, device_name
 from scheduler.kubernetes.units import RESOURCE
+from web.spec import quotas
 
 log = logging.getLogger(__name__)
 
 PATH = f"{RESOURCES}/resourceslices"
-DEFAULT = 1 << 30  # bytes, for a claim that asks for no memory: as for every launch (docs/rest.md)
 TRIES_AGAIN = 5.0  # seconds after the API server refused or was away
 PAUSE = 1.0  # seconds, after what others do
 LOOKS_AGAIN = 300.0  # seconds, where nothing is told meanwhile
@@ -201,7 +201,10 @@ def _device(offer: Offer, tainting: bool) -> JSON:
         "uuid": offer.uuid, "product": offer.product, "architecture": offer.architecture, "driver": offer.driver,
         "computing": offer.computing,
     }  # fmt: skip
-    policy = {"default": write(min(DEFAULT, memory)), "validRange": {"min": "1Mi", "max": write(memory), "step": "1Mi"}}
+    policy = {
+        "default": write(min(quotas.DEFAULT, memory)),
+        "validRange": {"min": "1Mi", "max": write(memory), "step": "1Mi"},
+    }
     device: JSON = {
         "name": device_name(offer.uuid),
         "allowMultipleAllocations": True,

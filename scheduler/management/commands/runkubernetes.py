@@ -7,8 +7,15 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError
+from django.db import connection
 
 from scheduler.management.commands import runscheduler
+from web.schema import is_new
+
+ALONE = (
+    "DATABASE_URL is not set: this driver has no web side, and nobody would see what it does. It comes from a Secret "
+    "of its namespace (gpushare), or from /etc/gpushare/gpushare.env of a node that has joined: docs/kubernetes.md."
+)
 
 
 class Command(runscheduler.Command):
@@ -19,3 +26,8 @@ class Command(runscheduler.Command):
             raise CommandError("The kubelet is talked to by gRPC: pip install -r requirements/kubernetes.txt")
         settings.GPUSHARE_ENGINE = "kubernetes"
         super().handle(*args, **options)
+
+    def _prepare(self) -> None:
+        if connection.vendor == "sqlite" and is_new():
+            raise CommandError(ALONE)
+        super()._prepare()

@@ -4,12 +4,15 @@ import { showBand } from "../parts/computing.js";
 import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { showMarks } from "../parts/marks.js";
+import { OTHERS, offer, only } from "../parts/namespaces.js";
 import { pageOf } from "../parts/waiting.js";
 
+const SUMS = ["free", OTHERS]; // what is shown beside containers
 const THUMB = 16; // pixels; style/page.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
 const period = document.getElementById("period");
-for (const name of ["node", "gpu", "hours"]) period.elements[name]?.addEventListener("change", () => period.submit());
+for (const name of ["node", "gpu", "hours", "namespace"])
+  period.elements[name]?.addEventListener("change", () => period.submit());
 
 /** A day is one where the reader is: from midnight to midnight. */
 const dayOf = document.getElementById("day-of");
@@ -34,11 +37,15 @@ function zoom(step, at) {
 
 async function begin() {
   const day = await (await fetch(replay.dataset.day)).json();
+  const { namespace } = period.elements;
+  offer(namespace, [...day.containers, ...day.marks]);
+  day.containers = only(namespace.value, day.containers);
+  day.marks = day.marks.filter((each) => !namespace.value || each.namespace === namespace.value);
   document.getElementById("no-history").hidden = day.containers.length > 0;
   const sums = stacked(day.containers.map(({ values }) => values));
   const layers = [...sums].reverse(); // drawn from the highest sum down, so that each covers what lies beneath it
   const edge = layers.length > 40 ? 0 : 0.5; // many thin layers would be all edges
-  const marks = day.containers.map(({ colour: number }) => mark(number)).reverse();
+  const marks = day.containers.map(({ id, colour: number }) => (id === OTHERS ? null : mark(number))).reverse();
   const [first, last] = [day.times[0], day.times.at(-1)];
   dayOf.value = new Date((last - 1 - new Date(last * 1000).getTimezoneOffset() * 60) * 1000).toISOString().slice(0, 10);
   const slider = document.getElementById("slider");
@@ -50,7 +57,11 @@ async function begin() {
   const plot = chart(
     document.getElementById("day"),
     260,
-    (panel = colour("--panel"), shades = [...Array(10).keys()].map((number) => colour(`--c${number}`))) => ({
+    (
+      panel = colour("--panel"),
+      rest = colour("--faint", 0.35),
+      shades = [...Array(10).keys()].map((number) => colour(`--c${number}`)),
+    ) => ({
       legend: { show: false },
       cursor: { show: false },
       scales: { y: { range: [0, day.total] } },
@@ -58,7 +69,7 @@ async function begin() {
       series: [
         {},
         ...layers.map((_, index) => ({
-          fill: patterned(shades[marks[index] % 10], Math.floor(marks[index] / 10)),
+          fill: marks[index] === null ? rest : patterned(shades[marks[index] % 10], Math.floor(marks[index] / 10)),
           stroke: panel,
           width: edge,
           points: { show: false },
@@ -97,9 +108,8 @@ async function begin() {
       }),
     );
     slider.setAttribute("aria-valuetext", time.toLocaleString());
-    const held = (exact?.containers ?? day.containers.map((c) => ({ ...c, used: c.values[index] }))).filter(
-      (c) => c.used > 0 || c.suspended || c.swapped,
-    );
+    const there = exact?.containers ?? day.containers.map((c) => ({ ...c, used: c.values[index] }));
+    const held = only(namespace.value, there).filter((c) => c.used > 0 || c.suspended || c.swapped);
     const total = held.reduce((sum, c) => sum + c.used, 0);
     keyed(
       document.getElementById("then-bar"),
@@ -108,7 +118,7 @@ async function begin() {
       () => make("span", { class: "used" }),
       (part, c) => {
         part.style.width = `${(100 * c.used) / day.total}%`;
-        part.dataset.mark = mark(c.colour);
+        showMark(part, c);
         part.title = t("bar_used", { name: c.name, size: size(c.used) });
       },
     );
@@ -129,16 +139,16 @@ async function begin() {
         make(
           "li",
           {},
-          make("span", { class: `mark ${id === "free" ? "free" : ""}` }),
-          id === "free" ? make("span") : make("a", { href: pageOf(id) }),
+          make("span", { class: "mark" }),
+          SUMS.includes(id) ? make("span") : make("a", { href: pageOf(id) }),
           make("span", { class: "faint" }),
           make("span", { class: "faint aside" }),
         ),
       (item, c) => {
-        if (c.id !== "free") item.firstElementChild.dataset.mark = mark(c.colour);
+        showMark(item.firstElementChild, c);
         item.firstElementChild.classList.toggle("swapped", Boolean(c.swapped) && !c.used);
         put(item.children[1], c.name);
-        if (c.id !== "free") item.children[1].title = c.name;
+        if (!SUMS.includes(c.id)) item.children[1].title = c.name;
         put(item.children[2], c.swapped && !c.used ? t("swapped", { size: size(c.swapped) }) : size(c.used));
         put(item.children[3], aside(c).filter(Boolean).join(" · "));
       },
@@ -192,6 +202,12 @@ async function begin() {
   show(cursor);
   replay.dataset.ready = "true";
 }
+/** A container's own colour; what is no container is known by its class. */
+function showMark(element, { id, colour: number }) {
+  if (SUMS.includes(id)) element.classList.add(id);
+  else element.dataset.mark = mark(number);
+}
+
 /** What else is known of a container at that time. */
 const aside = (c) => [
   c.owner,

@@ -1,0 +1,93 @@
+"""Pods of a Kubernetes cluster among the containers: found by namespace in the table, and in a day's replay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import expect
+
+from tests.browser import scenes
+from tests.support import rows
+from tests.support.site import person
+from web import audit
+from web.models import AllocationEvent, Container, UsageSample
+
+
+@pytest.fixture
+def pods(site):
+    """Two in team-a, one in team-b, and one that no cluster runs; each held its own size all day."""
+    card, made = rows.gpu(total=8 * rows.GIB), {}
+    told = (("train", "team-a", 2), ("notebook.main", "team-a", 1), ("serve", "team-b", 1), ("other", "", 1))
+    for number, (name, namespace, size) in enumerate(told):
+        at = (
+            {"namespace": namespace, "volume": f"{namespace}/{name}", "image": "pytorch/pytorch:2.9.1"}
+            if namespace
+            else {}
+        )
+        shown = [{"name": name.partition(".")[0], "uid": "1", "account": "trainer", "containers": ["main"]}]
+        made[name] = rows.container(name, person(f"owner-{number}"), card, quota=size, used=size,
+                                    colour=number, pods=shown if namespace else [], **at)  # fmt: skip
+    now = timezone.now().replace(second=0, microsecond=0)
+    UsageSample.objects.bulk_create(
+        UsageSample(at=now - timedelta(minutes=minute), span=60, gpu=card, container=made[name],
+                    used=size * rows.GIB, peak=size * rows.GIB)
+        for minute in range(1440) for name, _, size in told
+    )  # fmt: skip
+    killed = [AllocationEvent(at=now, kind=AllocationEvent.Kind.KILLED, container=made[name]) for name in made]
+    audit.append(events=killed)
+    return card, made
+
+
+def test_the_table_shows_and_filters_namespaces(pods, open_as, shot):
+    page = open_as("owner-0")
+    names = page.locator("tr[data-id] .name a")
+    expect(names).to_have_count(4)
+    expect(page.locator("td.namespace", has_text="team-a")).to_have_count(2)
+    shot(page, "overview-with-pods")
+    page.get_by_label("Namespace", exact=True).select_option("team-b")
+    expect(names).to_have_text(["serve"])
+    page.get_by_label("Namespace", exact=True).select_option("")
+    page.get_by_role("button", name="Namespace").click()
+    expect(names.first).to_have_text("other")
+    page.get_by_label("Search").fill("team-a")
+    expect(names).to_have_count(2)
+
+
+def test_a_replay_of_one_namespace_shows_the_others_as_one(pods, open_as, shot):
+    page = open_as("owner-0", "/history/")
+    page.locator("#replay[data-ready]").wait_for()
+    then = page.locator("#then li")
+    expect(then).to_have_count(5)
+    with page.expect_navigation():
+        page.get_by_label("Namespace", exact=True).select_option("team-a")
+    page.locator("#replay[data-ready]").wait_for()
+    expect(then).to_have_count(4)
+    for place, words in enumerate((("train", "2 GiB"), ("notebook.main", "1 GiB"), ("Other namespaces", "2 GiB"),
+                                   ("free", "3 GiB"))):  # fmt: skip
+        for word in words:
+            expect(then.nth(place)).to_contain_text(word)
+    expect(then.nth(2).get_by_role("link")).to_have_count(0)
+    expect(page.locator("#then-bar span")).to_have_count(3)
+    expect(page.locator("#marks li")).to_have_count(2)
+    shot(page, "history-of-a-namespace")
+    with page.expect_navigation():
+        page.get_by_label("Show", exact=True).select_option("6")
+    page.locator("#replay[data-ready]").wait_for()
+    expect(page.get_by_label("Namespace", exact=True)).to_have_value("team-a")
+    with page.expect_navigation():
+        page.get_by_role("link", name="← Earlier").click()
+    page.locator("#replay[data-ready]").wait_for()
+    expect(page.get_by_label("Namespace", exact=True)).to_have_value("team-a")
+
+
+def test_where_there_is_no_cluster_nothing_is_to_be_chosen(site, open_as):
+    scenes.a_busy_card()
+    page = open_as("me")
+    expect(page.locator("tr[data-id]").first).to_be_visible()
+    expect(page.locator("#of-namespace")).to_have_count(0)
+    page.goto("/history/")
+    page.locator("#replay[data-ready]").wait_for()
+    expect(page.locator("#namespace")).to_be_hidden()
+    assert Container.objects.exclude(namespace="").count() == 0
