@@ -69,6 +69,7 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
         if name:
             context.add_cookies([site.cookie(person(name, role or name))])  # type: ignore[list-item]
         page = context.new_page()
+        page.on("requestfailed", lambda asked: print(f"{asked.url} failed: {asked.failure}"))  # shown if the test fails
         page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
         page.on(
             "console",

@@ -73,8 +73,11 @@ async def test_a_container_with_the_claim_has_its_quota_and_no_more(lab: Lab, en
     fits = await Pod(engine, lab.cdi, "fits", ids, "workload", "--bytes", "1GiB", "--check", "1MiB").start()
     code, out = await fits.ended()
     assert (code, "done" in out) == (0, True), out
-    tenant = lab.up.broker.tenants[str((await of(lab, claim)).pk)]
-    await eventually(lambda: max(tenant.peak.values(), default=0) > 1 << 30)  # its end is noticed a moment later
+    container = await of(lab, claim)
+    await eventually(lambda: not lab.up.broker.tenants[str(container.pk)].sessions)
+    lab.up.report.publish()
+    await lab.up.store.flush()
+    assert (await lab.claim(container)).peak > 1 << 30
     over = await Pod(engine, lab.cdi, "over", ids, "workload", "--bytes", "2GiB").start()
     assert (await over.ended())[0] == OUT_OF_MEMORY
     await lab.unprepare(claim)
