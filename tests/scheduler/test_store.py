@@ -290,7 +290,8 @@ async def test_what_was_written_before_a_failure_is_not_written_again(alone: Sto
 async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: Host) -> None:
     container = await _bystander()
     [gpu] = host.up.gpus.cards
-    other = Store("other")  # nobody but us tells it when to write
+    # Of the same host, whose cards these are; nobody but us tells it when to write.
+    other = Store(host.up.store._name, host.up.store._here.holder)
     await other.open(host.up.gpus.cards, host.up.gpus.contexts)
     await other.promises.make(container, {gpu: 2 << 30}, within_allowance=False)
     other.claim(str(container.pk), gpu, quota=1 << 30)
@@ -300,7 +301,7 @@ async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: 
     await raising
     other.claim(str(container.pk), gpu, quota=3 << 30)
     await writing
-    await other.close()
+    await other.database.close()
     assert await host.up.store.promises.made(container) == {gpu: 3 << 30}
 
 

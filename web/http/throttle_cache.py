@@ -12,10 +12,27 @@ from redis.exceptions import RedisError
 log = logging.getLogger(__name__)
 
 
+IF_IT_ENDS = """if redis.call('pttl', KEYS[1]) >= 0 then return redis.call('incrby', KEYS[1], ARGV[1]) end
+redis.call('del', KEYS[1])"""
+
+
+class Ending(RedisCache):
+    """Django's `incr` looks whether there is a count, and then counts: one that has run out in between begins again
+    without an end, and whoever it is of is refused for ever. Here both are one step, and such a count is none.
+    """
+
+    def incr(self, key: str, delta: int = 1, version: int | None = None) -> int:
+        named = self.make_and_validate_key(key, version=version)
+        count = self._cache.get_client(named, write=True).eval(IF_IT_ENDS, 1, named, delta)
+        if count is None:
+            raise ValueError(f"Key '{key}' not found.")
+        return int(count)
+
+
 def _either(name: str) -> Any:
     def call(self: Counts, *arguments: Any, **options: Any) -> Any:
         try:
-            return getattr(RedisCache, name)(self, *arguments, **options)
+            return getattr(Ending, name)(self, *arguments, **options)
         except RedisError as error:
             log.warning("Redis does not answer, so this process counts for itself: %s", error)
             return getattr(self.own, name)(*arguments, **options)
@@ -23,7 +40,7 @@ def _either(name: str) -> Any:
     return call
 
 
-class Counts(RedisCache):
+class Counts(Ending):
     """While Redis is away each process counts for itself: nothing stops, and nobody gets to try passwords freely."""
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
