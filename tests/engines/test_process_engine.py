@@ -182,6 +182,13 @@ async def test_sigterm_to_a_keeper_is_its_programs(engine: ProcessEngine, tmp_pa
     assert (await next_change(engine, Condition.ENDED)).exit_code == 3
 
 
+async def test_sigterm_to_a_keeper_is_its_programs_from_its_first_moment(engine: ProcessEngine, tmp_path: Path) -> None:
+    await engine.launch(
+        a_launch(tmp_path, "sh", "-c", "trap 'exit 3' TERM; kill -TERM $PPID; while :; do sleep 0.05; done")
+    )
+    assert (await next_change(engine, Condition.ENDED)).exit_code == 3
+
+
 async def test_what_outlives_the_first_process_is_ended_with_it(engine: ProcessEngine, tmp_path: Path) -> None:
     launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 60 & echo $!; exit 0")
     await engine.launch(launch)

@@ -153,6 +153,7 @@ def _start_first(folder: Path) -> Started:
     os.close(prints)
     os.close(writes)
     os.close(go_reads)
+    _pass_sigterm_on(pid)  # before there is a program that could be meant
     write_json(folder / "running.json", _identity(keeper, pid))
     os.write(go_writes, b"!")
     os.close(go_writes)
@@ -293,7 +294,6 @@ def main(folder: Path) -> None:
     keeping.start()
     letting_in = threading.Thread(target=_let_in, args=(started.door, folder), daemon=True)
     letting_in.start()
-    _pass_sigterm_on(started.pid)
     code = _wait_for(started.pid)
     started.door.shutdown(socket.SHUT_RDWR)  # what came in after the rest has ended would outlive us
     letting_in.join()
