@@ -21,6 +21,20 @@ def test_the_form_asks_for_constraints_with_the_rest_and_refuses_what_is_none(si
     expect(page.locator("#forecast")).to_contain_text('"node.labels.disk==tape" is so of no node')
 
 
+def test_what_the_form_shows_is_the_answer_to_what_stands_there_and_not_to_what_stood_there_before(site, open_as):
+    person("ada", "user")
+    node("gpu1")
+    page = open_as("ada", "/launch/", role="user")
+    page.get_by_text("Limits, volumes, ports, time, constraints").click()
+    with page.expect_request("**/launch/forecast/") as asked:  # no scheduler answers that: it takes its time
+        page.locator("[name=gpu_memory]").fill("1GiB")
+    page.get_by_label("Constraints on the node").fill("disk=ssd")
+    expect(page.locator("#forecast")).to_contain_text("is no constraint")
+    asked.value.response()
+    page.evaluate("new Promise((done) => setTimeout(done))")  # what came is shown by then
+    expect(page.locator("#forecast")).to_contain_text("is no constraint", timeout=1)
+
+
 def test_the_page_of_a_container_says_why_it_is_on_its_node(site, open_as):
     ada = person("ada", "user")
     held(node("gpu1"), ada, 10)

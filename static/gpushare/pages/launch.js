@@ -64,21 +64,30 @@ live.addEventListener("change", () => {
 
 // ---- what the server knows better: a quota from measured peaks, and the scheduler's own forecast ----
 let later = null;
+let asking = new AbortController();
 function askLater() {
   clearTimeout(later);
   later = setTimeout(() => {
-    suggest();
-    forecast();
+    asking.abort();
+    asking = new AbortController();
+    suggest(asking.signal);
+    forecast(asking.signal);
   }, 350);
 }
-async function suggest() {
+/** {} if nothing can be told; null if something else was asked for meanwhile: a late answer is to another question. */
+const ask = (address, signal, options) =>
+  fetch(address, { ...options, signal })
+    .then((answer) => answer.json())
+    .catch(() => ({}))
+    .then((told) => (signal.aborted ? null : told));
+async function suggest(signal) {
   const place = document.getElementById("suggestion");
   const address = new URL(form.dataset.suggestion, location.href);
   address.searchParams.set("image", value("image"));
   address.searchParams.set("command", value("command"));
-  const found = await (await fetch(address)).json().catch(() => ({}));
-  place.hidden = !found.size;
-  if (!found.size) return;
+  const found = await ask(address, signal);
+  if (found) place.hidden = !found.size;
+  if (!found?.size) return;
   place.firstElementChild.textContent = found.text;
   const button = place.querySelector("button");
   button.textContent = t("take_suggestion", { size: found.size });
@@ -88,15 +97,14 @@ async function suggest() {
     askLater();
   };
 }
-async function forecast() {
+async function forecast(signal) {
   const place = document.getElementById("forecast");
   const asked = new FormData();
   for (const name of ["gpu_memory", "gpu_count", "gpus", "node", "constraints", "csrfmiddlewaretoken"]) {
     for (const one of new FormData(form).getAll(name)) asked.append(name, one);
   }
-  const told = await fetch(form.dataset.forecast, { method: "POST", body: asked })
-    .then((answer) => answer.json())
-    .catch(() => ({}));
+  const told = await ask(form.dataset.forecast, signal, { method: "POST", body: asked });
+  if (!told) return;
   place.textContent = told.text ?? "";
   place.classList.toggle("error", Boolean(told.bad));
 }
