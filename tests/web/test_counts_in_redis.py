@@ -22,6 +22,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
         monkeypatch.setattr(budgets, "cache", made)
         monkeypatch.setattr(budgets, "budget", lambda name: 3)
         yield made
+        made._cache.get_client(None, write=True).connection_pool.disconnect()
 
 
 def spend() -> bool:
