@@ -48,6 +48,7 @@ class CameToANode(Exception):
 class Handing:
     def __init__(self, placer: Placer, engine: Engine, store: Store) -> None:
         self._placer, self._engine, self._handed = placer, engine, store.handed
+        self._choosing = asyncio.Lock()  # who comes next sees what was chosen
 
     async def launch(self, row: Container, progress: Progress | None) -> str:
         """What was done, in a sentence. Raises Problem, EngineError or DatabaseError."""
@@ -64,6 +65,10 @@ class Handing:
                 "invalid", "What is begun again is not removed when it has ended: ask for one.", 400, "restart"
             )
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
+        async with self._choosing:
+            return await self._give(row, size)
+
+    async def _give(self, row: Container, size: int) -> str:
         hosts = _as_asked(await self._placer.hosts(), row.constraints)
         host, cards = choose(hosts, size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
         why = ""

@@ -43,7 +43,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now.
+    """One that may get containers: bytes by the number of the card, as declared, and what of it is reserved now
+    or in a moment.
 
     `labels`: those that the placer knows it by, which are not ours. `there`: whether it takes containers now; else it
     is away, or drained.

@@ -12,6 +12,7 @@ from django.db import OperationalError
 
 from scheduler.engines.base import Condition
 from scheduler.kubernetes import driver
+from scheduler.store.naming import NameTaken
 from scheduler.store.volumes import Volumes
 from tests.kubernetes.cluster.api_server import CLAIMS, PODS, Refused
 from tests.kubernetes.conftest import Lab
@@ -131,9 +132,13 @@ async def test_a_driver_whose_name_is_anothers_by_now_promises_nothing(
     """An admin has removed the node, or another scheduler works for it: that one would promise the same memory."""
     await lab.published()
     claim, lost = await lab.allocator.claim("1Gi"), []
+
+    def taken() -> None:
+        raise NameTaken("It is another's.")
+
     with monkeypatch.context() as removed:
         removed.setattr(lab.up.store, "_lose", lost.append)
-        removed.setattr(lab.up.store._here, "holder", "somebody else")
+        removed.setattr(lab.up.store, "require_name", taken)
         told = await lab.prepare(claim)
     assert "The database did not take this" in told
     assert lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from scheduler.containers.handing import CameToANode, Handing
+from scheduler.engines import placer
 from scheduler.engines.placer import Stage, Standing
 from scheduler.store import Store
 from tests.support.eventually import PATIENCE
@@ -78,6 +80,34 @@ async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: 
         await Handing(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     await store.close()
     assert await query(_told) == []
+
+
+class Slow(Swarm):
+    """It has one host of two cards. What is asked of it takes a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: Counter[int] = Counter()
+
+    async def hosts(self) -> list[placer.Host]:
+        return [placer.Host("two", {0: 1 << 30, 1: 1 << 30}, self.given.copy())]
+
+    async def submit(self, order: placer.Order) -> None:
+        await asyncio.sleep(0.1)
+        self.given.update(dict.fromkeys(order.cards, order.quota))
+
+
+async def test_two_that_are_launched_at_once_are_given_two_cards(waiting: Container) -> None:
+    await query(Container.objects.update, gpu_memory=900 << 20)
+    fields = {"name": "b", "image": "local", "handed": "", "gpu_memory": 900 << 20}
+    other = await query(Container.objects.create, owner=waiting.owner, node=waiting.node, **fields)
+    store, swarm = Store("manager", "us"), Slow()
+    await store.open({}, {})
+    handing = Handing(swarm, ANY, store)  # type: ignore[arg-type]
+    rows = [await query(Container.objects.select_related("owner").get, pk=row.pk) for row in (waiting, other)]
+    await asyncio.gather(*(handing.launch(row, None) for row in rows))
+    await store.close()
+    assert swarm.given == {0: 900 << 20, 1: 900 << 20}
 
 
 async def test_swarm_gives_nothing_to_a_node_that_was_drained_and_then_removed(transactional_db: None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from scheduler.containers.handing import _as_asked, choose
 from scheduler.engines.placer import Host
 from scheduler.engines.swarm import kinds
+from scheduler.engines.swarm.manager import with_what_comes
 from web.errors import Problem
 
 GIB = 1 << 30
@@ -27,6 +28,20 @@ def refused(*hosts: Host, size: int = GIB, count: int = 1, **wanted: list[int]) 
 def test_of_a_nodes_cards_those_with_most_room_are_reserved_and_the_node_is_left_to_swarm() -> None:
     assert choose([SMALL, TWO], 2 * GIB, 1, {}) == ("", [1])
     assert choose([SMALL, TWO], 2 * GIB, 2, {}) == ("", [0, 1])
+
+
+def test_what_is_on_its_way_to_a_node_is_reserved_where_there_is_most_room_for_it() -> None:
+    """Orders that came at once were all given the number of one card: the last waited, beside another that was free."""
+    hosts = [Host("one", {0: GIB}, {}), Host("large", {0: 2 * GIB}, {}), Host("two", {0: GIB, 1: GIB}, {})]
+    found, chosen = hosts, []
+    for size in (1900 * MIB, 900 * MIB, 900 * MIB, 900 * MIB):
+        _, (card,) = choose(found, size, 1, {})
+        chosen.append({card: size})
+        found = with_what_comes(list(hosts), chosen)
+    assert [list(each) for each in chosen] == [[0], [0], [0], [1]]
+    assert hosts[0].reserved == {}, "what is counted is one look's"
+    unchanged = with_what_comes([replace(SMALL, there=False), TWO], [{0: 2 * GIB + 1}, {7: 1}, {}])
+    assert [host.reserved for host in unchanged] == [{}, TWO.reserved]
 
 
 def test_what_fits_on_no_card_now_is_asked_for_all_the_same() -> None:

@@ -11,7 +11,8 @@ Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,10 @@ class SwarmManager:
         return self._client.look
 
     def _hosts(self) -> list[Host]:
-        nodes = self._look.nodes()
-        reserved = _reserved(self._look.tasks())
-        return [
+        services = self._look.services(filters={"label": service.LABEL})
+        nodes, tasks = self._look.nodes(), self._look.tasks()  # a task after its service: none is overlooked
+        reserved = _reserved(tasks)
+        hosts = [
             Host(
                 node["Description"]["Hostname"],
                 kinds.read(node["Description"].get("Resources", {}).get("GenericResources")),
@@ -95,6 +97,11 @@ class SwarmManager:
             for node in nodes
             if node["Description"].get("Hostname")  # one that is joining has not said it yet
         ]
+        begun = {task["ServiceID"] for task in tasks if task["Status"]["State"] not in WAITING}
+        return with_what_comes(
+            hosts,
+            [_asked(each["Spec"]["TaskTemplate"]) for each in services if _wanted(each) and each["ID"] not in begun],
+        )
 
     def _spare(self, hosts: Mapping[str, bool]) -> None:
         """Docker calls that "pause"; its "drain" would end what runs. What others have set stays as it is."""
@@ -164,11 +171,42 @@ def _stands(task: Mapping[str, Any] | None) -> Standing:
     return Standing(Stage.OVER, status.get("Err", ""))
 
 
+def with_what_comes(hosts: list[Host], orders: Iterable[Mapping[int, int]]) -> list[Host]:
+    """What no host has yet, by number of the card, is reserved where most room for it is: it is there in a moment.
+
+    Of orders that come at once each would else be given the number that the first has taken.
+    """
+    for order in orders:
+        rooms = [
+            (
+                min(host.declared.get(card, 0) - host.reserved.get(card, 0) - size for card, size in order.items()),
+                number,
+            )
+            for number, host in enumerate(hosts)
+            if order and host.there
+        ]
+        room, number = max(rooms, default=(-1, -1))
+        if room >= 0:
+            reserved = Counter(hosts[number].reserved)
+            reserved.update(order)
+            hosts[number] = replace(hosts[number], reserved=reserved)
+    return hosts
+
+
+def _wanted(found: Mapping[str, Any]) -> bool:
+    """Whether a service is to have a task: one that was taken back is not."""
+    return bool(found["Spec"]["Mode"].get("ReplicatedJob", {"TotalCompletions": 1}).get("TotalCompletions"))
+
+
+def _asked(task: Mapping[str, Any]) -> dict[int, int]:
+    """Bytes by number of the card."""
+    return kinds.read(task.get("Resources", {}).get("Reservations", {}).get("GenericResources"))
+
+
 def _reserved(tasks: list[Mapping[str, Any]]) -> defaultdict[str, Counter[int]]:
     """Bytes by node and number of the card."""
     found: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for task in tasks:
         if task["Status"]["State"] in ON_A_NODE:
-            asked = task["Spec"].get("Resources", {}).get("Reservations", {}).get("GenericResources")
-            found[task["NodeID"]].update(kinds.read(asked))
+            found[task["NodeID"]].update(_asked(task["Spec"]))
     return found
