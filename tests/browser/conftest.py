@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, expect, sync_playwright
 
 from tests.support.site import Site, person, running_site
 
@@ -54,6 +55,26 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+def _told(page: Page) -> None:
+    """Prints what goes on between the page and the server: shown if the test fails."""
+    began = time.monotonic()
+
+    def tell(*words: object) -> None:
+        print(f"{time.monotonic() - began:.3f}", *words)
+
+    def socket(opened: WebSocket) -> None:
+        tell("socket", opened.url)
+        opened.on("framereceived", lambda frame: tell("told", opened.url, str(frame)[:60]))
+        opened.on("socketerror", lambda error: tell("failed", opened.url, error))
+        opened.on("close", lambda _: tell("closed", opened.url))
+
+    page.on("request", lambda asked: tell("asked", asked.url))
+    page.on("requestfinished", lambda asked: tell("answered", asked.url))
+    page.on("requestfailed", lambda asked: tell("failed", asked.url, asked.failure))
+    page.on("console", lambda said: tell(said.type, said.text, said.location) if said.type == "error" else None)
+    page.on("websocket", socket)
+
+
 @pytest.fixture
 def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
     """open_as("admin", path, size="wide", theme="light") → a page of that person. Errors on the page fail the test."""
@@ -69,7 +90,7 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
         if name:
             context.add_cookies([site.cookie(person(name, role or name))])  # type: ignore[list-item]
         page = context.new_page()
-        page.on("requestfailed", lambda asked: print(f"{asked.url} failed: {asked.failure}"))  # shown if the test fails
+        _told(page)
         page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
         page.on(
             "console",
