@@ -30,6 +30,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler import notify
+from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardHelper
 from scheduler.card.speeds import Speeds
@@ -187,6 +188,7 @@ class Scheduler:
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
         stack.push_async_callback(self.ender.close)
+        stack.callback(self.generation.close)
         stack.push_async_callback(self.swapping.close)
         stack.push_async_callback(self.turns.close)
         stack.push_async_callback(self.commands.close)
@@ -268,14 +270,15 @@ class Scheduler:
             self.store, self.home,
         )  # fmt: skip
         env = {**os.environ, **self.gpus.environment}
+        self.generation = Generation(self.home / "guardian.lock")
         self.turns = TurnPlayer(
-            CardHelper(env), Guardian(settings.GPUSHARE_BUILD / "guardian", self.home / "guardian.lock", env),
+            CardHelper(env, self.generation), Guardian(settings.GPUSHARE_BUILD / "guardian", self.generation, env),
             Rules(cycle=settings.GPUSHARE_TURN_CYCLE),
         )  # fmt: skip
         self.ender = Ender(self.engine, self.broker, self.intents, self.turns, self.store.records)
         budget = settings.GPUSHARE_SWAP_MEMORY
         self.swapping = Swapping(
-            CardHelper(env), self.engine, self.broker, self.store, self.turns,
+            CardHelper(env, self.generation), self.engine, self.broker, self.store, self.turns,
             lambda tenant, reason: self.ender.end(tenant, reason=reason),
             available() // 2 if budget is None else budget,
         )  # fmt: skip

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from scheduler.card.generation import Generation
 from scheduler.card.helper import BEGIN_SECONDS, CLOSED, CardError, Why
 
 ATTEMPTS = 3
@@ -30,11 +31,10 @@ Process = asyncio.subprocess.Process
 
 
 class Guardian:
-    """`program`: what shim/guardian is built to; `lock`: the file that one guardian holds at a time."""
+    """`program`: what shim/guardian is built to."""
 
-    def __init__(self, program: Path, lock: Path, env: Mapping[str, str] | None = None) -> None:
-        self._words = (str(program), str(lock))
-        self._env = env
+    def __init__(self, program: Path, generation: Generation, env: Mapping[str, str] | None = None) -> None:
+        self._program, self._generation, self._env = program, generation, env
         self._known: set[int] = set()
         self._locked: set[int] = set()  # of those it knows
         self._process: Process | None = None
@@ -100,8 +100,9 @@ class Guardian:
             raise CardError(Why.FAILED, 0, CLOSED)
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._words, stdin=-1, stdout=-1, env=self._env, start_new_session=True
-            )
+                str(self._program), str(self._generation.fd), pass_fds=[self._generation.fd],
+                stdin=-1, stdout=-1, env=self._env, start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             raise CardError(Why.FAILED, 0, f"The guardian cannot be started: {error.strerror}.") from error
         assert process.stdout is not None

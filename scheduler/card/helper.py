@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.card.generation import Generation
+
 WORKER = Path(__file__).with_name("worker.py")
 BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a boot can take long
 LEAVING = 2.0  # seconds at the end in which last calls may come to theirs
@@ -83,10 +85,15 @@ class Done:
 
 
 class CardHelper:
-    """Makes the calls. `env` is added to the workers' environment. At most `at_once` at a time, besides unlocks."""
+    """Makes the calls. `env` is added to the workers' environment. At most `at_once` at a time, besides unlocks.
 
-    def __init__(self, env: Mapping[str, str] | None = None, at_once: int = 16) -> None:
-        self._env = env
+    Of a `generation`, it locks and moves nobody before all of the one before has ended.
+    """
+
+    def __init__(
+        self, env: Mapping[str, str] | None = None, generation: Generation | None = None, at_once: int = 16
+    ) -> None:
+        self._env, self._generation = env, generation
         self._idle: list[asyncio.subprocess.Process] = []
         self._busy: set[asyncio.subprocess.Process] = set()
         self._left: set[asyncio.subprocess.Process] = set()  # each killed, or within its last call
@@ -150,6 +157,8 @@ class CardHelper:
                 end.cancel()
 
     async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
+        if self._generation is not None and order not in ("state", "unlock"):
+            await self._generation.alone()
         # Whoever is stopped never waits to be let go for others that are slow to be stopped.
         async with contextlib.nullcontext() if order == "unlock" else self._places:
             self._idle = [worker for worker in self._idle if worker.returncode is None]
@@ -212,8 +221,9 @@ class CardHelper:
             raise CardError(Why.HUNG, 0, CLOSED)
         try:
             worker = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(WORKER), stdin=-1, stdout=-1, env=self._env, start_new_session=True
-            )
+                sys.executable, "-I", "-S", str(WORKER), pass_fds=[self._generation.fd] if self._generation else [],
+                stdin=-1, stdout=-1, env=self._env, start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             raise CardError(Why.HUNG, 0, f"No process can be started for it: {error.strerror}.") from error
         try:
@@ -233,6 +243,8 @@ class CardHelper:
     def _leave(self, worker: asyncio.subprocess.Process) -> None:
         """Nothing more comes: it ends when its call has."""
         assert worker.stdin is not None
+        if not self._closed:  # whom it has stopped is this process's to let go, and may be moved by then
+            worker.stdin.write(b"forget\n")
         worker.stdin.close()
         self._forget(worker)
 

@@ -1,7 +1,7 @@
 """Makes one checkpoint call of the CUDA driver after another, as its standard input says.
 
 A line in: "lock PID MILLISECONDS", "stop PID MILLISECONDS" (a lock for a turn), "checkpoint PID", "restore PID",
-"unlock PID" or "state PID".
+"unlock PID" or "state PID"; "forget" is answered by nothing.
 A line out: the CUresult (0: done), the process's state (CUprocessState; −1: unknown) and the seconds that it took.
 The first line out, before any is read: "ready VERSION", or "cannot WHY".
 
@@ -9,7 +9,8 @@ Run by helper.py, which ends it when a call hangs: the driver has no way to brea
 to its end whatever becomes of the scheduler: no signal but SIGKILL ends this process, and the end of its input only
 when it is idle. (Where a worker was killed within a restore, an H200's driver answered nothing more about that one.)
 
-At the end of its input it lets go on whom it has stopped for a turn: the guardian does so as well, but may be gone.
+At the end of its input it lets go on whom it has stopped for a turn, unless it was told to forget them: the guardian
+does so as well, but may be gone.
 
 Standard library only: it is started with `python -I -S`. It makes no context, so it takes nothing of a card.
 """
@@ -82,6 +83,9 @@ def main() -> None:
         return
     stopped: set[int] = set()
     for line in sys.stdin:
+        if line == "forget\n":
+            stopped.clear()
+            continue
         order, number, *milliseconds = line.split()
         pid, begun = int(number), time.monotonic()
         code, state = do(cuda, order, pid, *map(int, milliseconds))

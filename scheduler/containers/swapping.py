@@ -186,8 +186,9 @@ class Swapping:
         self._take_back_headroom(tenant)
         sessions = _holders(tenant)
         await self._stage(tenant, Swap.LEAVING)
-        await self._turns.settled(tenant.id)
         try:
+            if not await self._turns.settled(tenant.id):  # who is let go within a checkpoint does not survive it
+                raise CardError(Why.HUNG, 0, "It does not answer, and is still stopped for its turn.")
             await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
             for session in sessions:
                 await self._mover.stop(session)

@@ -1,12 +1,12 @@
 /* The guardian: lets everybody go on who was stopped for a turn, once whoever stopped them is gone, however that came.
  *
- * Usage: guardian LOCKFILE. Run by scheduler/card/guardian.py.
+ * Usage: guardian FD. Run by scheduler/card/guardian.py.
  * In:    "+PID\n": this process is about to be locked. "=PID\n": it is. "-PID\n": it is unlocked again.
  *        "+0\n" is nobody: whoever says that wants to hear that the guardian does not stand still.
  * Out:   "ready\n", or "cannot WHY\n" and the end; then "." for each "+", once it is noted.
  *
- * At the end of its input it unlocks all that it knows, and ends. No signal but SIGKILL ends it. It holds a lock on
- * LOCKFILE, so that the next one begins only when this one has nobody left to unlock.
+ * At the end of its input it unlocks all that it knows, and ends. No signal but SIGKILL ends it. While FD is open the
+ * next scheduler locks nobody (scheduler/card/generation.py), so that nobody is unlocked whom that one has locked.
  *
  * Nothing but libc, and the driver: a program that is really static could not load that. It makes no context, so it
  * takes nothing of a card. */
@@ -16,8 +16,8 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ static int (*unlock)(int pid, void *args);
 static int (*get_state)(int pid, int *state);
 
 static unsigned char known[PIDS / 8], locked[PIDS / 8];
-static int lock_file = -1;
+static int generation = -1;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
@@ -100,7 +100,7 @@ static void *let_go(void *pid_as_pointer) {
     return NULL;
 }
 
-/* Each in a thread of its own: an unlock of a frozen process waits until that goes on, and the next guardian does not
+/* Each in a thread of its own: an unlock of a frozen process waits until that goes on, and the next scheduler does not
  * wait for it. */
 static void let_all_go(void) {
     double begun = now();
@@ -124,9 +124,9 @@ static void let_all_go(void) {
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 1;
         pthread_cond_timedwait(&ended, &mutex, &until);
-        if (now() - begun > LONGEST_LOCK + 1 && lock_file >= 0) {
-            close(lock_file);
-            lock_file = -1;
+        if (now() - begun > LONGEST_LOCK + 1 && generation >= 0) {
+            close(generation);
+            generation = -1;
         }
     }
     pthread_mutex_unlock(&mutex);
@@ -167,11 +167,7 @@ static void outlive(void) {
 
 int main(int count, char **words) {
     outlive();
-    lock_file = count == 2 ? open(words[1], O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-    if (lock_file < 0 || flock(lock_file, LOCK_EX) != 0) {
-        say("cannot lock its file\n", 21);
-        return 1;
-    }
+    if (count == 2) generation = atoi(words[1]);
     const char *why_not = begin();
     if (why_not != NULL) {
         char line[512];

@@ -9,6 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardHelper
 from scheduler.card.turns import Seen, Terms, TurnPlayer
@@ -20,8 +21,9 @@ GPU = "GPU-0"
 
 async def main() -> None:
     program, lock, *pids = sys.argv[1:]
-    guardian = Guardian(Path(program), Path(lock))
-    player = TurnPlayer(CardHelper(), guardian, Rules(cycle=0.4))
+    generation = Generation(Path(lock))
+    guardian = Guardian(Path(program), generation)
+    player = TurnPlayer(CardHelper(None, generation), guardian, Rules(cycle=0.4))
     player.pids = lambda id_: {int(id_)}
     await player.start({GPU: Mode.TURNS})
     player.join({pid: Terms((GPU,)) for pid in pids})

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from pathlib import Path
 
+from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper
 
@@ -24,7 +25,8 @@ async def let_go(helper: CardHelper, pid: int) -> None:
 
 async def main() -> None:
     program, lock, *pids = sys.argv[1:]
-    helper, guardian = CardHelper(), Guardian(Path(program), Path(lock))
+    generation = Generation(Path(lock))
+    helper, guardian = CardHelper(None, generation), Guardian(Path(program), generation)
     await guardian.watch(map(int, pids))
     await asyncio.gather(*(helper.stop(int(pid), 10.0) for pid in pids))
     guardian.locked(map(int, pids))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing.connection
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State
 from tests.support.card import BUILD, Card
@@ -59,6 +60,15 @@ async def all_go_on(helper: CardHelper, *programs: Program) -> float:
     return time.monotonic() - begun
 
 
+@contextlib.contextmanager
+def following(generation: Generation, lock: Path) -> Iterator[Generation]:
+    """The next one, once the scheduler of this one is gone."""
+    next_one = Generation(lock)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), generation.fd)  # its own descriptor is closed, as by its end
+    yield next_one
+    next_one.close()
+
+
 def ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -93,10 +103,10 @@ async def test_a_guardian_and_a_helper_that_are_killed_leave_it_to_the_scheduler
 async def test_a_killed_guardian_is_followed_by_one_that_knows_everybody(
     card: Card,
     helper: CardHelper,
-    tmp_path: Path,
+    generation: Generation,
 ) -> None:
     one = program(card)
-    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    guardian = Guardian(GUARDIAN, generation, card.env())
     await guardian.watch([one.pid])
     first = guardian.pid
     assert first is not None
@@ -111,10 +121,10 @@ async def test_a_killed_guardian_is_followed_by_one_that_knows_everybody(
 async def test_one_that_stands_still_is_replaced_though_nobody_tells_it_anything(
     card: Card,
     helper: CardHelper,
-    tmp_path: Path,
+    generation: Generation,
 ) -> None:
     one = program(card)
-    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    guardian = Guardian(GUARDIAN, generation, card.env())
     await guardian.watch([one.pid])
     first = guardian.pid
     assert first is not None
@@ -127,10 +137,10 @@ async def test_one_that_stands_still_is_replaced_though_nobody_tells_it_anything
 
 
 async def test_the_next_one_knows_who_was_locked_before_it_began(
-    card: Card, helper: CardHelper, tmp_path: Path
+    card: Card, helper: CardHelper, generation: Generation, tmp_path: Path
 ) -> None:
     one = program(card)
-    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    guardian = Guardian(GUARDIAN, generation, card.env())
     await guardian.watch([one.pid])
     first = guardian.pid
     assert first is not None
@@ -142,19 +152,18 @@ async def test_the_next_one_knows_who_was_locked_before_it_began(
     await helper.unlock(one.pid, LONG)
     begun = time.monotonic()
     await guardian.close()
-    following = Guardian(GUARDIAN, tmp_path / "lock", card.env())
-    await following.watch([])
+    with following(generation, tmp_path / "lock") as next_one:
+        await next_one.alone()
     assert time.monotonic() - begun < 3
-    await following.close()
 
 
 async def test_a_lock_that_is_done_only_after_the_scheduler_is_gone_is_undone_too(
     card: Card,
     helper: CardHelper,
-    tmp_path: Path,
+    generation: Generation,
 ) -> None:
     one = program(card)
-    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+    guardian = Guardian(GUARDIAN, generation, card.env())
     await guardian.watch([one.pid])
     await guardian.close()
     await helper.lock(one.pid, LONG)  # a worker that was asked by who is gone, and killed itself
@@ -174,28 +183,64 @@ async def test_one_that_is_frozen_holds_up_nobody_else_and_goes_on_when_it_is_th
     assert await all_go_on(helper, frozen) < SOON
 
 
-async def test_no_signal_but_sigkill_ends_a_guardian_and_the_next_waits_for_it(card: Card, tmp_path: Path) -> None:
-    first, second = [card.popen([str(GUARDIAN), str(tmp_path / "lock")], stdin=-1, stdout=-1) for _ in "12"]
-    ready = multiprocessing.connection.wait([first.stdout, second.stdout], LONG)
-    assert len(ready) == 1
-    holder, waiter = (first, second) if ready == [first.stdout] else (second, first)
+async def test_no_signal_but_sigkill_ends_a_guardian_and_the_next_scheduler_waits_for_it(
+    card: Card, generation: Generation, tmp_path: Path
+) -> None:
+    await generation.alone()
+    guardian = card.popen([str(GUARDIAN), str(generation.fd)], stdin=-1, stdout=-1, pass_fds=[generation.fd])
+    assert guardian.stdout is not None
+    assert guardian.stdout.readline() == "ready\n"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        holder.send_signal(number)
-    assert not multiprocessing.connection.wait([waiter.stdout], 0.1)
-    assert holder.communicate("", LONG)[0] == "ready\n"
-    assert holder.returncode == 0
-    assert waiter.stdout is not None
-    assert waiter.stdout.readline() == "ready\n"
+        guardian.send_signal(number)
+    with following(generation, tmp_path / "lock") as next_one:
+        waiting = asyncio.create_task(next_one.alone())
+        assert not (await asyncio.wait([waiting], timeout=0.2))[0]
+        assert guardian.communicate("", LONG) == ("", None)
+        assert guardian.returncode == 0
+        await asyncio.wait_for(waiting, LONG)
 
 
-async def test_without_the_drivers_calls_there_is_none_and_it_says_so(card: Card, tmp_path: Path) -> None:
-    guardian = Guardian(GUARDIAN, tmp_path / "lock", {"LD_LIBRARY_PATH": str(tmp_path)})
+async def test_the_next_scheduler_locks_nobody_whom_the_last_one_may_still_let_go(
+    card: Card, generation: Generation, tmp_path: Path
+) -> None:
+    """It is about to move its memory: who goes on within that does not survive it."""
+    one = program(card)
+    await generation.alone()
+    guardian = Guardian(GUARDIAN, generation, card.env())
+    await guardian.watch([one.pid])  # and the scheduler is gone, before it has asked for the lock or has seen its end
+    leaving = asyncio.create_task(guardian.close())
+    with following(generation, tmp_path / "lock") as next_one:
+        helper = CardHelper(card.env(), next_one)
+        await helper.lock(one.pid, LONG)
+        until(lambda: guardian.pid is None)
+        await asyncio.sleep(0.1)  # a look of the guardian's is 3 ms
+        assert await helper.state(one.pid, LONG) is State.LOCKED
+        assert (await helper.checkpoint(one.pid, LONG)).state is State.CHECKPOINTED
+        await helper.restore(one.pid, LONG)
+        await helper.unlock(one.pid, LONG)
+        await leaving
+        await helper.close()
+
+
+async def test_one_that_hangs_is_not_waited_for_for_ever(
+    generation: Generation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await generation.alone()
+    monkeypatch.setattr("scheduler.card.generation.LONGEST", 0.1)
+    next_one = Generation(tmp_path / "lock")
+    await next_one.alone()
+    next_one.close()
+    assert "waited for no longer" in caplog.text
+
+
+async def test_without_the_drivers_calls_there_is_none_and_it_says_so(generation: Generation, tmp_path: Path) -> None:
+    guardian = Guardian(GUARDIAN, generation, {"LD_LIBRARY_PATH": str(tmp_path)})
     with pytest.raises(CardError, match=r"The guardian cannot be started: .*libcuda"):
         await guardian.watch([1])
 
 
-async def test_once_it_is_closed_none_begins_who_would_be_left(card: Card, tmp_path: Path) -> None:
-    guardian = Guardian(GUARDIAN, tmp_path / "lock", card.env())
+async def test_once_it_is_closed_none_begins_who_would_be_left(card: Card, generation: Generation) -> None:
+    guardian = Guardian(GUARDIAN, generation, card.env())
     await guardian.close()
     with pytest.raises(CardError, match="ending"):
         await guardian.watch([os.getpid()])
@@ -206,16 +251,18 @@ SLOW = """#!/bin/sh
 # Notes who is named on each line once there is a file of that name, and answers then.
 echo ready
 while read -r line; do
-    case $line in +*) until [ -e "${1%/*}/$line" ]; do sleep 0.02; done; printf x ;; esac
+    case $line in +*) until [ -e "${0%/*}/$line" ]; do sleep 0.02; done; printf x ;; esac
 done
 """
 
 
-async def test_whoever_watches_after_one_that_was_called_off_is_answered_for_their_own(tmp_path: Path) -> None:
+async def test_whoever_watches_after_one_that_was_called_off_is_answered_for_their_own(
+    generation: Generation, tmp_path: Path
+) -> None:
     program = tmp_path / "slow"
     program.write_text(SLOW)
     program.chmod(0o755)
-    guardian = Guardian(program, tmp_path / "lock")
+    guardian = Guardian(program, generation)
     await guardian.watch([])
     first = asyncio.create_task(guardian.watch([1]))
     with contextlib.suppress(TimeoutError):

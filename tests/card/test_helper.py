@@ -11,6 +11,7 @@ import pytest
 
 from scheduler.card import helper as card_helper
 from scheduler.card.helper import CardError, CardHelper, State, Why
+from tests.card.test_guardian import program
 from tests.support.card import CONTEXT, MIB, Card
 from tests.support.eventually import eventually
 from tests.support.program import Program
@@ -194,6 +195,28 @@ async def test_who_asked_may_go_and_what_was_asked_for_is_done(quick: Card, cuda
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (await helper.restore(cuda.pid, LONG)).state is State.LOCKED  # waits its turn
+
+
+async def test_a_worker_that_is_left_lets_nobody_go_whom_it_has_stopped(quick: Card, helper: CardHelper) -> None:
+    """Who asked it was called off, and lives: they are stopped for others, or are just being moved."""
+    stopped, slow = program(quick), program(quick)
+    slow.new("cuMemAlloc_v2", 512 * MIB)
+    quick.order("sim_card_speed", 1 << 30, 1 << 30)
+    calls = CardHelper(quick.env())
+    await calls.stop(stopped.pid, LONG)
+    (worker,) = calls._idle
+    await calls.lock(slow.pid, LONG)
+    move = asyncio.create_task(calls.checkpoint(slow.pid, LONG))
+    await eventually(lambda: calls._busy)
+    move.cancel()
+    await asyncio.wait([move])
+    await asyncio.wait_for(worker.wait(), LONG)
+    assert await helper.state(stopped.pid, LONG) is State.LOCKED
+    assert await helper.state(slow.pid, LONG) is State.CHECKPOINTED
+    await calls.restore(slow.pid, LONG)
+    for each in (stopped, slow):
+        await calls.unlock(each.pid, LONG)
+    await calls.close()
 
 
 async def test_a_driver_that_does_not_begin_in_time_is_told_like_any_other_failure(

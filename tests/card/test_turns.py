@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State
 from scheduler.card.turns import Seen, Terms, TurnPlayer
@@ -26,7 +27,7 @@ class Pair:
 
     def __init__(self, card: Card, lock: Path, guardian: Path = GUARDIAN) -> None:
         self.programs = {"one": program(card), "two": program(card)}
-        self.guardian = Guardian(guardian, lock, card.env())
+        self.guardian = Guardian(guardian, Generation(lock), card.env())
         self.player = TurnPlayer(CardHelper(card.env()), self.guardian, Rules(cycle=0.4))
         self.player.pids = lambda id_: {self.programs[id_].pid}
         self.told: list[tuple[str, str]] = []
@@ -119,10 +120,11 @@ async def test_without_a_guardian_nobody_stays_stopped(card: Card, helper: CardH
 async def test_whom_the_guardian_was_never_told_of_it_does_not_unlock(
     card: Card,
     helper: CardHelper,
+    generation: Generation,
     tmp_path: Path,
 ) -> None:
     one = program(card)
-    guardian = Guardian(tmp_path / "guardian", tmp_path / "lock", card.env())
+    guardian = Guardian(tmp_path / "guardian", generation, card.env())
     with pytest.raises(CardError):
         await guardian.watch([one.pid])
     (tmp_path / "guardian").symlink_to(GUARDIAN)
@@ -133,24 +135,22 @@ async def test_whom_the_guardian_was_never_told_of_it_does_not_unlock(
     await helper.unlock(one.pid, LONG)
 
 
-async def test_a_start_of_the_guardian_that_is_broken_off_leaves_none(card: Card, tmp_path: Path) -> None:
-    holder = Guardian(GUARDIAN, tmp_path / "lock", card.env())
-    await holder.watch([])
-    second = Guardian(GUARDIAN, tmp_path / "lock", card.env())  # it waits for the first
-    start = asyncio.create_task(second.watch([]))
-    me = Path(f"/proc/self/task/{os.getpid()}/children")
-    await eventually(lambda: len(_guardians(me)) == 2)
+async def test_a_start_of_the_guardian_that_is_broken_off_leaves_none(generation: Generation, tmp_path: Path) -> None:
+    program = tmp_path / "slow"
+    program.write_text("#!/bin/sh\nread -r line\n")
+    program.chmod(0o755)
+    guardian = Guardian(program, generation)
+    start = asyncio.create_task(guardian.watch([]))
+    await eventually(lambda: _run_by(program))
     start.cancel()
     await asyncio.wait([start])
-    assert _guardians(me) == [holder.pid]
-    await second.close()
-    await holder.close()
-    assert not _guardians(me)
+    assert not _run_by(program)
+    await guardian.close()
 
 
-def _guardians(children: Path) -> list[int]:
+def _run_by(program: Path) -> list[int]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [
-        pid
-        for pid in map(int, children.read_text().split())
-        if not ended(pid) and Path(f"/proc/{pid}/cmdline").read_bytes().startswith(str(GUARDIAN).encode())
-    ]
+        pid for pid in map(int, children)
+        if not ended(pid) and str(program).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]  # fmt: skip

@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def training(appliance: Appliance, seed: int) -> str:
     return appliance.launch(f"training-{seed}", "job_train.py", str(seed), str(STEPS), gpu_memory=QUOTA, env=env)
 
 
+def idle_for(appliance: Appliance, container: str) -> float:
+    """Seconds, as the container's page shows them."""
+    since = appliance.get(container)["idle_since"]
+    return time.time() - datetime.fromisoformat(since).timestamp() if since else 0.0
+
+
 def weights(text: str) -> str:
     found = re.search(r"weights (\w+)", text)
     assert found is not None, text[-2000:]
@@ -94,6 +101,7 @@ def test_an_idle_notebook_and_trainings_give_way_and_lose_nothing(lab: Appliance
     )  # fmt: skip
     with client_of(file) as client:
         run_cell(client, "import torch; held = torch.arange(1 << 29, dtype=torch.int32, device='cuda')")
+        lab.until(lambda: idle_for(lab, notebook) > 7, "the notebook to be idle for longer than 0.1 minutes", LONG)
         first = training(lab, 1)
         lab.says(first, "step 0", LONG)
         (why,) = events(lab, notebook, "swapped_out")

@@ -96,8 +96,10 @@ def test_two_gemm_loops_have_what_their_weights_say(scene: Scene, record: Record
     for weights in PAIRS:
         for job, weight in zip(pair, weights, strict=True):
             job.change(compute_weight=weight)
-        shares, total = scene.parts(pair, *measured(*pair, seconds=10, settle=2.5))
+        span = measured(*pair, seconds=10, settle=2.5)
+        shares, total = scene.parts(pair, *span)
         record(f"two GEMM loops in turns {weights[0]}/{weights[1]}: {shown(shares)} %, in sum {total:.3f} of one alone")
+        timeline(record, "in turns", pair, list(weights), [alone] * 2, (span[0] - 2.5, span[1]))
         if abs(shares[0] - weights[0] / sum(weights)) > NEAR or total < 0.97:
             wrong.append(weights)
     for job in pair:
@@ -149,8 +151,12 @@ def timeline(
 
 def test_eight_of_equal_weight(scene: Scene, record: Record) -> None:
     share_by(scene.appliance, "turns")
-    shares, total = scene.parts(scene.gemms, *measured(*scene.gemms, seconds=10, settle=6))  # each is named first
+    settle = 15.0  # NVML names one process a look: before each was named they compute at once
+    span = measured(*scene.gemms, seconds=10, settle=settle)
+    shares, total = scene.parts(scene.gemms, *span)
     record(f"eight GEMM loops of equal weight: {shown(shares)} %, in sum {total:.3f}")
+    alone = [scene.rate_alone(job) for job in scene.gemms]
+    timeline(record, "in turns", scene.gemms, [100] * MOST, alone, (span[0] - settle, span[1]))
     assert all(share == pytest.approx(1 / MOST, abs=NEAR) for share in shares)
     assert total > 0.97
 

@@ -131,6 +131,25 @@ async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, m
     await ends_well(host, container)
 
 
+async def test_one_that_is_stopped_for_a_turn_and_does_not_answer_is_not_moved(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is let go as soon as it answers, and whoever runs again within a checkpoint does not survive it."""
+
+    async def silent(container: str) -> bool:
+        return False
+
+    container = await holder(host)
+    with monkeypatch.context() as patched:
+        patched.setattr(host.up.turns, "settled", silent)
+        answer = await host.command("pause", container, free_memory=True)
+    assert answer.outcome == "refused"
+    assert "still stopped for its turn" in answer.message
+    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
 async def test_a_program_that_stops_itself_holds_up_nobody_elses_transfer(host: Host) -> None:
     """It answers nothing, and each of its calls was waited for half a minute, one transfer after the other."""
     hostile, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]

@@ -1,0 +1,49 @@
+"""One scheduler's generation: all that may let a process go, from the scheduler itself to its guardian and its workers.
+
+When a scheduler dies, its guardian and its workers let go whom it had stopped, for some seconds. If the next one locks
+a process meanwhile to move its memory, that process runs again in the middle of its checkpoint: on an H200 it died of
+it, by signal 11. So all of a generation share one lock on a file, by a descriptor that they inherit, and a scheduler
+locks nobody before it has that lock, which is when the last of the generation before has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from pathlib import Path
+
+LOOK = 0.01  # seconds between two tries
+LONGEST = 60.0  # seconds that are waited; a worker whose call takes longer has hung, and lets nobody go
+log = logging.getLogger(__name__)
+
+
+class Generation:
+    """`fd` is what the guardian and the workers are to inherit."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._asked: float | None = None
+        self._alone = False
+
+    async def alone(self) -> None:
+        """Returns once nobody of an earlier generation is left."""
+        if self._asked is None:
+            self._asked = time.monotonic()
+        while not self._alone:
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._alone = True
+            except BlockingIOError:
+                if time.monotonic() > self._asked + LONGEST:
+                    log.warning(
+                        "a call to the driver by the last scheduler has not returned; it is waited for no longer"
+                    )
+                    self._alone = True
+                else:
+                    await asyncio.sleep(LOOK)
+
+    def close(self) -> None:
+        os.close(self.fd)
