@@ -19,6 +19,7 @@
     HOOKS_ARRAY(X)                                                                                                     \
     HOOKS_GRAPH(X)                                                                                                     \
     HOOKS_STREAM(X)                                                                                                    \
+    HOOKS_ASKING(X)                                                                                                    \
     HOOKS_CONTEXT(X)                                                                                                   \
     HOOKS_REPORT(X)
 
@@ -113,6 +114,19 @@
     X(CUDA, cuStreamDestroy, (CUstream stream))                                                                        \
     X(CUDA, cuStreamDestroy_v2, (CUstream stream))
 
+/* hooks_asking.c */
+#define HOOKS_ASKING(X)                                                                                                \
+    X(CUDA, cuCtxSynchronize, (void))                                                                                  \
+    X(CUDA, cuCtxSynchronize_v2, (CUcontext context))                                                                  \
+    X(CUDA, cuStreamSynchronize, (CUstream stream))                                                                    \
+    X(CUDA, cuStreamSynchronize_ptsz, (CUstream stream))                                                               \
+    X(CUDA, cuStreamQuery, (CUstream stream))                                                                          \
+    X(CUDA, cuStreamQuery_ptsz, (CUstream stream))                                                                     \
+    X(CUDA, cuEventSynchronize, (CUevent event))                                                                       \
+    X(CUDA, cuEventQuery, (CUevent event))                                                                             \
+    X(CUDA, cuEventElapsedTime, (float *milliseconds, CUevent begin, CUevent end))                                     \
+    X(CUDA, cuEventElapsedTime_v2, (float *milliseconds, CUevent begin, CUevent end))
+
 /* hooks_context.c */
 #define HOOKS_CONTEXT(X)                                                                                               \
     X(CUDA, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                          \
@@ -168,6 +182,7 @@
       (CUDA_ARRAY_MEMORY_REQUIREMENTS * needs, CUmipmappedArray array, CUdevice device))                               \
     X(CUDA, cuCtxGetCurrent, (CUcontext * context))                                                                    \
     X(CUDA, cuCtxGetDevice, (CUdevice * device))                                                                       \
+    X(CUDA, cuCtxGetFlags, (unsigned int *flags))                                                                      \
     X(CUDA, cuCtxGetApiVersion, (CUcontext context, unsigned int *version))                                            \
     X(CUDA, cuCtxGetLimit, (size_t *value, int limit))                                                                 \
     X(CUDA, cuDeviceGetUuid, (CUuuid * uuid, CUdevice device))                                                         \

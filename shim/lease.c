@@ -5,6 +5,7 @@
 _Static_assert(sizeof(struct lease_slot) == 128, "a slot is two cache lines");
 _Static_assert(sizeof(struct lease_page) <= LEASE_PAGE_SIZE, "the page is one page");
 _Static_assert(offsetof(struct lease_page, slot) == 128, "slots begin on a cache line");
+_Static_assert(offsetof(struct lease_page, inside) == 64, "a cache line of its own");
 
 #define FAR ((uint64_t)1 << 62) /* below everything that a process can have taken */
 
@@ -49,6 +50,15 @@ bool lease_release(struct lease_slot *slot, uint64_t bytes) {
     return atomic_load(&slot->pressure) != 0;
 }
 
+bool lease_enter(struct lease_page *page) {
+    atomic_fetch_add(&page->inside, 1);
+    if (atomic_load(&page->moving) == 0) return true;
+    lease_leave(page);
+    return false;
+}
+
+void lease_leave(struct lease_page *page) { atomic_fetch_sub(&page->inside, 1); }
+
 void lease_accept(struct lease_slot *slot, uint64_t bytes) { atomic_fetch_add(&slot->accepted, bytes); }
 
 uint64_t lease_used(const struct lease_slot *slot) {
@@ -74,6 +84,10 @@ bool lease_page_init(struct lease_page *page, unsigned slots) {
 bool lease_page_valid(const struct lease_page *page) {
     return page->magic == LEASE_MAGIC && page->version == LEASE_VERSION && page->slots <= LEASE_SLOTS;
 }
+
+void lease_hold(struct lease_page *page, bool moving) { atomic_store(&page->moving, moving); }
+
+uint32_t lease_inside(const struct lease_page *page) { return atomic_load(&page->inside); }
 
 uint64_t lease_headroom(const struct lease_slot *slot) {
     uint64_t taken = atomic_load(&slot->taken);

@@ -46,6 +46,10 @@
  * The order is `accepted`, `taken`, `look`, `peak`: so nothing is noted that was never used, and nothing held is
  * missed.
  *
+ * A move (`moving`, `inside`): a driver whose process is checkpointed does not survive that a thread of it asks whether
+ * its streams are done. So the process counts who is about to ask, then looks at `moving`; the scheduler sets `moving`,
+ * then looks how many are counted: at least one side sees the other. Both words are zero in a page from before them.
+ *
  * tests/shim/lease_model.py has every interleaving and every death of these steps, by the same names.
  * All sizes are bytes. No function allocates, blocks, or calls anything outside this file.
  */
@@ -90,7 +94,10 @@ struct lease_page {
     uint32_t magic;
     uint16_t version;
     uint16_t slots; /* how many of `slot` are in use */
-    uint8_t padding[120];
+    uint8_t padding[56];
+    _Atomic uint32_t inside, /* process: threads that ask whether their streams are done */
+        moving;              /* scheduler: its memory leaves the cards, or is not back; nobody asks */
+    uint8_t unused[56];
     struct lease_slot slot[LEASE_SLOTS];
 };
 
@@ -105,6 +112,12 @@ bool lease_release(struct lease_slot *slot, uint64_t bytes);
 /* Notes that `bytes` granted by message have been heard of, before anything can be done with them. */
 void lease_accept(struct lease_slot *slot, uint64_t bytes);
 
+/* This thread is about to ask whether a stream is done. False: not now, and it is not counted; try again later. */
+bool lease_enter(struct lease_page *page);
+
+/* It has its answer. */
+void lease_leave(struct lease_page *page);
+
 /* What this process uses, never below zero. */
 uint64_t lease_used(const struct lease_slot *slot);
 
@@ -118,6 +131,12 @@ bool lease_page_init(struct lease_page *page, unsigned slots);
 
 /* True if the page is one that this release wrote. */
 bool lease_page_valid(const struct lease_page *page);
+
+/* Its memory is about to be moved (`moving`), or is back and it runs. */
+void lease_hold(struct lease_page *page, bool moving);
+
+/* How many threads ask, by the process's own word. */
+uint32_t lease_inside(const struct lease_page *page);
 
 /* What the process may take without asking, never below zero. */
 uint64_t lease_headroom(const struct lease_slot *slot);

@@ -1,9 +1,9 @@
 """One scheduler's generation: all that may let a process go, from the scheduler itself to its guardian and its workers.
 
 When a scheduler dies, its guardian and its workers let go whom it had stopped, for some seconds. If the next one locks
-a process meanwhile to move its memory, that process runs again in the middle of its checkpoint: on an H200 it died of
-it, by signal 11. So all of a generation share one lock on a file, by a descriptor that they inherit, and a scheduler
-locks nobody before it has that lock, which is when the last of the generation before has ended.
+a process meanwhile to move its memory, that process runs again before its checkpoint, or within it. So all of a
+generation share one lock on a file, by a descriptor that they inherit, and a scheduler locks nobody before it has that
+lock, which is when the last of the generation before has ended.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ done only now, so each step is asked for again.
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.sessions.tenants import Session
 
@@ -13,6 +16,8 @@ LOCK_SECONDS = 30.0  # in which what a process has given to its card must be don
 SLOWEST = 256 << 20  # bytes a second; a transfer that is slower has hung
 GRACE = 30.0  # seconds more
 ATTEMPTS = 6  # steps between any two states, and as many again
+ASKED_WITHIN = 1.0  # seconds; who asks what its card has done has its answer in microseconds, or says what is not so
+LOOK = 0.002  # seconds between two looks
 
 
 class Mover:
@@ -22,7 +27,12 @@ class Mover:
         self._card = card
 
     async def stop(self, session: Session) -> None:
+        """Nothing of it reaches its cards, and nobody in it asks them (lease.h says why), until `may_ask`."""
+        session.page.hold(True)
         await self._make(session, State.LOCKED)
+        given_up = time.monotonic() + ASKED_WITHIN
+        while session.page.inside and time.monotonic() < given_up:  # noqa: ASYNC110 (there is no event)
+            await asyncio.sleep(LOOK)
 
     async def out(self, session: Session) -> None:
         await self._make(session, State.CHECKPOINTED)
@@ -30,6 +40,10 @@ class Mover:
     async def back(self, session: Session) -> None:
         """Back on its cards, and it goes on."""
         await self._make(session, State.RUNNING)
+
+    @staticmethod
+    def may_ask(session: Session) -> None:
+        session.page.hold(False)
 
     async def await_answer(self, session: Session) -> None:
         """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it."""

@@ -180,6 +180,15 @@ class LeasePage:
             os.close(self._fd)
             self._fd = -1
 
+    def hold(self, moving: bool) -> None:
+        """Whether nobody in the process may ask now if the card is done: its memory is being moved."""
+        _lib.lease_hold(self._raw, moving)
+
+    @property
+    def inside(self) -> int:
+        """Threads that ask just now, by the process's own word."""
+        return int(_lib.lease_inside(self._raw))
+
     def __len__(self) -> int:
         return self._count
 

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum state { RUNNING = GATE_OPEN, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3 }; /* CUprocessState */
+enum state { RUNNING = GATE_OPEN, LOCKED = 1, CHECKPOINTED = GATE_AWAY, FAILED = 3 }; /* CUprocessState */
 enum step { LOCK = 1, CHECKPOINT = 2, RESTORE = 3, UNLOCK = 4 };
 
 /* An order: what to do, how long a lock may wait for running calls, and a number, so that none is like the last. */

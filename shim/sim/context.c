@@ -307,7 +307,7 @@ EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
-    ENTERED();
+    LOOKS();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
@@ -317,7 +317,7 @@ EXPORT CUresult cuCtxSynchronize(void) {
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-    ENTERED();
+    LOOKS();
     CUresult ready = sim_ready();
     if (ready != CUDA_SUCCESS) return ready;
     if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;

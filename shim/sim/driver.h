@@ -15,8 +15,8 @@
 /* The same function under another name, such as the one for per-thread default streams. */
 #define ALSO(name, of) extern __typeof__(of) name __attribute__((alias(#of), visibility("default")))
 
-/* Every entry point begins with COUNTED, or with ENTERED, which waits as well while this process is locked: tests ask
- * by sim_calls(name) how often the driver was entered. */
+/* Every entry point begins with COUNTED, or with ENTERED, which waits as well while this process is locked, or with
+ * LOOKS, which does not: tests ask by sim_calls(name) how often the driver was entered. */
 struct entry {
     const char *name;
     _Atomic uint64_t calls;
@@ -29,6 +29,9 @@ struct entry {
 #define ENTERED()                                                                                                      \
     COUNTED();                                                                                                         \
     __attribute__((cleanup(gate_leave), unused)) bool sim_inside = gate_enter()
+#define LOOKS()                                                                                                        \
+    COUNTED();                                                                                                         \
+    __attribute__((cleanup(gate_leave), unused)) bool sim_inside = gate_look()
 
 /* ---- checkpoint.c ---- */
 

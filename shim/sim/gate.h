@@ -8,9 +8,15 @@
 #include <stdint.h>
 
 #define GATE_OPEN 0 /* the state of a process that may enter: CU_PROCESS_STATE_RUNNING */
+#define GATE_AWAY 2 /* of one whose memory is in the host's: CU_PROCESS_STATE_CHECKPOINTED */
 
 /* Waits until this process is not locked. True: this is the thread's outermost call, and it is counted as inside. */
 bool gate_enter(void);
+
+/* The same of a call that only looks whether the card is done. A lock does not hold it back, and where the memory that
+ * it looks at has left the card the process dies of it, as on a real card. */
+bool gate_look(void);
+
 void gate_leave(const bool *inside);
 
 /* One more, or one fewer, handle of memory that several processes use; and how many there are. */

@@ -19,6 +19,7 @@ from typing import Any
 COLOURS = ("#2563eb", "#d97706", "#059669")
 WIDTH, HEIGHT = 820, 300
 TOP, BOTTOM, LEFT, GAP = 58, 52, 48, 40
+MOST = 1.25  # of what one alone does: two turns of the same may lie in one second
 PANEL = (WIDTH - LEFT - 2 * GAP) / 2
 TITLES = {"timeline at once": "All at once, by the driver", "timeline in turns": "In turns, by weight"}
 
@@ -28,12 +29,12 @@ def main() -> None:
 
 
 def picture(log: str) -> str:
-    """An SVG document. Raises ValueError for a log without the two lines."""
+    """An SVG document, of the last of each that tells of three. Raises ValueError for a log without the two lines."""
     found = {
-        kind: json.loads(rest)
+        kind: timeline
         for line in log.splitlines()
         for kind, _, rest in [line.partition(": ")]
-        if kind in TITLES
+        if kind in TITLES and len((timeline := json.loads(rest))["names"]) == len(COLOURS)
     }
     if found.keys() != TITLES.keys():
         raise ValueError(f"the log has none of: {', '.join(TITLES.keys() - found.keys())}")
@@ -53,7 +54,7 @@ def _panel(place: int, title: str, timeline: Mapping[str, Any]) -> Iterator[str]
         for seconds, alone in zip(timeline["seconds"], timeline["alone"], strict=True)
     ]
     length = min(map(len, parts))
-    whole = HEIGHT - TOP - BOTTOM
+    whole = (HEIGHT - TOP - BOTTOM) / MOST
 
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - value * whole

@@ -89,6 +89,26 @@ async def test_one_that_is_paused_already_can_still_free_its_memory(host: Host) 
     await ends_well(host, container)
 
 
+async def test_who_asks_its_card_in_a_loop_is_none_the_worse(host: Host) -> None:
+    """A driver that is asked while the memory is away ends the process; see shim/hooks/hooks_asking.c."""
+    at_once()
+    code = (
+        "import time; from tests.support.cuda import *; cuda = Cuda(); address = c_uint64();"
+        "cuda('cuMemAlloc_v2', byref(address), c_size_t(8 * MIB)); print('has it', flush=True);"
+        "begun = time.monotonic(); asked = 0\n"
+        "while asked < 2000 or time.monotonic() < begun + 1:\n"
+        "    cuda('cuCtxSynchronize'); asked += 1; time.sleep(0.0005)\n"
+        "print('went on', flush=True)"
+    )
+    container = await host.launch(sys.executable, "-c", code, environment={"PYTHONPATH": str(BUILD.parent)})
+    await host.says(container, "has it")
+    for _ in range(3):
+        assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+        assert (await host.command("resume", container)).outcome == "done"
+    await host.until(container, "exited")
+    assert "went on" in host.log(container)
+
+
 async def test_managed_memory_is_refused_and_goes_on(host: Host) -> None:
     at_once()
     code = (

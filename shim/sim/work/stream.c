@@ -129,7 +129,7 @@ EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority) {
 ALSO(cuStreamGetPriority_ptsz, cuStreamGetPriority);
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-    ENTERED();
+    LOOKS();
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     if (stream_of(stream)->capturing != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -140,7 +140,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream) {
 ALSO(cuStreamSynchronize_ptsz, cuStreamSynchronize);
 
 EXPORT CUresult cuStreamQuery(CUstream stream) {
-    ENTERED();
+    LOOKS();
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     return card_reached(sim_gpu(stream_of(stream)->device), stream_end(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -204,14 +204,14 @@ static bool is_past(CUevent event) {
 }
 
 EXPORT CUresult cuEventQuery(CUevent event) {
-    ENTERED();
+    LOOKS();
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = working();
     return result != CUDA_SUCCESS || is_past(event) ? result : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
-    ENTERED();
+    LOOKS();
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
     card_wait(event->gpu, event->end, 0);
     is_past(event);
@@ -220,7 +220,7 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
 }
 
 EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent begin, CUevent end) {
-    ENTERED();
+    LOOKS();
     if (begin == NULL || end == NULL) return CUDA_ERROR_INVALID_HANDLE;
     if (milliseconds == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (!begin->recorded || !end->recorded || ((begin->flags | end->flags) & DISABLE_TIMING))
@@ -232,6 +232,6 @@ EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent begin, CUeven
 }
 
 EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
-    ENTERED();
+    LOOKS();
     return cuEventElapsedTime_v2(milliseconds, begin, end);
 }

@@ -1,0 +1,62 @@
+/* Asking whether the card is done, which takes and gives no memory.
+ *
+ * While a process is locked the driver holds back what it gives to the card, but not these: where nothing is queued
+ * they just look at the memory that the card would answer in. A checkpoint takes that memory away, and whoever looks
+ * meanwhile dies of it (signal 11; an H200 with driver 580). So nobody looks while the memory is being moved. */
+#define _GNU_SOURCE
+#include "client.h"
+#include "resolve.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define AGAIN_NS 1000000 /* before it is locked, and after it is unlocked */
+
+/* A call that the driver does hold back until the process is unlocked. */
+static void wait_in_the_driver(void) {
+    unsigned flags;
+    REAL(cuCtxGetFlags)(&flags);
+}
+
+__attribute__((cold, noinline)) static void wait_to_enter(struct lease_page *page) {
+    int kept = errno;
+    while (!lease_enter(page)) {
+        wait_in_the_driver();
+        syscall(SYS_nanosleep, &(struct timespec){0, AGAIN_NS}, NULL);
+    }
+    errno = kept;
+}
+
+static struct lease_page *enter(void) {
+    struct lease_page *page = client_page();
+    if (page && !lease_enter(page)) wait_to_enter(page);
+    return page;
+}
+
+static int leave(struct lease_page *page, int result) {
+    if (page) lease_leave(page);
+    return result;
+}
+
+#define ASK(name, arguments)                                                                                           \
+    struct lease_page *page = enter();                                                                                 \
+    return leave(page, REAL(name) arguments)
+
+int cuCtxSynchronize(void) { ASK(cuCtxSynchronize, ()); }
+int cuCtxSynchronize_v2(CUcontext context) { ASK(cuCtxSynchronize_v2, (context)); }
+int cuStreamSynchronize(CUstream stream) { ASK(cuStreamSynchronize, (stream)); }
+int cuStreamSynchronize_ptsz(CUstream stream) { ASK(cuStreamSynchronize_ptsz, (stream)); }
+int cuStreamQuery(CUstream stream) { ASK(cuStreamQuery, (stream)); }
+int cuStreamQuery_ptsz(CUstream stream) { ASK(cuStreamQuery_ptsz, (stream)); }
+int cuEventSynchronize(CUevent event) { ASK(cuEventSynchronize, (event)); }
+int cuEventQuery(CUevent event) { ASK(cuEventQuery, (event)); }
+
+int cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
+    ASK(cuEventElapsedTime, (milliseconds, begin, end));
+}
+
+int cuEventElapsedTime_v2(float *milliseconds, CUevent begin, CUevent end) {
+    ASK(cuEventElapsedTime_v2, (milliseconds, begin, end));
+}
