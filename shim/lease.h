@@ -50,7 +50,7 @@
  * its streams are done. So the process counts who is about to ask, then looks at `moving`; the scheduler sets `moving`,
  * then looks how many are counted: at least one side sees the other. Both words are zero in a page from before them.
  *
- * tests/shim/lease_model.py has every interleaving and every death of these steps, by the same names.
+ * tests/shim/lease_model.py and test_moving_model.py have every interleaving and every death of these steps.
  * All sizes are bytes. No function allocates, blocks, or calls anything outside this file.
  */
 #ifndef GPUSHARE_LEASE_H
