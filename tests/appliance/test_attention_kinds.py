@@ -30,9 +30,9 @@ from tests.support.card import BUILD
 from tests.support.disk import fill, small_disk
 from tests.support.dockerd import Dockerd, dockerd
 from tests.support.postgres import BIN as POSTGRES
-from tests.support.tables import with_tables
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.swapped import HANGS, LOCK
+from tests.support.tables import with_tables
 
 __all__ = ["dockerd"]
 

@@ -6,16 +6,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.browser import every, scenes
-from tests.browser.conftest import SIZES
+from tests.browser.conftest import SETTLED, SIZES
 from tests.browser.test_pages import ALL, CORNERS
 from tests.support.site import person
-
-# Two frames, and the transitions that a change of theme began: half-way between two themes nothing has contrast.
-SETTLED = """async () => {
-  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
-  const ends = document.getAnimations().filter(one => one.effect.getComputedTiming().endTime < Infinity);
-  await Promise.allSettled(ends.map(one => one.finished));
-}"""
 
 
 @pytest.mark.parametrize("views", [CORNERS, pytest.param(ALL, marks=pytest.mark.long)], ids=["corners", "all"])

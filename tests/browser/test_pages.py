@@ -141,20 +141,20 @@ def test_the_pictures_of_the_readme(site, open_as, shot):
     _write_log(site, made["c"])
     page = open_as("admin")
     expect(page.locator(".chart canvas").first).to_be_visible()
-    shot(page, "dashboard")
+    shot(page, "dashboard", judged=True)
     page = open_as("admin", f"/containers/{made['c'].pk}/", theme="dark")
     expect(page.locator(".chart canvas").first).to_be_visible()
     expect(page.locator("#log")).to_contain_text("epoch 39")
-    shot(page, "container", whole=False)
+    shot(page, "container", whole=False, judged=True)
     page = open_as("admin", f"/launch/?from={made['d'].pk}")
     expect(page.locator(".verdict")).to_contain_text("free")
-    shot(page, "launch", whole=False)
+    shot(page, "launch", whole=False, judged=True)
     scenes.a_day(card, [person("ann"), person("bob"), person("carla")], 12)
     page = open_as("admin", "/history/", theme="dark")
     page.locator("#replay[data-ready]").wait_for()
     page.locator("#slider").fill("130")
     expect(page.locator("#then li")).not_to_have_count(1)
-    folder = shot(page, "history", whole=False).parent
+    folder = shot(page, "history", whole=False, judged=True).parent
     pictures = [folder / f"{name}.png" for name in ("dashboard", "container", "launch", "history")]
     assert all(picture.stat().st_size < 300_000 for picture in pictures)
 

@@ -19,7 +19,7 @@ from tests.swarm.appliance import IMAGE, in_a_swarm
 from tests.swarm.test_launches import knows_the_plugin, shown
 
 pytestmark = [
-    pytest.mark.long,  # the file: test_compose_volumes.py; a Swarm's placing and its quotas: tests/swarm/test_launches.py
+    pytest.mark.long,  # the file: test_compose_volumes.py; on a Swarm: tests/swarm/test_launches.py
     pytest.mark.docker,
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("docker") is None, reason="needs Docker's client"),

@@ -146,8 +146,8 @@ STEPS = {
     "after its first number": f"{OUTBOX}.next_run:after",
 }
 
-# In the suite are the two kinds that no other test here has: nobody has it yet, and the file and the database both. Of
-# the file alone it is test_scheduler_that_is_killed_starts_again_without_the_database, which is a new beginning as well.
+# In the suite are the two kinds that no other test here has: nobody has it yet, and the file and the database both. For
+# the file alone and for a new beginning see test_scheduler_that_is_killed_starts_again_without_the_database.
 SHOWN = ("before it keeps what happened", "after the database has it")
 
 

@@ -66,7 +66,7 @@ def sql(path: Path, text: str) -> list[tuple[object, ...]]:
 
 
 def look(home: Path, cases: list[tuple[str, list[str], object]]) -> list[tuple[int, list[str], str]]:
-    """What comes of each old database: `before` is done to it, it is upgraded, each `then` is done to a copy of that."""
+    """What comes of each old database: `before` is done to it, it is upgraded, each `then` is done to a copy."""
     orders = []
     for number, (before, thens, *known) in enumerate(cases):
         path = home / f"{number}.sqlite3"
