@@ -29,7 +29,7 @@ up: setup
 test: dev
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-# What takes half a minute each and more: the package built anew, hundreds at once, days in an hour.
+# What takes long, and is in the suite in short: the package built anew, hundreds at once, each of ten steps.
 test-long: dev
 	$(PY) -m pytest -m long $(TESTS)
 
