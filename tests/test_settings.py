@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from channels_redis.core import RedisChannelLayer
 
+from tests.support.tables import begin_with_tables
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -56,6 +58,7 @@ def test_every_setting_is_documented():
     ],
 )
 def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sentence: str, tmp_path: Path) -> None:
+    begin_with_tables(tmp_path / "database/gpushare.sqlite3")
     ended = subprocess.run(
         [sys.executable, "manage.py", "up"],
         cwd=ROOT,

@@ -32,6 +32,7 @@ from tests.support.dockerd import Dockerd, dockerd
 from tests.support.postgres import BIN as POSTGRES
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.swapped import HANGS, LOCK
+from tests.support.tables import with_tables
 
 __all__ = ["dockerd"]
 
@@ -119,7 +120,7 @@ class Running(Appliance):
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    with running_postgres() as server:
+    with running_postgres(like=with_tables()) as server:
         yield server
 
 

@@ -21,6 +21,7 @@ import pytest
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, until
 from tests.support.postgres import BIN as POSTGRES
 from tests.support.postgres import running_postgres
+from tests.support.tables import begin_with_tables, with_tables
 
 KEPT = {"secret-key", "audit-anchor", "admin-token"}
 
@@ -42,7 +43,8 @@ def done(home: Path, *words: str, **environ: str) -> str:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A host with a little in its database."""
     home = tmp_path_factory.mktemp("small") / "home"
-    done(home, "migrate", "-v0")
+    home.mkdir(mode=0o750)
+    begin_with_tables(home / "database/gpushare.sqlite3")
     entry = 'from web import audit; audit.record("ada", "warned", "x", note="a word")'
     done(home, "shell", "-v0", "-c", f"from web.people.bootstrap import ensure_admin; ensure_admin(); {entry}")
     return home
@@ -106,15 +108,14 @@ def test_a_host_that_is_wiped_comes_back_with_everything(tmp_path: Path) -> None
 @pytest.mark.skipif(POSTGRES is None or not shutil.which("pg_dump"), reason="needs the distribution's PostgreSQL")
 def test_postgresql_is_backed_up_and_restored(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "p.backup"
-    with running_postgres() as postgres:
+    with running_postgres(like=with_tables()) as postgres:
         key = {"GPUSHARE_SECRET_KEY": "one key for both hosts"}
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             connection.execute("CREATE DATABASE other")
         other = postgres.url.rpartition("/")[0] + "/other"
         one, two = tmp_path / "one", tmp_path / "two"
-        empty = manage(one, "backup", str(target), DATABASE_URL=postgres.url)
+        empty = manage(one, "backup", str(target), DATABASE_URL=other)
         assert "the database is empty" in empty.stderr
-        done(one, "migrate", "-v0", DATABASE_URL=postgres.url)
         code = 'from web import audit; audit.record("ada", "warned", "x", note="a word")'
         done(one, "shell", "-v0", "-c", code, DATABASE_URL=postgres.url, **key)
         done(one, "backup", str(target), DATABASE_URL=postgres.url, **key)

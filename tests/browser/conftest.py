@@ -22,6 +22,12 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 expect.set_options(timeout=30_000)  # milliseconds: a page shares two processors with another job
+# Two frames, and the transitions that a change of theme began: half-way between two themes nothing has contrast.
+SETTLED = """async () => {
+  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+  const ends = document.getAnimations().filter(one => one.effect.getComputedTiming().endTime < Infinity);
+  await Promise.allSettled(ends.map(one => one.finished));
+}"""
 SIZES: dict[str, Any] = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
@@ -107,13 +113,19 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture
 def shot(tmp_path: Path) -> Callable[..., Path]:
-    """shot(page, "overview"): a screenshot in GPUSHARE_SCREENSHOTS, else in the test's own folder."""
-    folder = Path(os.environ.get("GPUSHARE_SCREENSHOTS") or tmp_path)
+    """shot(page, "overview"): a screenshot in GPUSHARE_SCREENSHOTS if that is set; the page stands still afterwards.
+
+    `judged`: the test itself looks at the picture, so it is taken anyway, else into the test's own folder.
+    """
+    wanted = os.environ.get("GPUSHARE_SCREENSHOTS")
+    folder = Path(wanted or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def take(page: Page, name: str, whole: bool = True) -> Path:
+    def take(page: Page, name: str, whole: bool = True, judged: bool = False) -> Path:
         path = folder / f"{name}.png"
-        page.screenshot(path=path, full_page=whole)
+        page.evaluate(SETTLED)
+        if wanted or judged:
+            page.screenshot(path=path, full_page=whole)
         return path
 
     return take

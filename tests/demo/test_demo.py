@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dockerd import Dockerd
+from tests.support.tables import begin_with_tables
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STEPS = [
@@ -63,7 +64,8 @@ def test_demo_observes_every_step_with_local_processes(demo: Demo) -> None:
 
 
 @pytest.mark.docker
-def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd) -> None:
+def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd, tmp_path: Path) -> None:
+    begin_with_tables(tmp_path / "home/database/gpushare.sqlite3")
     ended = demo(GPUSHARE_ENGINE="docker", DOCKER_HOST=dockerd.address)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert told_in_order(ended.stdout), ended.stdout
@@ -72,6 +74,7 @@ def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd) -> N
 
 def test_demo_fails_if_a_step_is_not_observed(demo: Demo, tmp_path: Path) -> None:
     """On a card that holds all four at once nobody is ever suspended."""
+    begin_with_tables(tmp_path / "home/database/gpushare.sqlite3")
     ended = demo(GPUSHARE_ENGINE="process", GPUSHARE_GPUS="sim:1x50GiB")
     assert ended.returncode != 0
     assert "Not observed: demo-c" in ended.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.tables import begin_with_tables
 from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -70,6 +71,8 @@ def test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter(tm
 
 
 def test_a_start_on_a_terminal_prints_a_link_and_elsewhere_none(tmp_path: Path) -> None:
+    for name in ("home", "other"):
+        begin_with_tables(tmp_path / name / "database/gpushare.sqlite3")
     with started(tmp_path / "home", "up") as it:
         address, key = link_in(it.until("Ctrl-C stops it", within=60))
         assert opened(address, key) == 200

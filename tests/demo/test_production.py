@@ -18,6 +18,7 @@ from tests.support.postgres import running_postgres
 from tests.support.production import Production
 from tests.support.redis_server import BIN as REDIS
 from tests.support.redis_server import running_redis
+from tests.support.tables import with_tables
 
 pytestmark = [
     pytest.mark.production,
@@ -31,7 +32,8 @@ pytestmark = [
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
     with ExitStack() as stack:
         home = tmp_path_factory.mktemp("production") / "home"
-        running = Production(home, stack.enter_context(running_postgres()), stack.enter_context(running_redis()))
+        postgres = stack.enter_context(running_postgres(like=with_tables()))
+        running = Production(home, postgres, stack.enter_context(running_redis()), migrated=True)
         stack.callback(running.close)
         running.start_scheduler()
         running.start_web()

@@ -164,7 +164,8 @@ def restored(dockerd: Dockerd) -> Iterator[Dockerd]:
     dockerd.restore()
 
 
-@pytest.mark.parametrize("suddenly", [False, True])
+# Slowly takes half a minute: dockerd stops its containers one by one.
+@pytest.mark.parametrize("suddenly", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_dockerd_restarts_and_we_go_on(
     docker_engine: DockerEngine, restored: Dockerd, a_launch: Launcher, suddenly: bool
 ) -> None:

@@ -15,10 +15,11 @@ import yaml
 from tests.examples.conftest import EXAMPLES
 from tests.support.appliance import ROOT, Appliance, until
 from tests.support.swarm_lab import Lab, why_no_lab
-from tests.swarm.appliance import IMAGE, in_a_swarm
-from tests.swarm.test_launches import knows_the_plugin, shown
+from tests.swarm.appliance import IMAGE, in_a_swarm, knows_the_plugin
+from tests.swarm.test_launches import shown
 
 pytestmark = [
+    pytest.mark.long,  # the file: test_compose_volumes.py; on a Swarm: tests/swarm/test_launches.py
     pytest.mark.docker,
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("docker") is None, reason="needs Docker's client"),

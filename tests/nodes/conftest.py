@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(needs)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes with cards of different sizes."""
     folder = tmp_path_factory.mktemp("cluster")
@@ -30,6 +30,6 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_cluster: Cluster) -> Iterator[Cluster]:
-    """The same for all tests of a file; each leaves it whole and without living containers."""
+    """The same for all tests of this folder; each leaves it whole and without living containers."""
     yield _cluster
     _cluster.end_all()

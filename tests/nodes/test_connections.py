@@ -9,6 +9,7 @@ import psycopg
 
 from tests.support.postgres import running_postgres
 from tests.support.production import Production
+from tests.support.tables import with_tables
 
 ASK = """
 import json
@@ -23,13 +24,13 @@ print(json.dumps(told))
 
 
 def test_doctor_says_when_there_are_more_nodes_than_connections(tmp_path: Path) -> None:
-    with running_postgres() as postgres:
+    with running_postgres(like=with_tables()) as postgres:
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET max_connections = 100")
             connection.execute("ALTER SYSTEM SET superuser_reserved_connections = 3")
         postgres.stop()
         postgres.start()
-        production = Production(tmp_path / "home", postgres)
+        production = Production(tmp_path / "home", postgres, migrated=True)
         try:
             few, many = json.loads(production.manage("shell", "-v0", "-c", ASK))
         finally:

@@ -75,6 +75,7 @@ def test_a_receiver_that_never_answers_delays_no_decision(appliance):
         assert (waits["tried_at"], waits["error"]) == (tried, "")  # all that while it listened to nobody
 
 
+@pytest.mark.long  # a figure; that such a receiver delays no decision is shown above
 @pytest.mark.timeout(180)
 def test_the_schedulers_loop_is_no_later_beside_receivers_that_are_down_slow_and_hang(tmp_path):
     late = beside_hooks(tmp_path / "home", turns=4, seconds=2.0)

@@ -35,6 +35,7 @@ async def test_beyond_its_quota_it_is_out_of_memory(lab: Lab) -> None:
     await lab.nothing_is_held()
 
 
+@pytest.mark.long  # two that are too much for the card: tests/examples/test_compose_volumes.py
 async def test_several_wait_for_each_other_on_one_card(lab: Lab) -> None:
     first = await lab.begin("first", "workload", "--bytes", "3GiB", "--hold", "600", gpu_memory="4GiB")
     second = await lab.begin("second", "workload", "--bytes", "3GiB", gpu_memory="4GiB")

@@ -89,7 +89,7 @@ async def test_two_that_compute_share_the_card_by_their_weights(host: Host) -> N
     assert not stopped(host, two)
 
 
-@pytest.mark.parametrize("weights", [(50, 30, 20), (90, 10)])
+@pytest.mark.parametrize("weights", [(50, 30, 20), pytest.param((90, 10), marks=pytest.mark.long)])
 async def test_shares_come_out_although_a_sample_names_only_one(host: Host, weights: tuple[int, ...]) -> None:
     """NVML's samples are those of an H200: each gives the whole of its time to whoever was just on the card."""
     its = [await computing(host, compute_weight=weight) for weight in weights]

@@ -21,13 +21,14 @@ import httpx
 from tests.support.appliance import ROOT, WORKLOAD, http, until
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
+from tests.support.tables import with_tables
 from web.sizes import parse_size
 
 CONTEXT = 66 << 20  # bytes, on a simulated card
 
 
 class Cluster:
-    """`cards`: GPUSHARE_GPUS by node. Nothing runs until it is started."""
+    """`cards`: GPUSHARE_GPUS by node. Nothing runs until it is started; the database has its tables."""
 
     def __init__(self, folder: Path, postgres: Postgres, redis: Redis, cards: Mapping[str, str]) -> None:
         self.folder, self.postgres, self.redis, self.cards = folder, postgres, redis, dict(cards)
@@ -42,7 +43,6 @@ class Cluster:
         self._services: dict[str, subprocess.Popen[bytes]] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._run("web", "migrate", "-v0")
         self.tokens = {"": ""}
 
     # ---- its processes ----
@@ -166,7 +166,8 @@ class Cluster:
 def running_cluster(folder: Path, **cards: str) -> Iterator[Cluster]:
     """All of it up, each node alive."""
     with ExitStack() as stack:
-        cluster = Cluster(folder, stack.enter_context(running_postgres()), stack.enter_context(running_redis()), cards)
+        postgres = stack.enter_context(running_postgres(like=with_tables()))
+        cluster = Cluster(folder, postgres, stack.enter_context(running_redis()), cards)
         stack.callback(cluster.close)
         first, *others = cards
         cluster.start(first)

@@ -15,6 +15,11 @@ from tests.support.swarm_lab import Lab, lab
 IMAGE = "gpushare/swarm:latest"
 
 
+def knows_the_plugin(swarm: Lab) -> bool:
+    plugins = [each for node in swarm.nodes(swarm.members[0]) for each in node["Description"]["Engine"]["Plugins"]]
+    return any(plugin["Name"] == "gpushare" for plugin in plugins)
+
+
 @contextmanager
 def in_a_swarm(*declared: dict[str, int], gpus: str = "sim:1x1GiB", **environ: str) -> Iterator[tuple[Appliance, Lab]]:
     """What each node declares; the first has the appliance, with these settings, and the others nothing of ours."""

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.appliance import Appliance, until
 from tests.support.swarm_lab import Lab, Member, why_no_lab
-from tests.swarm.appliance import in_a_swarm
-from tests.swarm.test_launches import FOREVER, knows_the_plugin, launch, refusal, services, shown, until_it_is
+from tests.swarm.appliance import in_a_swarm, knows_the_plugin
+from tests.swarm.test_launches import FOREVER, launch, refusal, services, shown, until_it_is
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.appliance import Appliance, until
 from tests.support.swarm_lab import Lab, why_no_lab
-from tests.swarm.appliance import IMAGE, in_a_swarm
+from tests.swarm.appliance import IMAGE, in_a_swarm, knows_the_plugin
 
 pytestmark = pytest.mark.docker
 MIB = 1 << 20
@@ -22,33 +22,18 @@ SHELL = ("sh", "-c")
 FOREVER = (*SHELL, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
 
 
-@pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Appliance, Lab]]:
-    if why_not := why_no_lab():
-        pytest.skip(why_not)
-    with in_a_swarm({"gpu0_mib": 1000}) as made:
-        appliance, swarm = made
-        until(lambda: knows_the_plugin(swarm))
-        yield appliance, swarm
-
-
 @pytest.fixture
-def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
+def appliance(of_one: tuple[Appliance, Lab]) -> Iterator[Appliance]:
     """With nothing left behind."""
-    appliance, swarm = both
+    appliance, swarm = of_one
     yield appliance
     appliance.end_all()
     until(lambda: not services(swarm))
 
 
 @pytest.fixture
-def swarm(both: tuple[Appliance, Lab]) -> Lab:
-    return both[1]
-
-
-def knows_the_plugin(swarm: Lab) -> bool:
-    plugins = [each for node in swarm.nodes(swarm.members[0]) for each in node["Description"]["Engine"]["Plugins"]]
-    return any(plugin["Name"] == "gpushare" for plugin in plugins)
+def swarm(of_one: tuple[Appliance, Lab]) -> Lab:
+    return of_one[1]
 
 
 def services(swarm: Lab) -> list[dict[str, Any]]:

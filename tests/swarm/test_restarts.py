@@ -13,14 +13,13 @@ from tests.swarm import test_launches
 from tests.swarm.test_launches import FOREVER, MIB, SHELL, launch, refusal, services, shown, until_it_is
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
-both = test_launches.both
 swarm = test_launches.swarm
 
 
 @pytest.fixture
-def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
+def appliance(of_one: tuple[Appliance, Lab]) -> Iterator[Appliance]:
     """With nothing left behind."""
-    appliance, swarm = both
+    appliance, swarm = of_one
     yield appliance
     until(lambda: not (appliance.end_all() or services(swarm)), 60)
 

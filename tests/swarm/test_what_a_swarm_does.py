@@ -23,7 +23,8 @@ from tests.support.eventually import until
 from tests.support.swarm_lab import AWAY, SETTLES, Lab, Member
 from tests.swarm.conftest import FIVE, THREE, TWO
 
-pytestmark = [pytest.mark.docker, leaks_sockets]
+# Docker's alone, and so it changes with Docker only; what ours makes of it: test_launches.py.
+pytestmark = [pytest.mark.long, pytest.mark.docker, leaks_sockets]
 __all__ = ["collected"]
 KIND = "gpu0_mib"
 NANOSECONDS = 1_000_000_000
@@ -132,7 +133,6 @@ def test_a_program_is_told_what_it_reserved_and_its_exit_code_reaches_a_manager(
     assert [task["ServiceID"] for task in manager.api.tasks()].count(job) == 1  # a job that failed is not begun again
 
 
-@pytest.mark.long
 def test_an_engine_that_is_killed_takes_its_job_along_and_comes_back_as_the_same_node(swarm: Lab) -> None:
     manager, fallen = swarm.members[0], swarm.members[2]
     known_as = fallen.id
@@ -153,7 +153,6 @@ def test_an_engine_that_is_killed_takes_its_job_along_and_comes_back_as_the_same
     until(lambda: state_of(manager, waits) == "complete", SETTLES, 0.1)
 
 
-@pytest.mark.long
 def test_a_node_that_left_joins_again_as_another_one(swarm: Lab) -> None:
     manager, leaving = swarm.members[0], swarm.members[1]
     known_as = leaving.id
@@ -169,7 +168,6 @@ def test_a_node_that_left_joins_again_as_another_one(swarm: Lab) -> None:
     until(lambda: state_of(manager, job) == "running", every=0.1)
 
 
-@pytest.mark.long
 def test_no_reservation_passes_a_card_while_managers_change(swarm: Lab) -> None:
     """Two managers give out services at once, and the leader falls twice; what tasks hold is watched all the while."""
     sizes, asked, passed, stop = (700, 1000, 1300, 1700), [], [], threading.Event()

@@ -30,23 +30,28 @@ BEFORE = {
     "Seal 3 does not follow": "DELETE FROM web_seal WHERE number = 2",
     "should end with seal 2": "UPDATE web_chain SET number = 2",
 }
-# Each of these databases is upgraded and looked at; "then" is what somebody does to it in between.
+# Each database is upgraded once, and looked at in as many copies as there are things done to it after that ("then").
 LOOK = """
-import json, sys
+import json, shutil, sys
 import django
 django.setup()
 from django.core.management import call_command
 from django.db import connection
 from web import audit
 from web.audit import verifying
-for path, then, *known in json.load(sys.stdin):
+for path, thens, *known in json.load(sys.stdin):
     connection.close()
     connection.settings_dict["NAME"] = path
     call_command("migrate", verbosity=0)
     with connection.cursor() as cursor:
-        cursor.execute("PRAGMA foreign_keys = OFF")
-        cursor.execute(then)
-    print(json.dumps([*audit.verify(*known), verifying.faults_of_before()]))
+        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number, then in enumerate(thens):
+        connection.close()
+        connection.settings_dict["NAME"] = shutil.copy(path, f"{path}-{number}")
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA foreign_keys = OFF")
+            cursor.execute(then)
+        print(json.dumps([*audit.verify(*known), verifying.faults_of_before()]))
 """
 
 
@@ -60,14 +65,14 @@ def sql(path: Path, text: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def look(home: Path, cases: list[tuple[str, str, object]]) -> list[tuple[int, list[str], str]]:
-    """What comes of each old database: `before` is done to it, it is upgraded, `then` is done to that."""
+def look(home: Path, cases: list[tuple[str, list[str], object]]) -> list[tuple[int, list[str], str]]:
+    """What comes of each old database: `before` is done to it, it is upgraded, each `then` is done to a copy."""
     orders = []
-    for number, (before, then, *known) in enumerate(cases):
+    for number, (before, thens, *known) in enumerate(cases):
         path = home / f"{number}.sqlite3"
         path.write_bytes(lzma.decompress(OLD.read_bytes()))
         sql(path, before)
-        orders.append([str(path), then, *known])
+        orders.append([str(path), thens, *known])
     environ = {
         **os.environ,
         "GPUSHARE_HOME": str(home),
@@ -89,17 +94,17 @@ def test_an_honest_one_verifies_after_the_upgrade_and_hashes_noted_before_it_sti
     old = tmp_path / "old.sqlite3"
     old.write_bytes(lzma.decompress(OLD.read_bytes()))
     noted = sql(old, "SELECT number, hash FROM web_chain")[0]
-    assert look(tmp_path, [(NOTHING, NOTHING, noted)]) == [[4, [], ""]]
+    assert look(tmp_path, [(NOTHING, [NOTHING], noted)]) == [[4, [], ""]]
 
 
 def test_what_is_changed_after_the_upgrade_is_found(tmp_path: Path) -> None:
-    found = look(tmp_path, [(NOTHING, forged) for forged in AFTER.values()])
+    found = look(tmp_path, [(NOTHING, list(AFTER.values()))])
     assert [name for name, (_, faults, _) in zip(AFTER, found, strict=True) if not faults] == []
 
 
 def test_what_was_not_whole_before_it_is_told_ever_after_and_what_comes_is_sealed(tmp_path: Path) -> None:
     change = "UPDATE web_allocationevent SET bytes = 5 WHERE id = 1"
-    found = look(tmp_path, [(forged, then) for forged in BEFORE.values() for then in (NOTHING, change)])
+    found = look(tmp_path, [(forged, [NOTHING, change]) for forged in BEFORE.values()])
     for told, whole, changed in zip(BEFORE, found[::2], found[1::2], strict=True):
         assert whole[1] == []
         assert "it was not whole" in whole[2]
