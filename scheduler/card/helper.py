@@ -97,8 +97,14 @@ class CardHelper:
         self._idle: list[asyncio.subprocess.Process] = []
         self._busy: set[asyncio.subprocess.Process] = set()
         self._left: set[asyncio.subprocess.Process] = set()  # each killed, or within its last call
+        self._stopped: dict[int, asyncio.subprocess.Process] = {}  # pid → whose worker lets it go if we are gone
         self._places = asyncio.Semaphore(at_once)
         self._closed = False
+
+    async def alone(self) -> None:
+        """Returns once all of the generation before has ended: a call that locks or moves somebody waits for that."""
+        if self._generation is not None:
+            await self._generation.alone()
 
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
@@ -157,8 +163,8 @@ class CardHelper:
                 end.cancel()
 
     async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
-        if self._generation is not None and order not in ("state", "unlock"):
-            await self._generation.alone()
+        if order not in ("state", "unlock"):
+            await self.alone()
         # Whoever is stopped never waits to be let go for others that are slow to be stopped.
         async with contextlib.nullcontext() if order == "unlock" else self._places:
             self._idle = [worker for worker in self._idle if worker.returncode is None]
@@ -169,6 +175,7 @@ class CardHelper:
                 async with asyncio.timeout(within):
                     await _first(exchange, pid, order)
                 answer = exchange.result()
+                self._note(order, pid, worker, bool(answer) and answer[0] == "0")
             except TimeoutError as error:
                 await self._end(worker)
                 why = str(error) or f"did not answer a {order} within {within:g} s"
@@ -193,6 +200,15 @@ class CardHelper:
                 worker.stdin.write((" ".join(map(str, words)) + "\n").encode())
                 await worker.stdin.drain()
         return (await worker.stdout.readline()).decode().split(maxsplit=2)
+
+    def _note(self, order: str, pid: int, worker: asyncio.subprocess.Process, done: bool) -> None:
+        """Who has stopped a process lets it go when this one is gone, but not whom another has let go since: it may be
+        locked again by then, to be moved.
+        """
+        if order == "stop" and done:
+            self._stopped[pid] = worker
+        elif order == "unlock" and (whose := self._stopped.pop(pid, worker)) is not worker and whose.stdin is not None:
+            whose.stdin.write(b"forget %d\n" % pid)  # to one that has ended: nobody minds
 
     def _judge(self, order: str, pid: int, answer: list[str]) -> Done:
         if len(answer) != 3:

@@ -33,7 +33,7 @@ AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
 PREPARED = 4  # workers
 CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian sees to the rest
-HUNG, FOUND = "hung", "found"  # reasons to take no turns
+HUNG, FOUND, EARLY = "hung", "found", "early"  # reasons to take no turns
 log = logging.getLogger(__name__)
 
 
@@ -86,6 +86,7 @@ class TurnPlayer:
         self._later: set[asyncio.Task[None]] = set()
         self._closing = False
         self._prepared = 0
+        self._early = True  # somebody of the scheduler before may still be there
         self.given = 0  # turns, to whoever
         self.turns = Turns(rules)
         self.pids: Callable[[str], set[int]] = lambda container: set()
@@ -101,6 +102,14 @@ class TurnPlayer:
             log.info("containers cannot take turns at computing: %s", self.why_not)
         for gpu, mode in modes.items():
             self._tell(core.CardSeen(self.now(), gpu, Mode.SHARED if self.why_not else mode))
+        self._begin(self._wait_to_be_alone())
+
+    async def _wait_to_be_alone(self) -> None:
+        """Nobody is asked to stop before: whoever is to be paused, moved or ended would wait for that answer."""
+        await self._card.alone()
+        self._early = False
+        for id_ in list(self._parts):
+            self.bar(id_, EARLY, on=False)
 
     async def set_mode(self, gpu: str, mode: Mode) -> str:
         """A sentence on what is so from now on. Raises Problem where there can be no turns."""
@@ -131,6 +140,7 @@ class TurnPlayer:
                 part = self._parts[id_] = Part(id_, its, self._processes(id_))
                 part.quiet.set()
                 self._tell(core.Joined(self.now(), id_, its.gpus, its.weight, its.limit, its.priority))
+                self.bar(id_, EARLY, on=self._early)
             elif part.terms != its:
                 part.terms = its
                 self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority))

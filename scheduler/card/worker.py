@@ -1,7 +1,7 @@
 """Makes one checkpoint call of the CUDA driver after another, as its standard input says.
 
 A line in: "lock PID MILLISECONDS", "stop PID MILLISECONDS" (a lock for a turn), "checkpoint PID", "restore PID",
-"unlock PID" or "state PID"; "forget" is answered by nothing.
+"unlock PID" or "state PID"; "forget" (all whom it has stopped) and "forget PID" are answered by nothing.
 A line out: the CUresult (0: done), the process's state (CUprocessState; −1: unknown) and the seconds that it took.
 The first line out, before any is read: "ready VERSION", or "cannot WHY".
 
@@ -83,15 +83,16 @@ def main() -> None:
         return
     stopped: set[int] = set()
     for line in sys.stdin:
-        if line == "forget\n":
-            stopped.clear()
+        order, *words = line.split()
+        if order == "forget":
+            stopped -= set(map(int, words)) if words else stopped
             continue
-        order, number, *milliseconds = line.split()
+        number, *milliseconds = words
         pid, begun = int(number), time.monotonic()
         code, state = do(cuda, order, pid, *map(int, milliseconds))
         if order == "stop" and code == 0:
             stopped.add(pid)
-        elif order != "state":
+        elif order != "state":  # by another worker: this one is told to forget it (helper.py)
             stopped.discard(pid)
         if not say(code, state, f"{time.monotonic() - begun:.6f}"):
             break

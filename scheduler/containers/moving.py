@@ -27,7 +27,7 @@ class Mover:
         self._card = card
 
     async def stop(self, session: Session) -> None:
-        """Nothing of it reaches its cards, and nobody in it asks them (lease.h says why), until `may_ask`."""
+        """Nothing of it reaches its cards, and nobody in it asks them (lease.h says why), until `back`."""
         session.page.hold(True)
         await self._make(session, State.LOCKED)
         given_up = time.monotonic() + ASKED_WITHIN
@@ -38,11 +38,8 @@ class Mover:
         await self._make(session, State.CHECKPOINTED)
 
     async def back(self, session: Session) -> None:
-        """Back on its cards, and it goes on."""
+        """Back on its cards, and it goes on, and may ask them: whatever becomes of others of its container."""
         await self._make(session, State.RUNNING)
-
-    @staticmethod
-    def may_ask(session: Session) -> None:
         session.page.hold(False)
 
     async def await_answer(self, session: Session) -> None:

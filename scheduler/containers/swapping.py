@@ -389,9 +389,6 @@ class Swapping:
     async def _stage(self, tenant: Tenant, stage: str) -> None:
         """Returns once it is in the database."""
         tenant.swap = stage
-        if not stage:  # before it is written: a page that is held is always found again
-            for session in tenant.sessions.values():
-                self._mover.may_ask(session)
         self._turns.bar(tenant.id, "moving", on=bool(stage))
         if tenant.finished:
             return
