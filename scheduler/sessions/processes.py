@@ -165,6 +165,8 @@ class Sessions:
                 leases[gpu] = Lease(page[index], index, note)
         session = Session(next(self._ids), tenant.id, pid, program, pidfd, page, leases)
         self._processes[pid, program.started] = session
+        if taken_over and not tenant.swap:  # it may be found only after its container's move was undone
+            page.hold(False)
         if taken_over:
             self._broker.waits.took_over(tenant, max((lease.waiting for lease in leases.values()), default=0.0))
         self._roster.open(session)

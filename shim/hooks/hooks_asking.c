@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define AGAIN_NS 1000000 /* before it is locked, and after it is unlocked */
+#define TELL_EVERY 1000  /* tries: about a second, of one that is not locked */
 
 /* A call that the driver does hold back until the process is unlocked. */
 static void wait_in_the_driver(void) {
@@ -22,8 +23,11 @@ static void wait_in_the_driver(void) {
 
 __attribute__((cold, noinline)) static void wait_to_enter(struct lease_page *page) {
     int kept = errno;
-    while (!lease_enter(page)) {
+    for (unsigned tries = 1; client_page() == page && !lease_enter(page); tries++) {
         wait_in_the_driver();
+        /* A scheduler that does not know of this process, since it was not to be seen when that one took over, learns
+         * of it so. */
+        if (tries % TELL_EVERY == 0) client_released(0);
         syscall(SYS_nanosleep, &(struct timespec){0, AGAIN_NS}, NULL);
     }
     errno = kept;
@@ -35,8 +39,10 @@ static struct lease_page *enter(void) {
     return page;
 }
 
+/* Not in a child that a signal's handler has forked within the call: that has no page, and the parent's is the parent's
+ * to leave. */
 static int leave(struct lease_page *page, int result) {
-    if (page) lease_leave(page);
+    if (page && client_page() == page) lease_leave(page);
     return result;
 }
 
