@@ -128,6 +128,21 @@ def test_a_container_that_ended_meanwhile_is_not_connected_to_again(site, open_a
         assert len(scheduler.said) == 1
 
 
+def test_what_is_typed_while_it_connects_arrives(site, open_as, shell):
+    with keyboards(site.home, "/bin/sh") as _:
+        page = opened(open_as, shell)
+        page.keyboard.type("exit\n")
+        expect(page.get_by_role("button", name="Connect again")).to_be_visible()
+        page.evaluate("""() => {
+          document.getElementById("console-again").click();
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text/plain", "echo $((6 * 7))\\n");
+          const paste = new ClipboardEvent("paste", { clipboardData, bubbles: true });
+          document.querySelector("#terminal textarea").dispatchEvent(paste);
+        }""")
+        expect(page.locator(SCREEN)).to_contain_text("42")
+
+
 def test_who_may_not_is_told_why(site, open_as, shell):
     with keyboards(site.home, "/bin/sh") as scheduler:
         page = open_as("eve", f"/containers/{shell.pk}/console/", role="user")

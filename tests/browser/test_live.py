@@ -127,3 +127,34 @@ def test_without_a_session_there_is_no_live_line(site, open_as):
         " s.onmessage = () => done('a message'); s.onclose = event => done(event.code); })"
     )
     assert closed == 4401
+
+
+def test_a_server_that_is_slow_to_say_its_first_word_is_given_longer_each_time(site, open_as):
+    """Or a page that gives up after six seconds never hears one that needs seven, and makes it begin anew each time."""
+    rows.gpu()
+    page = open_as("ann", "/login/", role="user")
+    held: list[tuple[WebSocketRoute, str]] = []
+
+    def connect(route: WebSocketRoute) -> None:
+        route.connect_to_server().on_message(lambda text: held.append((route, text)))
+
+    def sockets() -> list[WebSocketRoute]:
+        return list(dict.fromkeys(route for route, _ in held))
+
+    def comes(count: int) -> None:
+        while len(sockets()) < count:
+            page.clock.run_for(250)
+            page.wait_for_timeout(20)
+
+    page.route_web_socket("**/ws/dashboard/", connect)
+    page.clock.install()
+    page.goto("/")
+    comes(1)
+    page.clock.run_for(6_500)
+    comes(2)
+    page.clock.run_for(8_000)
+    for route, text in held:
+        if route is sockets()[1]:
+            route.send(text)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    assert len(sockets()) == 2

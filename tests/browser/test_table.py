@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.support import rows
 from tests.support.answers import answering, obey
@@ -109,11 +109,15 @@ def test_a_list_that_comes_while_the_pointer_is_pressed_does_not_take_the_button
     rows.container("here", ann, card, used=0.2)
     page = open_as("ann")
     expect(page.locator("#gpus canvas")).to_be_visible()  # the last that makes room for itself above the table
+    held: list[Route] = []
+    page.route("**/rows/**", lambda route: route.continue_() if held else held.append(route))
+    with page.expect_request("**/rows/**"):
+        rows.container("new", ann, card, used=0.2)
     box = row(page, "here").locator('input[name="id"]')
     box.hover()
     page.mouse.down()
-    with page.expect_response(lambda response: "/rows" in response.url):
-        rows.container("new", ann, card, used=0.2)
+    with page.expect_response("**/rows/**"):
+        held[0].continue_()
     page.mouse.up()
     expect(box).to_be_checked()
     expect(row(page, "new")).to_be_visible()

@@ -48,6 +48,7 @@ class Feed:
         self.hint = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
         self.attended = float("-inf")  # when what needs somebody was looked at
+        self.unattended = False  # it could not be found out
         # A thread of its own: nobody's slow query stands before the screens.
         thread = ThreadPoolExecutor(1, thread_name_prefix="live")
         self.read_snapshot, self.read_attention = (
@@ -122,8 +123,21 @@ class Feed:
             said = await self._publish(new, beat=beat)
         if self.state is None or time.monotonic() - self.attended >= ATTEND:
             self.attended = time.monotonic()
-            said |= await self._publish({**new, "attention": await self.read_attention()}, beat=False)
+            said |= await self._publish({**new, "attention": await self._attention()}, beat=False)
         return said
+
+    async def _attention(self) -> snapshot.Records:
+        """What needs somebody; what was last known of it if that cannot be found out: nothing else waits for it."""
+        try:
+            found: snapshot.Records = await self.read_attention()
+        except Exception:
+            if not self.unattended:
+                log.exception("the live feed cannot find out what needs somebody")
+            self.unattended = True
+            found = self.state["attention"] if self.state else {}
+        else:
+            self.unattended = False
+        return found
 
     async def _publish(self, new: snapshot.Snapshot, *, beat: bool) -> bool:
         async with self.news:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from web.models import Claim, Container, Gpu, Node
@@ -38,7 +38,7 @@ FIELDS = (
 
 def read() -> Snapshot:
     """The present state, without what needs somebody."""
-    nodes = {node.pk: node for node in Node.objects.listed().order_by("name").defer(*large_of_nodes())}
+    nodes = {node.pk: node for node in _nodes()}
     names = {pk: node.name for pk, node in nodes.items()}
     return {
         "node": _whole(list(nodes.values())),
@@ -47,6 +47,11 @@ def read() -> Snapshot:
         "containers": _containers(timezone.now(), names),
         "attention": {},
     }
+
+
+def appliance() -> Record:
+    """The section "node" alone: what is told above every page."""
+    return _whole(list(_nodes()))
 
 
 def needs_somebody() -> dict[str, Record]:
@@ -81,6 +86,10 @@ def _changed(old: Record, new: Record) -> Record:
     if "gpus" in changed and "gpus" in old:
         changed["gpus"] = _difference(old["gpus"], new["gpus"])
     return changed
+
+
+def _nodes() -> QuerySet[Node]:
+    return Node.objects.listed().order_by("name").defer(*large_of_nodes())
 
 
 def _whole(nodes: Sequence[Node]) -> Record:

@@ -9,6 +9,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from web.console import pods
@@ -20,10 +21,12 @@ from web.models import AllocationEvent, Container, Node
 from web.pages import table
 from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
-from web.pages.text import EVENTS, STATES
+from web.pages.text import EVENTS, STATES, catalogue
 from web.people.roles import Deed, rights_of
+from web.sizes import format_size
 from web.spec import quotas
 from web.spec.asked import asked_for
+from web.templatetags.gpushare import duration
 from web.times import seconds
 
 EVENTS_PER_PAGE = 50
@@ -55,9 +58,21 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "ended": seconds(found.finished_at),
         "ran": table.ran(found),
         "created": seconds(found.created_at),
+        "age": (timezone.now() - found.created_at).total_seconds(),
         "since": seconds(found.waiting_since),
+        "waiting": _waiting(found),
     }
     return show(request, "container.html", context)
+
+
+def _waiting(found: Container) -> str:
+    """What is told beneath the name; the live line goes on with it (showWaiting in container.js)."""
+    text = catalogue()
+    if since := found.waiting_since:
+        place = "?" if found.queue_position is None else found.queue_position
+        time = duration((timezone.now() - since).total_seconds())
+        return text["waiting"].format(place=place, time=time, reason=found.queue_reason)
+    return text["swapped"].format(size=format_size(found.swapped)) if found.swapped else ""
 
 
 @login_required

@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 
 from web.errors import Problem
+from web.live import snapshot
 from web.models import Command, Container
 from web.pages.text import catalogue
 from web.people.roles import Deed, rights_of
@@ -42,6 +43,7 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
     rights = rights_of(user)
     may_launch = rights.may(Deed.LAUNCH)
     manages = rights.may(Deed.MANAGE)
+    text = catalogue()
     pages = (*PAGES[:1], *((LAUNCH,) if may_launch else ()), *PAGES[1:], *(FOR_ADMINS if manages else ()))
     here = (request.resolver_match.url_name if request.resolver_match else None) or ""
     frame = {
@@ -51,10 +53,21 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
             {"label": label, "url": reverse(name), "current": name == here, "above": name == UNDER.get(here)}
             for name, label in pages
         ],
-        "text": catalogue(),
+        "text": text,
+        "banners": _banners(text),
         "warnings": warning.warned(user),
     }
     return render(request, template, frame | (context or {}), status=status)
+
+
+def _banners(text: dict[str, str]) -> dict[str, str | bool]:
+    """What is told above the page from the start, or it would move when the live line (app.js) tells it."""
+    now = snapshot.appliance()
+    return {
+        "scheduler": "" if now["alive"] else text["scheduler_silent"],
+        "engine": text["engine_away"].format(error=now["error"]) if now["error"] else "",
+        "simulated": now["simulated"],
+    }
 
 
 def person(request: HttpRequest) -> User:

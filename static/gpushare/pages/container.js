@@ -5,6 +5,7 @@ import { showState } from "../parts/computing.js";
 import { duration, hue, now, size, stamp, t } from "../parts/format.js";
 import { drawHost, showHost } from "../parts/host.js";
 import { live } from "../parts/live.js";
+import { atRest, isPressed } from "../parts/press.js";
 
 const article = document.getElementById("container");
 const id = article.dataset.id;
@@ -41,8 +42,9 @@ function show(container) {
 }
 
 function showWaiting(container) {
-  const since = container?.suspended_since;
-  const out = container?.swapped ? t("swapped", { size: size(container.swapped) }) : "";
+  if (!container) return; // not told yet: what the server wrote stands
+  const since = container.suspended_since;
+  const out = container.swapped ? t("swapped", { size: size(container.swapped) }) : "";
   put(
     field("waiting"),
     since
@@ -65,6 +67,12 @@ function renew() {
   }, 600);
 }
 
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.target.id !== "renew" || !isPressed()) return;
+  event.detail.shouldSwap = false;
+  renew();
+});
+
 live.addEventListener("change", ({ detail: { changes } }) => {
   if (changes.containers?.[id]) show(live.state.containers[id]);
 });
@@ -72,6 +80,7 @@ setInterval(() => showWaiting(live.state.containers[id]), 1000);
 
 // ---- VRAM over time ----
 const held = await (await fetch(article.dataset.history)).json();
+await atRest();
 const columns = [held.times, held.used, held.granted];
 const shade = hue(article.dataset.mark);
 const place = document.getElementById("held");

@@ -5,6 +5,7 @@ import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { showMarks } from "../parts/marks.js";
 import { OTHERS, offer, only } from "../parts/namespaces.js";
+import { atRest } from "../parts/press.js";
 import { pageOf } from "../parts/waiting.js";
 
 const SUMS = ["free", OTHERS]; // what is shown beside containers
@@ -37,6 +38,7 @@ function zoom(step, at) {
 
 async function begin() {
   const day = await (await fetch(replay.dataset.day)).json();
+  await atRest();
   const { namespace } = period.elements;
   offer(namespace, [...day.containers, ...day.marks]);
   day.containers = only(namespace.value, day.containers);

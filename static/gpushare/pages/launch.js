@@ -1,6 +1,7 @@
 // The launch form: where it would stand on each GPU now, a quota from measured peaks, and the same launch as a command.
 import { make, mark, size, t } from "../parts/format.js";
 import { live } from "../parts/live.js";
+import { atRest } from "../parts/press.js";
 
 const form = document.getElementById("launch");
 const value = (name) => form.elements[name]?.value.trim() ?? "";
@@ -56,7 +57,8 @@ let drawn = false;
 live.addEventListener("change", () => {
   if (drawn) return;
   drawn = true;
-  requestAnimationFrame(() => {
+  requestAnimationFrame(async () => {
+    await atRest();
     drawn = false;
     preview();
   });
@@ -79,7 +81,7 @@ const ask = (address, signal, options) =>
   fetch(address, { ...options, signal })
     .then((answer) => answer.json())
     .catch(() => ({}))
-    .then((told) => (signal.aborted ? null : told));
+    .then((told) => atRest().then(() => (signal.aborted ? null : told)));
 async function suggest(signal) {
   const place = document.getElementById("suggestion");
   const address = new URL(form.dataset.suggestion, location.href);

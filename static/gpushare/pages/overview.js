@@ -6,6 +6,7 @@ import { keyed, put } from "../parts/keyed.js";
 import { lastHour } from "../parts/lasthour.js";
 import { live } from "../parts/live.js";
 import { showNodes } from "../parts/overnodes.js";
+import { atRest } from "../parts/press.js";
 import { pageOf, showShortQueue } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
@@ -289,7 +290,8 @@ let asked = false;
 live.addEventListener("change", () => {
   if (asked) return;
   asked = true;
-  requestAnimationFrame(() => {
+  requestAnimationFrame(async () => {
+    await atRest();
     asked = false;
     show();
   });

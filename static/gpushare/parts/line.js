@@ -28,6 +28,7 @@ export class Line extends EventTarget {
     this.#socket.binaryType = "arraybuffer";
     this.#socket.onopen = () => {
       if (first !== undefined) this.#socket.send(JSON.stringify(first));
+      this.#send(); // what was typed meanwhile
     };
     this.#socket.onmessage = ({ data }) => this.#hear(data);
     this.#socket.onclose = () => this.#tell("end", this.#end);
@@ -48,6 +49,7 @@ export class Line extends EventTarget {
   }
 
   #send() {
+    if (this.#socket.readyState !== WebSocket.OPEN) return;
     while (this.#waiting.length && this.#untaken + this.#waiting[0].length <= WINDOW) {
       const piece = this.#waiting.shift();
       this.#untaken += piece.length;

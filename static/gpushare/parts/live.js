@@ -4,6 +4,7 @@
 // "connection" when `live.fresh` changes. A number that does not follow the last one means that something was missed:
 // everything is asked for again. Silence means that the line is dead, whatever the browser believes.
 import { setClock } from "./format.js";
+import { atRest } from "./press.js";
 
 const SILENCE = 6000; // the server says something every two seconds
 const RETRY = [250, 500, 1000, 2000, 4000];
@@ -37,12 +38,18 @@ class Live extends EventTarget {
     url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     this.url = url;
     this.#open();
-    setInterval(() => {
-      if (this.#socket && performance.now() - this.#alive > SILENCE) this.#lost();
+    setInterval(async () => {
+      await atRest();
+      if (this.#socket && performance.now() - this.#alive > this.#patience()) this.#lost();
     }, 1000);
     addEventListener("online", () => {
       if (!this.#socket) this.#open();
     });
+  }
+
+  /** Longer each time that nothing came: a server that is slow to read all there is would begin anew for ever. */
+  #patience() {
+    return SILENCE * 2 ** Math.min(this.#tries, 3);
   }
 
   #open() {
@@ -50,10 +57,12 @@ class Live extends EventTarget {
     const socket = new WebSocket(this.url);
     this.#socket = socket;
     this.#alive = performance.now();
-    socket.onmessage = (event) => {
+    socket.onmessage = async (event) => {
+      await atRest();
       if (socket === this.#socket) this.#take(JSON.parse(event.data));
     };
-    socket.onclose = (event) => {
+    socket.onclose = async (event) => {
+      await atRest();
       if (socket !== this.#socket) return;
       if (event.code === 4401)
         location.reload(); // signed out elsewhere: the server shows the sign-in page

@@ -4,6 +4,7 @@ import { showState } from "./computing.js";
 import { duration, size, t } from "./format.js";
 import { live } from "./live.js";
 import { load } from "./load.js";
+import { isPressed } from "./press.js";
 
 const rows = document.getElementById("rows");
 const filters = document.getElementById("filters");
@@ -156,18 +157,8 @@ if (rows) {
 
   // ---- a swap keeps what a person was doing ----
   let focused = null;
-  let pressed = false; // between press and click: a swap in between would take the button from under the pointer
-  rows.addEventListener("pointerdown", () => {
-    pressed = true;
-  });
-  for (const end of ["pointerup", "pointercancel"])
-    addEventListener(end, () =>
-      setTimeout(() => {
-        pressed = false;
-      }),
-    );
   rows.addEventListener("htmx:beforeSwap", (event) => {
-    if (pressed) {
+    if (isPressed()) {
       event.detail.shouldSwap = false;
       reload();
       return;
