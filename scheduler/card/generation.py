@@ -25,6 +25,7 @@ class Generation:
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(self.fd, 0o600)  # whoever may open it could hold it, and nobody would be stopped or moved
         self._asked: float | None = None
         self._alone = False
 

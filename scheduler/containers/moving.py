@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.sessions.tenants import Session
@@ -28,10 +29,15 @@ class Mover:
 
     async def stop(self, session: Session) -> None:
         """Nothing of it reaches its cards, and nobody in it asks them (lease.h says why), until `back`."""
+        await self._card.alone()  # first: it runs until it is locked
         session.page.hold(True)
         await self._make(session, State.LOCKED)
+
+    @staticmethod
+    async def have_answers(sessions: Collection[Session]) -> None:
+        """Returns once who was asking then has the answer, or has said for too long that it has not: all together."""
         given_up = time.monotonic() + ASKED_WITHIN
-        while session.page.inside and time.monotonic() < given_up:  # noqa: ASYNC110 (there is no event)
+        while any(each.page.inside and not each.ended for each in sessions) and time.monotonic() < given_up:  # noqa: ASYNC110 (there is no event)
             await asyncio.sleep(LOOK)
 
     async def out(self, session: Session) -> None:

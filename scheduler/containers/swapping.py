@@ -192,6 +192,7 @@ class Swapping:
             await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
             for session in sessions:
                 await self._mover.stop(session)
+            await self._mover.have_answers(sessions)
             self._take_back_headroom(tenant)
             for session in sessions:
                 await self._mover.out(session)

@@ -1,0 +1,41 @@
+"""The file by which a scheduler knows that nobody of the last one is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scheduler.card.generation import Generation
+from scheduler.containers.takeover import TakeOver
+from scheduler.engines.base import EngineError
+from tests.support.host import Host
+
+
+def held() -> list[Path]:
+    found = Path("/proc/self/fd").iterdir()
+    return [link for link in found if os.path.lexists(link) and link.readlink().name == "guardian.lock"]
+
+
+def test_nobody_else_may_open_it_whoever_made_it(tmp_path: Path) -> None:
+    """Else they hold it, and nobody is stopped or moved for a minute after each start."""
+    (tmp_path / "lock").touch()
+    (tmp_path / "lock").chmod(0o666)
+    Generation(tmp_path / "lock").close()
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_scheduler_that_cannot_start_leaves_it_closed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    await host.stop()
+
+    async def fails(self: TakeOver) -> None:
+        raise EngineError("It does not answer.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TakeOver, "run", fails)
+        with pytest.raises(EngineError):
+            await host.start()
+    assert not held()
+    host._run = None
+    await host.start()

@@ -1,0 +1,36 @@
+"""A program whose processes say for ever that they ask their cards: what that costs whoever waits for the transfer."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, Host
+from tests.support.swapped import at_once
+
+FOUR = """
+import os, time
+os.fork(), os.fork()
+from tests.support.cuda import *
+cuda = Cuda()
+cuda.alloc(MIB)
+print("holding", flush=True)
+time.sleep(600)
+"""
+
+
+async def test_all_processes_together_are_waited_for_as_long_as_one(host: Host) -> None:
+    at_once()
+    container = await host.launch(
+        sys.executable, "-c", FOUR, gpu_memory=2 * GIB, environment={"PYTHONPATH": str(BUILD.parent)}
+    )
+    await eventually(lambda: host.log(container).count("holding") == 4)
+    for session in host.up.broker.tenants[str(container.pk)].sessions.values():
+        session.page._map[64:68] = b"\1\0\0\0"  # as each of them can
+    begun = time.monotonic()
+    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    assert time.monotonic() - begun < 3.5
+    await host.command("resume", container)
+    await eventually(lambda: not host.up.broker.tenants[str(container.pk)].swap)
+    await host.command("kill", container)
