@@ -133,7 +133,7 @@ def test_the_scheduler_has_neither_the_port_nor_any_connection_to_it(appliance):
         local = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         inodes = {words[9] for words in local if words[1].endswith(f":{int(appliance.port):04X}")}
         pid = appliance.parts()["scheduler"]
-        held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+        held = {os.path.realpath(each).rpartition("/")[2] for each in Path(f"/proc/{pid}/fd").iterdir()}
     assert inodes
     assert not held & {f"socket:[{inode}]" for inode in inodes}
 
