@@ -119,9 +119,9 @@ class Stirring:
         self._habits |= {id_: Habits(now) for id_, now in looks.items() if id_ not in self._habits}
         for tenant in tenants:
             mine = {id_: now for id_, now in looks.items() if id_ in tenant.sessions}
-            if tenant.is_out and not tenant.paused:
+            if tenant.is_out and tenant.gave_way and not tenant.paused:  # who was paused by a person comes back by one
                 stirs = [id_ for id_, now in mine.items() if self._habits[id_].note(now)]
-                if stirs or (tenant.gave_way and tenant.id in self._strange):
+                if stirs or tenant.id in self._strange:
                     self._strange.discard(tenant.id)
                     self._broker.tell(Stirred(self._broker.now(), tenant.id))
             else:
