@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 LOOK = 0.01  # seconds between two tries
-LONGEST = 60.0  # seconds that are waited; a worker whose call takes longer has hung, and lets nobody go
+LONGEST = 60.0  # seconds that are waited; a worker whose call takes longer has most likely hung
 log = logging.getLogger(__name__)
 
 
