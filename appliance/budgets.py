@@ -72,6 +72,9 @@ class Budgets:
     log_lines_a_second: int = _row(
         20000, "lines a second", "container", "Each line costs the engine and the copier work, however short it is.",
     )  # fmt: skip
+    log_lines_a_second_in_all: int = _row(
+        10000, "lines a second", "all", "They are copied in the process that decides: two fifths of a core, at most.",
+    )  # fmt: skip
     log_tail_bytes: int = _row(
         16 << 20, "bytes", "request", "One line of 95 MiB was searched for where it begins, and everybody waited.",
     )  # fmt: skip

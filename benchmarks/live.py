@@ -121,5 +121,10 @@ class Live:
 
         return until(ended, within, "the end of the containers") or []
 
-    def log(self, container: Container) -> str:
-        return (self.home / "logs" / f"{container.pk}.log").read_text()
+    def log(self, container: Container, most: int = -1) -> str:
+        """What it has printed, at most so many characters from the beginning."""
+        path = self.home / "logs" / f"{container.pk}.log"
+        if not path.exists():
+            return ""
+        with path.open() as log:
+            return log.read(most)

@@ -204,6 +204,7 @@ class Scheduler:
         self._giving_way()
         await self.sharing.start()
         await self.swapping.go_on()
+        self.take_over.took = self.swapping.found_late
         await stack.enter_async_context(self._background())
 
     def _node(self) -> dict[str, Any]:
@@ -364,7 +365,7 @@ class Scheduler:
             self.leftovers.run, self.contexts.run, self.computing.run, self.using.run, self.report.run,
             self.report.glance, self._tick, self._prove, self._live, self._follow_engine, self._listen_to_hints,
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
-            self.health.run, self.outlook.run, self.plugin.run, self.relay.run,
+            self.health.run, self.outlook.run, self.plugin.run, self.relay.run, self.take_over.look_again,
         ]  # fmt: skip
         if self.handing is not None:
             parts.append(self.handing.run)

@@ -37,7 +37,7 @@ class Generation:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._alone = True
-            except BlockingIOError:
+            except OSError:  # it is another's; or the kernel has no room for one just now
                 if time.monotonic() > self._asked + LONGEST:
                     log.warning(
                         "a call to the driver by the last scheduler has not returned; it is waited for no longer"

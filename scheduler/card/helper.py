@@ -27,6 +27,7 @@ from scheduler.card.generation import Generation
 
 WORKER = Path(__file__).with_name("worker.py")
 BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a boot can take long
+ATTEMPTS = 3  # to begin a worker, where it is killed
 LEAVING = 2.0  # seconds at the end in which last calls may come to theirs
 LOOK = 0.25  # seconds between two looks at a process that does not answer
 log = logging.getLogger(__name__)
@@ -108,11 +109,17 @@ class CardHelper:
 
     async def why_not(self) -> str:
         """A sentence why this machine cannot do it; empty if it can."""
-        try:
-            await self._add()  # the first call need not wait for one
-        except CardError as error:
-            return str(error)
-        return ""
+        why = ""
+        for _ in range(ATTEMPTS):  # one that is killed as it begins says nothing about the machine
+            try:
+                await self._add()  # the first call need not wait for one
+            except CardError as error:
+                why = str(error)
+                if error.why is not Why.FAILED:
+                    break
+            else:
+                return ""
+        return why
 
     async def prepare(self, workers: int) -> None:
         """So many calls at once need not wait for a worker to begin. Raises CardError."""
@@ -244,7 +251,7 @@ class CardHelper:
             raise CardError(Why.HUNG, 0, f"No process can be started for it: {error.strerror}.") from error
         try:
             async with asyncio.timeout(BEGIN_SECONDS):
-                word, *rest = (await self._exchange(worker)) or ["cannot"]
+                word, *rest = (await self._exchange(worker)) or [""]
         except TimeoutError:
             await self._end(worker)
             raise CardError(Why.HUNG, 0, f"The driver did not begin within {BEGIN_SECONDS:g} s.") from None
@@ -253,6 +260,8 @@ class CardHelper:
             raise
         if word != "ready":
             await self._end(worker)
+            if not word:
+                raise CardError(Why.FAILED, 0, "The helper was ended as it began.")
             raise CardError(Why.NO_CALLS, 0, f"CUDA's checkpoint calls cannot be used here: {' '.join(rest)}.")
         return worker
 
@@ -286,6 +295,6 @@ async def _first(exchange: asyncio.Task[list[str]], pid: int, order: str) -> Non
 def is_stopped(pid: int) -> bool:
     """By a signal, or a debugger: it cannot answer, and may go on."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"Tt"
     except OSError:
         return False

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 
-LOCK_WITHIN = 5.0  # seconds in which what a process has given to its cards must be done; guardian.c waits for it
+LOCK_WITHIN = 5.0  # seconds in which what its processes have given to a card must be done; guardian.c waits for it
+SHORTEST = 0.05  # for one that is asked when these are over; to the driver, none are no end
 UNLOCK_WITHIN = 2.0  # seconds; it takes half a millisecond
 ATTEMPTS = 3  # where the worker that was asked is killed
 REMEMBERED = 40.0  # seconds of when they were locked
@@ -40,8 +41,15 @@ class Processes:
         return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in spans)
 
     async def lock(self) -> str:
-        """All that there are, until there are no more. Returns why that could not be, in a sentence."""
+        """All that there are, until there are no more. Returns why that could not be, in a sentence.
+
+        How many there are, and how soon there is another, is a program's own choice, and all others are stopped
+        meanwhile: what all have given to the card has LOCK_WITHIN together.
+        """
+        until = time.monotonic() + LOCK_WITHIN
         while new := self.new():
+            if time.monotonic() > until:
+                return "It begins processes faster than they can be stopped."
             self.locked |= new
             try:
                 await self._guardian.watch(new)
@@ -49,7 +57,7 @@ class Processes:
                 self.locked -= new
                 return str(error)
             failed = asyncio.Event()  # whoever has not been asked by then need not be
-            answers = await asyncio.gather(*(self._lock_one(pid, failed) for pid in new))
+            answers = await asyncio.gather(*(self._lock_one(pid, until, failed) for pid in new))
             ended = {pid for pid, answer in zip(new, answers, strict=True) if answer is None}
             self.locked -= ended
             self._guardian.release(ended)
@@ -60,18 +68,18 @@ class Processes:
                 return ""  # what has no context yet, or no more, is looked at again
         return ""
 
-    async def _lock_one(self, pid: int, failed: asyncio.Event) -> str | None:
+    async def _lock_one(self, pid: int, until: float, failed: asyncio.Event) -> str | None:
         """ "" if it is locked, None if there is nothing to lock, or why it could not be."""
         async with self._places:
-            answer = None if failed.is_set() else await self._lock_process(pid)
+            answer = None if failed.is_set() else await self._lock_process(pid, until)
         if answer:
             failed.set()
         return answer
 
-    async def _lock_process(self, pid: int) -> str | None:
+    async def _lock_process(self, pid: int, until: float) -> str | None:
         for attempt in range(ATTEMPTS):
             try:
-                await self._card.stop(pid, LOCK_WITHIN)
+                await self._card.stop(pid, max(SHORTEST, until - time.monotonic()))
             except CardError as error:
                 if error.why is Why.NOT_THERE:
                     return None

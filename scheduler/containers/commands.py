@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
-from scheduler.containers.handing import CameToANode, Handing
+from scheduler.containers.handing import HAS_IT, CameToANode, Handing
 from scheduler.containers.intents import was_begun, was_called_off
 from scheduler.containers.launch import Launcher, called_off
 from scheduler.containers.life import Containers
@@ -150,8 +150,8 @@ class Commands:
         try:
             await self._store.handed.pass_on(command.pk)
         except DatabaseError as error:
-            self._taken.pop(command.pk, None)  # it is still ours, and is looked at again
             log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
+        self._taken.pop(command.pk, None)  # if it is ours after all, it is looked at again
 
     def _refuse(self, command: Command, problem: Problem) -> None:
         if command.kind == CommandKind.LAUNCH:
@@ -199,6 +199,9 @@ class Commands:
                 return "It was removed."
             case CommandKind.KILL if command.pk in self._calling_off:
                 self._calling_off.discard(command.pk)
+                if self._handing and not row.node_asked:  # a node may have been faster: its record says so by now
+                    await self._store.flush()
+                    raise CameToANode
                 return called_off().message
             case CommandKind.KILL if self._handing and self._handing.has(row):
                 await self._handing.call_off(row, f"Killed {_for_whom(command)}")
@@ -232,7 +235,10 @@ class Commands:
             if id_ in self._launching:
                 raise  # nobody killed it: the scheduler stops
             task.uncancel()
-            await self._launcher.abort(id_)
+            if self._handing is None or row.node_asked:
+                await self._launcher.abort(id_)
+            elif await self._handing.came_to_a_node(row):
+                return HAS_IT
             raise called_off() from None
         finally:
             self._launching.pop(id_, None)
@@ -242,8 +248,9 @@ class Commands:
         arguments = command.arguments
         match command.kind:
             case CommandKind.PAUSE:
-                free = bool(arguments.get("free_memory"))
-                return await self._steering.pause(tenant, free_memory=free, why=f"Paused {_for_whom(command)}")
+                free, why = bool(arguments.get("free_memory")), f"Paused {_for_whom(command)}"
+                paused = free and await self._was_paused(tenant, command)
+                return await self._steering.pause(tenant, free_memory=free, why=why, was_paused=paused)
             case CommandKind.RESUME:
                 return await self._steering.resume(tenant)
             case CommandKind.KILL:
@@ -254,6 +261,13 @@ class Commands:
                 await self._steering.change(row, tenant, arguments)
                 return "It was changed."
         raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
+
+    async def _was_paused(self, tenant: Tenant, command: Command) -> bool:
+        """Noted before it is thawed to have its memory moved: only here it is to be found then."""
+        if tenant.paused and not command.result:
+            self._store.command(command.pk, result={"was_paused": True})
+            await self._store.durable()
+        return tenant.paused or bool(command.result)
 
     def _find(self, row: Container) -> Tenant | None:
         tenant = self._containers.find(str(row.pk))

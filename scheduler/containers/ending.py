@@ -9,8 +9,8 @@ stays.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+from functools import partial
 
 from django.db import DatabaseError
 
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 SEEN_WITHIN = 10.0  # seconds from the engine's "it is dead" to its being seen as ended
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between two attempts
 GRACE_AFTER_RESTART = 10.0  # seconds; how much of the first had passed is not known
+SPARED = 30.0  # seconds of its grace in which it need not wait for its turn
+ENDING = "ending"  # a reason to take no turns
 EXPECTED = (Problem, EngineError, DatabaseError)  # each with a sentence; anything else is a fault of ours
 
 
@@ -46,7 +48,7 @@ class Ender:
 
         Raises Problem, EngineError or DatabaseError if it has not ended; it goes on being tried.
         """
-        self._intents.kill(tenant, reason)
+        self._mean(tenant, reason, grace)
         try:
             await self._attempt(tenant, grace)
         except Exception:
@@ -56,8 +58,16 @@ class Ender:
     def want(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
         """The same without waiting for it. Wanting it again changes nothing."""
         if tenant.id not in self._wanted and not tenant.finished:
-            self._intents.kill(tenant, reason)
+            self._mean(tenant, reason, grace)
             self._want(tenant, grace, 0.0)
+
+    def _mean(self, tenant: Tenant, reason: str, grace: float) -> None:
+        """In its grace it may want to compute; but an hour of that, again and again, would be a way round the turns."""
+        if not tenant.killed:
+            self._turns.bar(tenant.id, ENDING)
+            if grace:
+                asyncio.get_running_loop().call_later(SPARED, partial(self._turns.bar, tenant.id, ENDING, on=False))
+        self._intents.kill(tenant, reason)
 
     async def resume(self, tenants: list[Tenant]) -> None:
         """After a restart: goes on ending what an earlier scheduler meant to end, but for open kill commands."""
@@ -75,9 +85,7 @@ class Ender:
     async def _attempt(self, tenant: Tenant, grace: float) -> None:
         await self._intents.durable()
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))  # its waiting calls are rejected from now on
-        # In its grace it may want to compute. Where there is none, one that does not answer is not waited for.
-        async with self._turns.away(tenant.id, "ending") if grace else contextlib.nullcontext():
-            await self._engine.kill(tenant.engine_id, grace=grace)
+        await self._engine.kill(tenant.engine_id, grace=grace)
         try:
             async with asyncio.timeout(SEEN_WITHIN):
                 await tenant.end.wait()

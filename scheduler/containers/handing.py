@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from django.db import DatabaseError
-from django.utils import timezone
 
 from scheduler.containers.intents import was_called_off
 from scheduler.containers.launch import called_off
@@ -38,6 +37,7 @@ Kind = AllocationEvent.Kind
 
 LOOK_EVERY = 1.5  # seconds
 LONGEST = 500  # characters of a reason that a record has room for
+HAS_IT = "A node has it."
 REFUSED = ("volumes", "ports", "interactive", "tty")  # what no host but this one could be asked for
 
 
@@ -51,7 +51,22 @@ class Handing:
         self._choosing = asyncio.Lock()  # who comes next sees what was chosen
 
     async def launch(self, row: Container, progress: Progress | None) -> str:
-        """What was done, in a sentence. Raises Problem, EngineError or DatabaseError."""
+        """What was done, in a sentence. Raises Problem, EngineError or DatabaseError, and no host has it, or can."""
+        try:
+            return await self._hand(row, progress)
+        except Exception:
+            if await self.came_to_a_node(row):
+                return HAS_IT
+            raise
+
+    async def came_to_a_node(self, row: Container) -> bool:
+        """Of one that failed, or was broken off: whether a host has it all the same. If not, none can from now on.
+
+        It may have been asked for before, by a scheduler that died over that. Raises DatabaseError.
+        """
+        return not await self._handed.change(str(row.pk), handed="")
+
+    async def _hand(self, row: Container, progress: Progress | None) -> str:
         if was_called_off(row):
             raise called_off()
         if field := next((name for name in REFUSED if getattr(row, name)), ""):
@@ -77,7 +92,7 @@ class Handing:
         key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
         if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
-            return "A node has it."  # a scheduler did this and died before it could say so
+            return HAS_IT  # a scheduler did this and died before it could say so
         await self._placer.submit(_order(row, size, host, cards, key))
         return "Swarm has it: it starts on a node as soon as one has room."
 
@@ -97,7 +112,8 @@ class Handing:
     async def call_off(self, row: Container, reason: str) -> None:
         """Of one that no host has. Raises CameToANode, EngineError or DatabaseError."""
         id_ = str(row.pk)
-        if not await self._handed.tell(Kind.KILLED, id_, reason, kill_requested_at=timezone.now()):
+        told = row.kill_requested_at is not None  # by a scheduler that died over this
+        if not told and not await self._handed.tell(Kind.KILLED, id_, reason, "kill_requested_at"):
             raise CameToANode
         await self._placer.take_back(id_)
         await self._end(id_, reason)
@@ -144,8 +160,7 @@ class Handing:
 
     async def _end(self, id_: str, reason: str) -> None:
         """It never came to a host; one that has by now tells its own end."""
-        now = timezone.now()
-        await self._handed.tell(Kind.ENDED, id_, reason, finished_at=now, removed_at=now, queue_reason="")
+        await self._handed.tell(Kind.ENDED, id_, reason, "finished_at", "removed_at")
 
 
 def _not_begun(said: str) -> str:

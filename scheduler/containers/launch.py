@@ -88,7 +88,7 @@ class Launcher:
         if row.interactive or row.tty:
             try:
                 await self._consoles.hold(tenant.id, sighting.engine_id)
-            except EngineError as error:  # it runs, and can be attached to later
+            except (EngineError, OSError) as error:  # it runs, and can be attached to later
                 log.warning("container %s: its console: %s", tenant, error)
 
     async def _place(self, row: Container, progress: Progress | None) -> dict[str, int]:

@@ -10,15 +10,17 @@ import asyncio
 import time
 from collections.abc import Collection
 
-from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.sessions.tenants import Session
 
-LOCK_SECONDS = 30.0  # in which what a process has given to its card must be done
+LOCK_SECONDS = 30.0  # in which what the processes of a container have given to their cards must be done
+SHORTEST = 1.0  # for the last of them, and for one that somebody has let go meanwhile; to the driver, none are no end
 SLOWEST = 256 << 20  # bytes a second; a transfer that is slower has hung
 GRACE = 30.0  # seconds more
 ATTEMPTS = 6  # steps between any two states, and as many again
 ASKED_WITHIN = 1.0  # seconds; who asks what its card has done has its answer in microseconds, or says what is not so
 LOOK = 0.002  # seconds between two looks
+STANDS = 0.5  # seconds after which one that stands still is waited for beside all else
 
 
 class Mover:
@@ -27,11 +29,19 @@ class Mover:
     def __init__(self, card: CardHelper) -> None:
         self._card = card
 
-    async def stop(self, session: Session) -> None:
-        """Nothing of it reaches its cards, and nobody in it asks them (lease.h says why), until `back`."""
-        await self._card.alone()  # first: it runs until it is locked
-        session.page.hold(True)
-        await self._make(session, State.LOCKED)
+    async def stop(self, sessions: Collection[Session]) -> None:
+        """Nothing of them reaches their cards, and nobody in them asks these (lease.h says why), until `back`.
+
+        How many there are is a program's own choice, and others wait meanwhile: all have LOCK_SECONDS together.
+        """
+        await self._card.alone()  # first: they run until they are locked
+        until = time.monotonic() + LOCK_SECONDS
+        for session in sessions:
+            if time.monotonic() > until:
+                why = f"What its {len(sessions)} processes had given to their cards was not done in time."
+                raise CardError(Why.BUSY, session.pid, why)
+            session.page.hold(True)
+            await self._make(session, State.LOCKED, until)
 
     @staticmethod
     async def have_answers(sessions: Collection[Session]) -> None:
@@ -48,6 +58,28 @@ class Mover:
         await self._make(session, State.RUNNING)
         session.page.hold(False)
 
+    async def back_in_turn(self, session: Session, turn: asyncio.Lock) -> None:
+        """The same for whoever has this turn, which others have while it stands still, by a signal or a debugger.
+
+        A restore is not broken off, but of such a process nothing is transferred, and anybody can have theirs do so.
+        """
+        moving = asyncio.create_task(self.back(session))
+        try:
+            stood = False
+            while not (await asyncio.wait([moving], timeout=STANDS))[0]:
+                if stood and is_stopped(session.pid):
+                    turn.release()
+                    try:
+                        await asyncio.wait([moving])
+                    finally:
+                        await turn.acquire()
+                    break
+                stood = is_stopped(session.pid)
+            moving.result()
+        finally:
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+
     async def await_answer(self, session: Session) -> None:
         """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it."""
         if session.ended:
@@ -58,7 +90,8 @@ class Mover:
             if error.why is Why.HUNG:
                 raise
 
-    async def _make(self, session: Session, wanted: State) -> None:
+    async def _make(self, session: Session, wanted: State, until: float = 0.0) -> None:
+        """`until`: what it has given to its cards has so long to be done where it has to be locked, but SHORTEST."""
         for _ in range(ATTEMPTS):
             state = await self._state(session)
             if state in (wanted, State.UNKNOWN):
@@ -69,7 +102,7 @@ class Mover:
                 if state is State.CHECKPOINTED:
                     await self._card.restore(session.pid, _patience(session))
                 elif state is State.RUNNING:
-                    await self._card.lock(session.pid, LOCK_SECONDS)
+                    await self._card.lock(session.pid, max(SHORTEST, until - time.monotonic()))
                 elif wanted is State.RUNNING:
                     await self._card.unlock(session.pid, GRACE)
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,16 +45,19 @@ class Steering:
         self.require_within: Callable[[str, int], None] = lambda id_, size: None
         self.share_changed: Callable[[Tenant], None] = lambda tenant: None  # its part in the turns is another
 
-    async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "") -> str:
-        """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that."""
-        was_paused, freed = tenant.paused, ""
+    async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "", was_paused: bool = False) -> str:
+        """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that.
+
+        `was_paused`: before an earlier scheduler began with this; it is so again if this is refused.
+        """
+        was_paused, freed = was_paused or tenant.paused, ""
         await self._swapping.settle(tenant)
         try:
             if free_memory or tenant.swap:
-                if was_paused and not tenant.swap:
+                if tenant.paused and not tenant.swap:
                     await self._thaw(tenant)  # a frozen process cannot move its memory
                 freed = " " + await self._swapping.out(tenant, why)
-        except Problem:
+        except Exception:
             if was_paused:
                 await self._freeze(tenant)
             raise
@@ -70,7 +74,13 @@ class Steering:
 
     async def _freeze(self, tenant: Tenant) -> None:
         async with self._turns.away(tenant.id, "freezing"):  # a frozen process cannot be let go
-            await self._engine.pause(tenant.engine_id)
+            if not tenant.killed:
+                await self._engine.pause(tenant.engine_id)
+                if tenant.killed:  # meanwhile; its own thaw may have been too early
+                    with contextlib.suppress(EngineError):
+                        await self._engine.resume(tenant.engine_id)
+            if tenant.killed:  # in its grace it is to run
+                raise EngineError(f'"{tenant.name}" is being ended.')
             self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
             self.share_changed(tenant)
 

@@ -190,15 +190,16 @@ class Swapping:
             if not await self._turns.settled(tenant.id):  # who is let go within a checkpoint does not survive it
                 raise CardError(Why.HUNG, 0, "It does not answer, and is still stopped for its turn.")
             await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
-            for session in sessions:
-                await self._mover.stop(session)
+            await self._mover.stop(sessions)
             await self._mover.have_answers(sessions)
             self._take_back_headroom(tenant)
             for session in sessions:
                 await self._mover.out(session)
             if tenant.killed:  # while it has time to end, what it has to save may be on its cards
                 raise EngineError(f'"{tenant.name}" is being ended.')
-        except (CardError, EngineError) as error:
+        except Exception as error:
+            if not isinstance(error, CardError | EngineError):
+                log.exception("container %s is not moved", tenant)
             cannot = isinstance(error, CardError) and error.why is Why.CANNOT
             await self._undo(tenant, sessions, inf if cannot else STAYS)
             raise Problem("cannot_swap", f"Its GPU memory could not be freed: {error}", 409) from error
@@ -282,7 +283,7 @@ class Swapping:
 
     async def _bring_back(self, tenant: Tenant) -> None:
         async with self._transfer:
-            if not tenant.swap or _out(tenant) or tenant.killed or tenant.finished:
+            if not tenant.swap or _out(tenant) or (tenant.killed and tenant.is_out) or tenant.finished:
                 return  # it is back already, or was called off while it waited for its turn
             if tenant.paused and tenant.is_out:  # from outside; it is asked for again when it goes on
                 self._broker.swapped_out(tenant)
@@ -294,7 +295,7 @@ class Swapping:
             try:
                 await self._stage(tenant, Swap.COMING)
                 for session in list(tenant.sessions.values()):
-                    await self._mover.back(session)
+                    await self._mover.back_in_turn(session, self._transfer)
             except CardError as error:
                 # There was less room than the card had said, or it does not answer. It keeps what it was lent
                 # meanwhile: some of its processes may be back already.
@@ -349,16 +350,42 @@ class Swapping:
     # ---- over a restart ----
 
     async def go_on(self) -> None:
-        """Brings to its end what an earlier scheduler had under way, but for what an open command will."""
+        """Brings to its end what an earlier scheduler had under way, but for what an open command will.
+
+        Also of who is killed: in its grace it may have to save what it has on its cards.
+        """
         commands = await self._store.records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
-        for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap and not tenant.killed]:
+        for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap]:
             if tenant.swap == Swap.LEAVING:  # its command, carried out again, waits for that
                 self._begin(tenant, self._undo_in_turn(tenant, list(tenant.sessions.values())))
             elif tenant.swap == Swap.COMING:
                 self._begin(tenant, self._bring_back(tenant))
-            elif not tenant.paused and tenant.id not in by_command and _wants_back(tenant):
+            elif not (tenant.paused or tenant.killed or tenant.id in by_command) and _wants_back(tenant):
                 self.want_back(tenant, tenant.waited_since)
+
+    def found_late(self, tenant: Tenant, session: Session) -> None:
+        """By a take-over that could look at it only after its start: what was begun on it is brought to its end."""
+        if not self.why_not:
+            self._begin(tenant, self._settle_late(tenant, session))
+
+    async def _settle_late(self, tenant: Tenant, session: Session) -> None:
+        async with self._transfer:
+            if session.ended or tenant.finished:
+                return
+            if tenant.swap in (Swap.LEAVING, Swap.COMING):  # a move that hangs knows nothing of it
+                self._later(tenant, partial(self._settle_late, tenant, session))
+                return
+            if tenant.is_out:
+                self._broker.swapped_out(tenant)
+                if not tenant.paused and _wants_back(tenant):
+                    self.want_back(tenant, tenant.waited_since)
+                return
+            try:
+                async with self._turns.away(tenant.id, "found late"):
+                    await self._mover.back(session)
+            except CardError as error:
+                await self._not_yet(tenant, error, partial(self._settle_late, tenant, session))
 
     async def _undo_in_turn(self, tenant: Tenant, sessions: list[Session], stays: float = 0.0) -> None:
         async with self._transfer:

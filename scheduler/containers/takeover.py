@@ -6,9 +6,10 @@ What is found is what the engine has and the rows mean (intents.py); that a star
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
+import time
+from collections.abc import Callable
 from functools import partial
 
 from django.conf import settings
@@ -21,13 +22,14 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.looks import aside
 from scheduler.sessions.processes import Sessions
 from scheduler.sessions.server import Server
-from scheduler.sessions.tenants import Program, Tenant, program_of
+from scheduler.sessions.tenants import Program, Session, Tenant, program_of
 from scheduler.store import Store
 from web.models import Container, Swap
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # at most for the map of one process, or of a batch
+UNSEEN_FOR = 20.0  # seconds after a start in which who could not be looked at is not said to be past the shim
 BATCH = 64
 
 
@@ -49,6 +51,7 @@ class TakeOver:
         self._server = server
         self._gpus = gpus
         self._store = store
+        self.took: Callable[[Tenant, Session], None] = lambda tenant, session: None  # called with each that is found
 
     async def run(self) -> None:
         """Once, after a start. Raises EngineAway or DatabaseError."""
@@ -98,41 +101,74 @@ class TakeOver:
             log.error("container %s gets no more memory, but can be killed: %s", tenant, refused.explanation)
             self._containers.keep_stray(tenant)
 
+    async def look_again(self) -> None:
+        """At those that could not be looked at, as this machine was busy, or as they keep us from it. For ever."""
+        unseen, until = self._broker.unseen, time.monotonic() + UNSEEN_FOR
+        while unseen and time.monotonic() < until:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look(sorted(unseen))
+        unseen.clear()
+        await asyncio.Event().wait()
+
     async def _processes(self) -> None:
         """All of this host that have a page of ours. One that keeps us from looking is not waited for."""
         pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
         for start in range(0, len(pids), BATCH):
-            for pid, container in await self._holders(pids[start : start + BATCH]):
-                # What it runs is asked before the page: that is gone if it runs something else by then.
-                if (tenant := self._broker.tenants.get(container)) and (program := program_of(pid)):
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_SECONDS):
-                            page = await aside(partial(lease_pages.find, pid, container))
-                        if page is not None:
-                            self._process(tenant, pid, program, page)
+            await self._look(pids[start : start + BATCH])
 
-    async def _holders(self, pids: list[int]) -> list[tuple[int, str]]:
-        """Process and container; each process by itself, side by side, if the look at all of them takes too long."""
+    async def _look(self, pids: list[int]) -> None:
+        missed: set[int] = set()
+        for pid, container in await self._holders(pids, missed):
+            # What it runs is asked before the page: that is gone if it runs something else by then.
+            if (tenant := self._broker.tenants.get(container)) and (program := program_of(pid)):
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        page = await aside(partial(lease_pages.find, pid, container), too_late=_close)
+                except TimeoutError:
+                    missed.add(pid)
+                    continue
+                if page is not None:
+                    self._process(tenant, pid, program, page)
+        # Only now: whoever measures meanwhile is not to find one of them neither here nor there.
+        self._broker.unseen |= missed
+        self._broker.unseen -= set(pids) - missed
+
+    async def _holders(self, pids: list[int], missed: set[int]) -> list[tuple[int, str]]:
+        """Process and container; each process by itself, side by side, if the look at all of them takes too long.
+
+        Who cannot be looked at even so is added to `missed`.
+        """
         look = partial(lease_pages.holders, pids, settings.GPUSHARE_BUDGETS.maps_bytes)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await aside(look)
         except TimeoutError:
             if len(pids) > 1:
-                looks = await asyncio.gather(*(self._holders([pid]) for pid in pids))
+                looks = await asyncio.gather(*(self._holders([pid], missed) for pid in pids))
                 return [found for each in looks for found in each]
             log.warning("process %d cannot be looked at: what it holds, if anything, is not known", pids[0])
+            missed.add(pids[0])
             return []
 
     def _process(self, tenant: Tenant, pid: int, program: Program, fd: int) -> None:
         """`fd` leads to its page, and is closed."""
         try:
             # The name of a page says whose it is; the engine knows.
-            if not self._engine.owns(tenant.engine_id, pid):
+            if not self._engine.owns(tenant.engine_id, pid) or self._sessions.knows(pid, program):
                 return
-            page = lease_pages.take_over(fd, tenant.quota)
-            self._sessions.open(tenant, pid, program, os.pidfd_open(pid), page, taken_over=True)
+            pidfd = os.pidfd_open(pid)
+            try:
+                page = lease_pages.take_over(fd, tenant.quota)
+            except BaseException:
+                os.close(pidfd)
+                raise
+            self.took(tenant, self._sessions.open(tenant, pid, program, pidfd, page, taken_over=True))
         except (lease_pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
         finally:
             os.close(fd)
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)

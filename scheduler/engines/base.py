@@ -252,7 +252,10 @@ class Engine(Protocol):
         """The labels baked into an image, which is fetched if it is not there. EngineError `unknown_image` if not."""
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
-        """Creates and starts a container. Raises EngineError, leaving nothing behind."""
+        """Creates and starts a container. Raises EngineError, leaving nothing behind.
+
+        Cancelled, what it has made is seen by then (`sightings`), and nothing comes later.
+        """
 
     async def attach(self, engine_id: str) -> Attached:
         """To one that was launched `interactive` or `tty`: from its start if nobody did before, else from now on."""

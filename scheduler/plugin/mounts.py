@@ -40,7 +40,7 @@ from web.logs import ById
 from web.models import Container
 from web.services.mounting import Mounting, wanted
 from web.spec import handed
-from web.spec.volumes import TARGET
+from web.spec.reserved import SOCKETS
 
 log = logging.getLogger(__name__)
 
@@ -176,11 +176,14 @@ class Mounts:
                 problem = as_problem(refused)
                 self._store.container(id_, finished_at=over, removed_at=over, reason=problem.message[:500])
                 raise problem
-        folder = self._folders.give(id_, self._server.listen(id_))
         engine_id = users[0].engine_id if len(users) == 1 else ""
         self._expect(Run(id_, row.volume, now, self._log(id_), engine_id))
-        self._known[row.mount] = Known(id_, row.volume, now, engine_id)
-        return folder
+        known = self._known[row.mount] = Known(id_, row.volume, now, engine_id)
+        try:
+            return self._folders.give(id_, self._server.listen(id_))
+        except OSError:
+            self._never_started(known)  # or it would have its quota for as long as we live
+            raise
 
     async def unmount(self, mount: str) -> None:
         """At once: Docker lets nobody look at the container until it has its answer."""
@@ -309,8 +312,8 @@ class Mounts:
 
 def _require_its_place(users: Sequence[MountUser]) -> None:
     for user in users:
-        if user.target != TARGET:
-            raise Problem("bad_target", f'"{user.name}" mounts it at {user.target}: its place is {TARGET}.', 400)
+        if user.target != SOCKETS:
+            raise Problem("bad_target", f'"{user.name}" mounts it at {user.target}: its place is {SOCKETS}.', 400)
 
 
 def _words(command: str) -> list[str]:

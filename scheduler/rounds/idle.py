@@ -5,6 +5,7 @@ The core is told as well, before they count as idle: who gives way to those who 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -42,6 +43,7 @@ class Idle:
         self._store = store
         self._since: dict[str, float] = {}
         self._told: set[str] = set()  # to the core: they compute nothing
+        self._marking: dict[str, asyncio.Task[None]] = {}
 
     async def look(self, readings: Mapping[str, Reading]) -> None:
         tenants = self._broker.tenants
@@ -65,7 +67,7 @@ class Idle:
                 seconds = self._broker.now() - since
                 self._tell_idle(tenant, since)
                 if seconds >= 60 * settings.GPUSHARE_IDLE_MINUTES and not tenant.idle:
-                    await self._mark(tenant, seconds)
+                    self._begin_to_mark(tenant, seconds)
 
     def _tell_idle(self, tenant: Tenant, since: float) -> None:
         now, enough = self._broker.now(), min(TOLD_AFTER, self._broker.state.giving_way.idle)
@@ -87,6 +89,12 @@ class Idle:
         held = [gpu for gpu in tenant.quota if tenant.used(gpu)]
         loads = [readings[gpu].computed(tenant.pids) for gpu in held if gpu in readings]
         return not loads or any(load is None or load > 0 for load in loads)
+
+    def _begin_to_mark(self, tenant: Tenant, seconds: float) -> None:
+        """Beside the look, which is a part of the measuring: that does not wait for the database."""
+        if tenant.id not in self._marking:
+            task = self._marking[tenant.id] = asyncio.create_task(self._mark(tenant, seconds))
+            task.add_done_callback(lambda _: self._marking.pop(tenant.id))
 
     async def _mark(self, tenant: Tenant, seconds: float) -> None:
         why = f"It holds VRAM and has not computed for {seconds / 60:.0f} min."

@@ -257,7 +257,7 @@ class Measure:
             for each in told:
                 lease = sessions[each["pid"]].leases[gpu]
                 each["uncapped"] |= each["real"] - (lease.used - lease.measured) > LIBRARIES
-        everybody = {session.pid for session in self._broker.sessions.values()}
+        everybody = {session.pid for session in self._broker.sessions.values()} | self._broker.unseen
         for pid, size in reading.processes.items():
             if pid not in everybody and self._owner(pid, gpu) == tenant.id:
                 told.append({"pid": pid, "used": 0, "real": size, "uncapped": True})

@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 WAKES = 0.002  # seconds of a processor in a second
 REMEMBERED = 60  # looks, a second apart
 MOST = 512  # threads of a container that are looked at, the oldest first: how many it has is its own choice
+PLACES = 64  # of one thread that are remembered: in how many it waits is its choice, too
 STUCK = 3  # looks in a row
-DRIVERS = "cuda"  # how the driver's own threads are called: they wait elsewhere once the memory is out
+DRIVERS = b"cuda"  # how the driver's own threads are called: they wait elsewhere once the memory is out
 
 Place = tuple[str, ...]  # the system call that a thread is in, what it waits for, and from where it called
 Places = dict[int, set[Place]]  # thread → where it waits
@@ -47,10 +48,11 @@ Places = dict[int, set[Place]]  # thread → where it waits
 @dataclass(frozen=True)
 class Look:
     """At a process. `used`: seconds of a processor, of all its threads so far. `waits`: of each where, and how often it
-    has stopped running."""
+    has stopped running. `threads`: all that were looked at, those that run, too."""
 
     used: float
     waits: Mapping[int, tuple[Place, int]]
+    threads: frozenset[int]
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Habits:
         self.used.append(used)
         stays = {thread for thread, wait in now.waits.items() if self.last.waits.get(thread) == wait}
         self.last = now
+        self.places = {thread: at for thread, at in self.places.items() if thread in now.threads}
+        self.stuck = Counter({thread: looks for thread, looks in self.stuck.items() if thread in now.threads})
         for thread, (place, _) in now.waits.items():
             known = self.places.setdefault(thread, {place})
             new = place not in known and thread in stays
@@ -87,7 +91,9 @@ class Habits:
         """While it is idle on its cards: whatever it does, it does without computing."""
         self.note(now)
         for thread, (place, _) in now.waits.items():
-            self.places.setdefault(thread, set()).add(place)
+            known = self.places.setdefault(thread, set())
+            if len(known) < PLACES:
+                known.add(place)
 
 
 class Stirring:
@@ -179,19 +185,21 @@ def _look(pids: Mapping[int, tuple[int, int]]) -> dict[int, Look]:
 
 
 def _look_at(pid: int, most: int) -> Look:
-    used, waits = 0, {}
+    """A thread is called whatever its program likes, in any bytes."""
+    used, waits, threads = 0, {}, set()
     for task in islice(Path(f"/proc/{pid}/task").glob("*"), most):
         try:
             used += int((task / "schedstat").read_text().split()[0])  # in nanoseconds, unlike /proc/PID/stat
-            if not (task / "comm").read_text().startswith(DRIVERS):
+            threads.add(int(task.name))
+            if not (task / "comm").read_bytes().startswith(DRIVERS):
                 call, *arguments = (task / "syscall").read_text().split()
                 if len(arguments) == 8:  # else it runs
                     waits[int(task.name)] = (call, arguments[0], arguments[-1]), _switches(task)
         except (OSError, IndexError):  # it has ended, or this scheduler may not look where it waits
             continue
-    return Look(used / 1e9, waits)
+    return Look(used / 1e9, waits, frozenset(threads))
 
 
 def _switches(task: Path) -> int:
-    counts = [line for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line]
-    return sum(int(line.split()[1]) for line in counts)
+    lines = (line.split(b":\t") for line in (task / "status").read_bytes().split(b"\n"))
+    return sum(int(line[1]) for line in lines if line[0].endswith(b"voluntary_ctxt_switches"))

@@ -62,6 +62,7 @@ class Broker:
         self.sessions: dict[int, Session] = {}
         self.leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
         self.pressed: set[str] = set()
+        self.unseen: set[int] = set()  # processes that the take-over could not look at yet: they may have a page
         self.now = clock
         self.contexts = contexts
         self.changed = changed  # called with the container whose memory or waiting has changed

@@ -31,16 +31,19 @@ class Looks:
             return await aside(call)
 
 
-async def aside(call: Callable[[], T]) -> T:
+async def aside(call: Callable[[], T], too_late: Callable[[T], object] | None = None) -> T:
     """What `call` returns or raises, from a thread that even the end of the process does not wait for.
 
-    Raises OSError where none can be started.
+    `too_late` is given what it returns when nobody waits for that any more. Raises OSError where no thread can be
+    started.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def tell(result: T | None, failed: BaseException | None) -> None:
         if done.done():
+            if failed is None and too_late is not None:
+                too_late(cast("T", result))
             return
         if failed is not None:
             done.set_exception(failed)

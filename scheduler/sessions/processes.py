@@ -146,6 +146,9 @@ class Sessions:
             raise BadPage("it belongs to another process")
         return page
 
+    def knows(self, pid: int, program: Program) -> bool:
+        return (pid, program.started) in self._processes
+
     def open(
         self, tenant: Tenant, pid: int, program: Program, pidfd: int, page: LeasePage, *, taken_over: bool = False
     ) -> Session:

@@ -81,8 +81,8 @@ class Store(WriteBehind):
             self.away, self.records.recalled, self.on_return = True, self.keeping.known, partial(self._return, enter)
         for row, fields in left.items():
             self.put(*row, fields)
-        if self.keeping:
-            await self.durable()  # what was kept comes before anything is read
+        if self.keeping:  # what was kept comes before anything is read, however long that takes
+            await (self.durable() if self.away else self.flush())
         return self._contexts
 
     @staticmethod
@@ -147,9 +147,13 @@ class Store(WriteBehind):
         except NewerDatabase as error:
             raise OperationalError(str(error)) from None
         await enter()
-        self.records.recalled = None
         await self.promises.nothing_held(except_by=self._living())
         log.warning("the database is back; what happened meanwhile is sent")
+
+    async def _flush(self) -> None:
+        await super()._flush()
+        if self.on_return is None:  # no earlier: what was kept says which commands are done
+            self.records.recalled = None
 
     # ---- what is so now ----
 

@@ -22,6 +22,8 @@ from django.db.models.functions import Now
 from scheduler.store import naming, telling
 from scheduler.store.database import Database, Here
 from scheduler.store.keeping import Keeping, Numbered, Row, Rows
+from scheduler.store.outbox import Fields
+from scheduler.store.parts import Batch, parts_of
 from web import audit
 from web.models import AllocationEvent, Claim, Command, Container, Node, UsageSample
 from web.models.states import LOST
@@ -37,7 +39,6 @@ BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
 # However often it is tried. Text that cannot be encoded, or a number that is too large, Python refuses by itself.
 NEVER_TAKEN = (IntegrityError, DataError, ValueError, OverflowError)
-Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
 
 class WriteBehind:
@@ -56,6 +57,7 @@ class WriteBehind:
         self._rows: Rows = {}
         self._writing: Rows = {}  # by the flush that is under way
         self._written: Rows = {}
+        self._learnt: dict[str, Fields | None] = {}  # what the flush under way leads to in `keeping.known`
         self._unkept: set[Row] = set()  # what is told of them is neither in the database nor kept
         self._number = 0
         self._numbering = 0  # the key of the node whose events are numbered; 0 where they need no number
@@ -195,7 +197,6 @@ class WriteBehind:
                 await self.flush()
         except (Error, TimeoutError):
             await self._keep()
-        await self.keeping.save_known()
 
     async def _keep(self) -> None:
         """Everything told so far that the database may not have. Raises OperationalError."""
@@ -204,12 +205,15 @@ class WriteBehind:
             events, unkept = self._events, self._unkept
             rows = {row: {**self._writing.get(row, {}), **self._rows.get(row, {})} for row in unkept}
             self._events, self._unkept = [], set()
+            learnt, self._learnt = {**self._learnt, **self.keeping.known.take_changed()}, {}
             try:
                 await self.keeping.keep([*self._sending, *events], rows)
             except BaseException:
                 self._events[:0] = events
                 self._unkept |= unkept
+                self.keeping.known.put_back(learnt)
                 raise
+            await self.keeping.save_known(learnt)
 
     @property
     def waiting(self) -> bool:
@@ -232,11 +236,11 @@ class WriteBehind:
                 self.away = True
                 if self.keeping:
                     await self._keep()
-                    await self.keeping.save_known()
                 raise
             self.away = False
             if self.keeping:
-                await self.keeping.save_known()
+                learnt, self._learnt = self._learnt, {}
+                await self.keeping.save_known(learnt)
 
     async def _send_kept(self) -> None:
         """What happened while the database was away comes before what happened since."""
@@ -256,6 +260,8 @@ class WriteBehind:
                 if self.keeping is None or not self.keeping.holds_events:
                     self._writing, self._rows = self._rows, {}
                     self._sending, self._events = self._events, []
+                    if self.keeping:
+                        self._learnt |= self.keeping.known.take_changed()
                     samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
                     return self._writing, self._sending, samples
 
@@ -285,7 +291,7 @@ class WriteBehind:
             try:
                 await self.ask(_write, *batch, self._here.node, self._here.holder, self._numbering)
             except NEVER_TAKEN:
-                parts = _parts(*batch)
+                parts = parts_of(*batch)
                 if len(parts) == 1:
                     log.exception("the database does not take %s", parts[0])
                     parts = []
@@ -346,23 +352,6 @@ def _while_ours(require_name: Callable[[], None], query: Callable[..., T], *argu
     with transaction.atomic():
         require_name()
         return query(*arguments)
-
-
-def _parts(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:
-    """A batch as batches of one, in the order of a flush; one row as its fields, the moment of an outcome last."""
-    if len(rows) == 1 and not events and not samples:
-        ((row, fields),) = rows.items()
-        return [({row: {name: fields[name]}}, [], []) for name in sorted(fields, key=_is_end)]
-    return [
-        *(({}, [event], []) for event in events),
-        *(({}, [], [sample]) for sample in samples),
-        *(({row: fields}, [], []) for row, fields in rows.items()),
-    ]
-
-
-def _is_end(field: str) -> bool:
-    """Whether this field tells that something is over. It is written last: who waits for it reads the rest as well."""
-    return field in ("done_at", "finished_at")
 
 
 def _write(

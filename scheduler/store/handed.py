@@ -38,10 +38,13 @@ class Handed:
         """Whether no host has it, so that it was changed. Raises DatabaseError."""
         return await self._behind.write(_change, id_, fields)
 
-    async def tell(self, kind: AllocationEvent.Kind, id_: str, reason: str, **fields: Any) -> bool:
-        """The same with what happened to it by that: both are written, or neither."""
+    async def tell(self, kind: AllocationEvent.Kind, id_: str, reason: str, *times: str) -> bool:
+        """The same with what happened to it by that: both are written, or neither. `times`: the fields that say when.
+
+        What the first of them says has happened already does not happen again.
+        """
         event = AllocationEvent(at=timezone.now(), kind=kind, container_id=id_, detail=reason[:500])
-        changed = await self._behind.write(_change, id_, {**fields, "reason": reason[:500]}, event)
+        changed = await self._behind.write(_happen, event, times)
         if changed:
             self._figures.event(kind, 0.0)
             await self._behind.ask(telling.tell, [event])
@@ -95,9 +98,14 @@ def _all(placer: str) -> list[Container]:
     return list(_without_host().filter(engine=placer).exclude(pk__in=under_way).order_by("created_at"))
 
 
-def _change(id_: str, fields: dict[str, Any], event: AllocationEvent | None = None) -> bool:
-    changed = bool(_without_host().filter(pk=id_).update(**fields))
-    if changed and event is not None:
+def _change(id_: str, fields: dict[str, Any]) -> bool:
+    return bool(_without_host().filter(pk=id_).update(**fields))
+
+
+def _happen(event: AllocationEvent, times: Sequence[str]) -> bool:
+    found = _without_host().filter(**{"pk": event.container_id, times[0]: None})
+    changed = bool(found.update(reason=event.detail, queue_reason="", **dict.fromkeys(times, event.at)))
+    if changed:
         audit.append([event])
     return changed
 

@@ -54,7 +54,7 @@ class Keeping:
         return self._outbox.left_out
 
     async def close(self) -> None:
-        await self.save_known()
+        await self.save_known(self.known.take_changed())
         await self._ask(self._outbox.close)
         self._thread.shutdown()
 
@@ -112,9 +112,14 @@ class Keeping:
         self.known.recall(entries, [(model, key, fields) for (model, key), fields in rows.items()])
         return rows
 
-    async def save_known(self) -> None:
+    async def promised(self, container: Container, quota: Mapping[str, int]) -> None:
+        """It is to have these claims (bytes by GPU), and may be started once this has returned."""
+        self.known.promised(container, quota)
+        await self.save_known(self.known.take_changed(container.pk))
+
+    async def save_known(self, changed: Mapping[str, Fields | None]) -> None:
         """Raises nothing: it is needed only if the database is away as well."""
-        if changed := self.known.take_changed():
+        if changed:
             try:
                 await self._ask(self._outbox.know, changed)
             except OperationalError:

@@ -64,6 +64,8 @@ class Known:
 
     def promised(self, row: Container, quota: Mapping[str, int]) -> None:
         """It is to have these claims (bytes by GPU), and may be started from now on."""
+        if row.started_at is not None and _key(row.pk) not in self._entries:
+            return  # it has ended meanwhile
         before = self._entries.get(_key(row.pk), {})
         claims = {gpu: {**before.get("claims", {}).get(gpu, {}), "quota": size} for gpu, size in quota.items()}
         self._set(_key(row.pk), _entry(row, claims, before.get("told", {})))
@@ -88,10 +90,14 @@ class Known:
     def told(self, container: str, gpu: str, used: int) -> None:
         self._update(_key(container), "told", {gpu: used})
 
-    def take_changed(self) -> dict[str, Fields | None]:
-        """What is to be kept since the last call; None: it is to be forgotten."""
-        changed, self._changed = self._changed, set()
-        return {key: self._entries.get(key) for key in changed}
+    def take_changed(self, only: Any = None) -> dict[str, Fields | None]:
+        """What is to be kept since the last call, as it is now; None: it is to be forgotten. `only` of this container.
+
+        It is to be kept after what has led to it: else nobody would look for an end of which nothing has been kept.
+        """
+        changed = self._changed if only is None else self._changed & {_key(only)}
+        self._changed = self._changed - changed
+        return {key: _copied(self._entries.get(key)) for key in changed}
 
     def put_back(self, changed: Iterable[str]) -> None:
         self._changed.update(changed)
@@ -166,6 +172,10 @@ class Known:
     def _forget(self, key: str) -> None:
         if self._entries.pop(key, None) is not None:
             self._changed.add(key)
+
+
+def _copied(entry: Any) -> Any:
+    return {name: _copied(value) for name, value in entry.items()} if isinstance(entry, dict) else entry
 
 
 def _key(container: Any) -> str:

@@ -30,8 +30,7 @@ class Promises:
             for gpu, size in sizes.items():
                 self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
         if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is
-            keeping.known.promised(container, quota)
-            await keeping.save_known()
+            await keeping.promised(container, quota)
 
     async def made(self, container: Container) -> dict[str, int]:
         """What a container was promised before: bytes by GPU."""

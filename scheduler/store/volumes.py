@@ -81,8 +81,7 @@ class Volumes:
         for gpu, quota in promised.items():
             self._behind.was_written((Claim, (str(container.pk), gpu)), quota=quota)
         if keeping := self._behind.keeping:
-            keeping.known.promised(container, promised)
-            await keeping.save_known()
+            await keeping.promised(container, promised)
 
     async def mounted(self) -> list[Container]:
         """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""

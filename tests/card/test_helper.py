@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -228,6 +229,29 @@ async def test_a_driver_that_does_not_begin_in_time_is_told_like_any_other_failu
     with pytest.raises(CardError) as told:
         await helper.state(1, LONG)
     assert told.value.why is Why.HUNG
+
+
+async def test_a_worker_that_is_killed_as_it_begins_is_followed_by_another(
+    quick: Card, helper: CardHelper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one death at the wrong moment, and until the next start nobody takes turns and nothing can be moved."""
+    fragile = tmp_path / "worker.py"
+    fragile.write_text(f"""
+import os, runpy
+try:
+    os.close(os.open({str(tmp_path / "died")!r}, os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    runpy.run_path({str(card_helper.WORKER)!r}, run_name="__main__")
+else:
+    os.kill(os.getpid(), 9)
+""")
+    monkeypatch.setattr(card_helper, "WORKER", fragile)
+    assert await helper.why_not() == ""
+    assert (tmp_path / "died").exists()
+    fragile.write_text("import os; os.kill(os.getpid(), 9)")
+    dying = CardHelper(quick.env())
+    assert await dying.why_not() == "The helper was ended as it began."
+    await dying.close()
 
 
 async def test_a_worker_that_cannot_be_started_is_told_like_any_other_failure(

@@ -6,15 +6,17 @@ import asyncio
 import base64
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
 import pytest
 
-from scheduler.engines.base import EngineError, Launch
+from scheduler.engines.base import Condition, EngineError, Launch
+from scheduler.engines.docker.client import WORKERS
 from scheduler.engines.docker.engine import DockerEngine
-from tests.engines.conftest import Opener
+from tests.engines.conftest import Opener, leaks_sockets
 from tests.support.registry import Registry, serving
 
 pytestmark = pytest.mark.docker
@@ -82,3 +84,26 @@ async def test_image_that_cannot_be_had_starts_nothing(
     assert (caught.value.code, caught.value.field) == (code, "image")
     assert image in str(caught.value)
     assert await docker_engine.sightings() == []
+
+
+@leaks_sockets
+async def test_registries_that_say_nothing_hold_up_nobody_else(
+    open_engine: Opener, a_launch: Callable[..., Launch]
+) -> None:
+    """More images that come slowly, of whatever registry somebody names, than there are threads for all else."""
+    async with open_engine() as engine:
+        first = (await engine.launch(a_launch("sleep", "600"))).engine_id
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
+            host = f"127.0.0.1:{silent.getsockname()[1]}"
+            fetching = [asyncio.create_task(engine.image_labels(f"{host}/slow:{each}")) for each in range(2 * WORKERS)]
+            assert not (await asyncio.wait(fetching, timeout=1))[0]
+            async with asyncio.timeout(8):
+                await engine.pause(first)
+                assert (await engine.sightings())[0].condition is Condition.PAUSED
+                second = (await engine.launch(a_launch("sleep", "600"))).engine_id
+                for each in (first, second):
+                    await engine.kill(each)
+                    await engine.remove(each)
+            for task in fetching:
+                task.cancel()
+        await asyncio.gather(*fetching, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,23 @@ async def test_last_messages_that_a_followed_stream_leaves_out_are_copied_too(
     monkeypatch.setattr(api, "logs", hasty)
     launch = a_launch("/bin/sh", "-c", "echo one; echo two >&2; echo three")
     assert sorted((await output_of(docker_engine, launch)).split()) == ["one", "three", "two"]
+
+
+@pytest.mark.docker
+async def test_who_is_launched_where_no_thread_can_be_started_runs_and_is_copied_later(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        launch = a_launch("/bin/sh", "-c", "echo told; sleep 600")
+        engine_id = (await docker_engine.launch(launch)).engine_id
+    await docker_engine.sightings()
+    await eventually(lambda: launch.log_path.exists() and launch.log_path.read_text() == "told\n")
+    await docker_engine.kill(engine_id)
+    await docker_engine.remove(engine_id)
 
 
 def written(path: Path, *messages: tuple[int, bytes]) -> bytes:

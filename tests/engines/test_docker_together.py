@@ -182,6 +182,11 @@ def test_nothing_is_lowered_below_what_is_held_in_the_second_version(second_vers
     assert (second_version._folder / "memory.max").read_text() == "max\n"
 
 
+def test_group_that_gets_no_limit_of_memory_says_where_that_is_switched_on(tmp_path: Path) -> None:
+    made = Together(tmp_path, {"CgroupDriver": "cgroupfs", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
+    assert made.hold() == f"{tmp_path}/cgroup.subtree_control lets no group below have a limit of memory."
+
+
 def test_slice_is_made_by_systemd_alone(tmp_path: Path) -> None:
     made = Together(tmp_path, {"CgroupDriver": "systemd", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
     assert made.hold() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -118,7 +119,7 @@ async def test_launch_cut_short_is_tidied_up(
         # The scheduler dies between the two calls: the container is made, and never started.
         monkeypatch.setattr(engine._client.api, "start", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            engine._create_and_start(launch, None)
+            engine._create_and_start(launch, threading.Lock())
     made = docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"})
     assert [each["State"] for each in made] == ["created"]
     async with open_engine() as engine:

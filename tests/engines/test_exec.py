@@ -115,6 +115,20 @@ async def test_whoever_closes_it_ends_it_and_what_it_started(engine: Engine, a_l
     assert (await engine.sightings())[0].condition is Condition.RUNNING
 
 
+async def test_whoever_closes_it_ends_it_beside_a_process_of_any_name(engine: Engine, a_launch: Launcher) -> None:
+    """Its end is looked for among all processes of the host, and names are bytes that any program chooses."""
+    name = r"printf '\377' > /proc/$$/comm"
+    launch = a_launch("/bin/sh", "-c", f"{name}; while :; do sleep 0.1; done")
+    engine_id = (await engine.launch(launch)).engine_id
+    mark = f"named-{launch.id}"
+    executed = await engine.exec(engine_id, Exec((*SH, f"echo ready; while :; do sleep 0.1; done; : {mark}")))
+    await until(executed, b"ready")
+    await executed.close()
+    await eventually(lambda: not processes(mark), within=15)
+    assert (await engine.sightings())[0].condition is Condition.RUNNING
+    await engine.kill(engine_id)
+
+
 async def test_many_that_do_not_care_for_their_end_hold_nobody_up(
     engine: Engine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scheduler.engines.docker.logs import paced
+from scheduler.engines.docker.logs import InAll, paced
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Clock:
 
 
 def seconds(messages: list[bytes], clock: Clock) -> float:
-    assert list(paced(messages, Few(), clock.wait, clock)) == messages, "nothing is lost"
+    assert list(paced(messages, Few(), InAll(1e9, 0.0), clock.wait, clock)) == messages, "nothing is lost"
     return clock.now
 
 
@@ -45,6 +45,14 @@ def test_more_bytes_than_that_take_their_time():
 @pytest.mark.budget("log_lines_a_second")
 def test_more_lines_take_theirs_however_short_they_are():
     assert 8.9 < seconds([b""] * 100, Clock()) < 9.1
+
+
+@pytest.mark.budget("log_lines_a_second_in_all")
+def test_all_containers_lines_together_are_no_more_however_many_print():
+    clock, in_all = Clock(), InAll(10, 0.0)
+    prints = [paced(iter([b""] * 5), Few(), in_all, clock.wait, clock) for _ in range(10)]
+    assert sum(len(list(messages)) for messages in prints) == 50, "nothing is lost"
+    assert 3.9 < clock.now < 4.1
 
 
 def test_one_message_larger_than_a_seconds_budget_passes():

@@ -304,3 +304,25 @@ async def test_nobody_waits_while_the_hosts_processes_are_looked_at(
     await next_change(engine, Condition.ENDED)
     assert len(threads) >= 7
     assert threading.main_thread() not in threads
+
+
+async def test_a_removal_waits_for_a_look_under_way_and_holds_up_nothing_else(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    engine_id = (await engine.launch(a_launch(tmp_path, "true"))).engine_id
+    await next_change(engine, Condition.ENDED)
+    released: list[str] = []
+
+    def release(by: str) -> None:
+        if not released:
+            released.append(by)
+            engine._settling.release()
+
+    engine._settling.acquire()
+    asyncio.get_running_loop().call_later(0.2, release, "the loop")
+    in_vain = threading.Timer(5, release, ["somebody else"])
+    in_vain.start()
+    await engine.remove(engine_id)
+    in_vain.cancel()
+    assert released == ["the loop"]
+    assert await engine.sightings() == []

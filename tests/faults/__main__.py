@@ -73,7 +73,7 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
     files = sorted({place.split(":")[0] for place in found})
     plays = [play for play in options.plays.split(",") if play]
     if options.plays == ALL:
-        plays += lines.ENGINES_PLAYS[options.engine]
+        plays = lines.plays(options.engine, options.database)
     tasks = [
         {
             "kind": "record",

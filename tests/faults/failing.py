@@ -54,6 +54,7 @@ class Failing(Scene):
             for name in ("done", "gone"):
                 world.until_state(self.made[name], "exited")
             self._refused(world.do("remove", self.made["gone"]))
+            self._is_logged("has ended but cannot be removed", 2)  # at its end, and later again
         self._without_database("unwritten")
         self._without_database("unread")
         with world.trouble("fail-kill", "bug"):
@@ -85,12 +86,18 @@ class Failing(Scene):
         log = self.world.home / "scheduler.log"
         before = log.stat().st_size
         with self.world.trouble("fail-sightings", "away"), self.world.trouble(name):
+            change = self.world.begin("change", self.made[name], gpu_memory=GIB // 4)
             kill = self.world.begin("kill", self.made[name], grace=0.0)
             self.world.until(
                 lambda: any(words in log.read_text()[before:] for words in ("he database", "told to fail")),
                 f"the database is {name}, and nobody says so",
             )
-        self.world.outcome(kill)
+        for command in (change, kill):
+            self.world.outcome(command)
+
+    def _is_logged(self, words: str, times: int) -> None:
+        log = self.world.home / "scheduler.log"
+        self.world.until(lambda: log.read_text().count(words) >= times, f"nobody says {words!r}")
 
 
 class Unmoved(Scene):

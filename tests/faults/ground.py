@@ -138,11 +138,15 @@ class Ground:
     def keep(self, folder: Path) -> None:
         """Copies what tells how a round went: logs, database, what processes left."""
         shutil.rmtree(folder, ignore_errors=True)
-        skipped = shutil.ignore_patterns("template.sqlite3", "card", "sockets", "hints", "*.sock")
-        shutil.copytree(self.home, folder, ignore=skipped, ignore_dangling_symlinks=True)
+        shutil.copytree(self.home, folder, ignore=_not_kept, ignore_dangling_symlinks=True)
 
     def close(self) -> None:
         self._stack.close()
+
+
+def _not_kept(folder: str, names: list[str]) -> set[str]:
+    large = {"template.sqlite3", "card", "sockets", "hints"} & set(names)
+    return large | {name for name in names if Path(folder, name).is_socket()}
 
 
 def _with_root() -> str:

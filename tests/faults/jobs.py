@@ -49,6 +49,8 @@ class Worker:
             pass
         finally:
             watch.cancel()
+        self._end()  # it may be about to end for ever, and would be given one task after the other
+        self._process.wait()
         return {"wrong": [f"the round hangs or breaks:\n{self._log.read_text(errors='replace')[-3000:]}"], "seconds": 0}
 
     @property
@@ -58,14 +60,15 @@ class Worker:
     def _end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def close(self) -> None:
-        self._process.stdin.close()  # type: ignore[union-attr]
+        with contextlib.suppress(BrokenPipeError):  # what a broken one has not read
+            self._process.stdin.close()  # type: ignore[union-attr]
         try:
             self._process.wait(120)
         except subprocess.TimeoutExpired:
             self._end()
-            self._process.wait()
         self._process.stdout.close()  # type: ignore[union-attr]
 
 

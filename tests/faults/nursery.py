@@ -20,8 +20,12 @@ from tests.faults import traced, troubled
 
 def main() -> None:
     django.setup()
-    for part in (troubled.tell_tasks, troubled.bad_database, troubled.failing_calls, troubled.nobody_computes):
+    for part in (troubled.tell_tasks, troubled.bad_database, troubled.failing_calls, troubled.nobody_computes,
+                 troubled.often):  # fmt: skip
         part()
+    from tests.faults import placing
+
+    placing.of_files()
     import scheduler.management.commands.runscheduler
     import scheduler.worker  # noqa: F401  (and with it all else)
 
@@ -48,7 +52,6 @@ def _be_a_scheduler(how: str) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        traced.end()
         os._exit(status)
 
 

@@ -160,6 +160,9 @@ class Refused(Scene):
             self._done(world.do(kind, **arguments))
         self._refused(world.do("change", holder, gpu_memory=60 * GIB))
         self._refused(world.do("remove", holder))
+        self._refused(world.do("policy", policy="none"))
+        self._refused(world.do("pause"))
+        self._refused(world.do("dance", holder))
         launch = self._begin("called", "exec sleep 600")
         off = world.begin("kill", launch.container, grace=0.0)
         gently = world.begin("kill", tough, grace=60.0)
@@ -211,6 +214,7 @@ class Swapped(Scene):
         self._done(world.do("pause", holder, free_memory=True))
         world.until_state(holder, "swapped")
         self._says("waiter", "holding")
+        self._refused(world.do("pause", waiter, free_memory=True))  # host memory has no room for both
         self._done(world.do("pause", holder, free_memory=True))  # it is so already
         self._done(world.do("resume", holder))
         world.until(lambda: world.get(holder).paused_at is None, "the holder does not wait to come back")
@@ -223,7 +227,8 @@ class Swapped(Scene):
         self._done(world.do("pause", self.made["ends"], free_memory=True))  # frozen already
         self._done(world.do("resume", self.made["ends"]))
         world.until_state(self.made["ends"], "running")
-        self._launch("light", "exec sleep 600")
+        self._launch("light", "exec sleep 600", owner="bob")
+        self._refused(world.do("pause", self.made["ends"], free_memory=True))  # it would leave too little for bob
         self._done(world.do("pause", self.made["light"], free_memory=True))  # it has nothing to free
         for name in ("holder", "ends", "light"):
             self._done(world.do("kill", self.made[name], grace=0.0))

@@ -8,22 +8,23 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from scheduler.engines.docker.options import LABEL
 from scheduler.engines.process import tree
-from tests.faults.world import GIB, World, Wrong
+from tests.faults.world import GIB, World, Wrong, processes
 from web.models import AllocationEvent, Claim, Container, Gpu
 
 PIDFDS = 1  # its parent's, with whom it ends
-THREADS = 48  # of a scheduler at rest: its pools' together
+THREADS = 60  # of a scheduler at rest: its pools' together, with Docker sixteen that fetch images
 TASKS = 4  # of one kind, likewise
 
 
 def ask(world: World) -> list[str]:
     """What is wrong, in sentences; empty if nothing is. Waits for what takes a moment by its nature."""
     found = []
-    for question in (programs, memory, history, audit, leftovers, nobody_waits, nothing_kept):
+    for question in (programs, nobody_stopped, memory, history, audit, leftovers, nobody_waits, nothing_kept):
         try:
             question(world)
         except Wrong as wrong:
@@ -38,6 +39,21 @@ def programs(world: World) -> None:
         return _alive(world) == {str(pk) for pk in Container.objects.live().values_list("pk", flat=True)}
 
     world.until(same, "the engine and the database have different containers", within=15)
+
+
+def nobody_stopped(world: World) -> None:
+    """Whoever is to run goes on: what is locked for a turn has one, and nothing stays stopped that nobody lets go."""
+    running = {str(pk) for pk in Container.objects.live().filter(paused_at=None, swap="").values_list("pk", flat=True)}
+    waiting = {pid for id_, _, programs in world.containers_processes() if id_ in running for pid in programs}
+
+    def all_went_on() -> bool:
+        waiting.difference_update([pid for pid in waiting if world.driver.goes_on(pid)])
+        return not waiting
+
+    try:
+        world.until(all_went_on, "", within=15)
+    except Wrong:
+        raise Wrong(f"processes {sorted(waiting)} do not go on") from None
 
 
 def memory(world: World) -> None:
@@ -66,7 +82,8 @@ def memory(world: World) -> None:
 
 
 def history(world: World) -> None:
-    """Every container has begun once and ended once at most, in this order, and waits that began have ended."""
+    """Every container has begun once and ended once at most, in this order; what was moved out came back before it was
+    moved again."""
     for container in Container.objects.all():
         kinds = [event.kind for event in world.events(container)]
         count = Counter(kinds)
@@ -74,12 +91,16 @@ def history(world: World) -> None:
             raise Wrong(f"{container.name}: {dict(count)}")
         if container.started_at is not None and not count["started"]:
             raise Wrong(f"{container.name} runs, and nobody wrote down that it started: {kinds}")
-        if count["ended"] and not count["started"]:
+        never_came_to_a_node = container.handed and container.started_at is None
+        if count["ended"] and not count["started"] and not never_came_to_a_node:
             raise Wrong(f"{container.name} ended, and nobody wrote down that it started: {kinds}")
         if container.finished_at is not None and container.started_at is not None and not count["ended"]:
             raise Wrong(f"{container.name} has ended, and nobody wrote it down: {kinds}")
-        if "ended" in kinds and kinds.index("ended") < kinds.index("started"):
+        if {"started", "ended"} <= count.keys() and kinds.index("ended") < kinds.index("started"):
             raise Wrong(f"{container.name} ended before it started: {kinds}")
+        moves = [kind for kind in kinds if kind in ("swapped_out", "swapped_in")]
+        if moves != (["swapped_out", "swapped_in"] * len(moves))[: len(moves)]:
+            raise Wrong(f"{container.name} went to host memory, or came back, twice: {kinds}")
         last = AllocationEvent.objects.filter(container=container, kind="ended").first()
         if last is not None and last.at != container.finished_at:
             raise Wrong(f"{container.name} ended at {last.at} by its history and at {container.finished_at} by its row")
@@ -106,7 +127,7 @@ def leftovers(world: World) -> None:
 
 def nobody_waits(world: World) -> None:
     """What is free can be had: a container that wants all that nobody was promised gets it at once."""
-    gpu = Gpu.objects.get()
+    gpu = Gpu.objects.get(node__name=settings.GPUSHARE_NODE)
     promised = sum(Claim.objects.filter(container__finished_at=None).values_list("quota", flat=True))
     free = gpu.capacity - promised
     name = f"probe-{Container.objects.count()}"
@@ -122,15 +143,16 @@ def nobody_waits(world: World) -> None:
 
 
 def nothing_kept(world: World) -> None:
-    """The scheduler holds nothing of the ended: no descriptors, threads, tasks; nor has Docker groups or mounts."""
+    """The scheduler holds nothing of the ended: no descriptors, threads, tasks; nor has Docker groups or mounts. And of
+    the schedulers before, nobody is left."""
 
-    def clean() -> bool:
-        return not _kept_by_scheduler(world) and not _groups_and_mounts(world)
+    def kept() -> list[str]:
+        return [*_kept_by_scheduler(world), *_groups_and_mounts(world), *_orphans(world)]
 
     try:
-        world.until(clean, "", within=15)
+        world.until(lambda: not kept(), "", within=15)
     except Wrong:
-        raise Wrong(f"it keeps {_kept_by_scheduler(world)} {_groups_and_mounts(world)}") from None
+        raise Wrong(f"it keeps {kept()}") from None
 
 
 def _kept_by_scheduler(world: World) -> list[str]:
@@ -148,6 +170,19 @@ def _kept_by_scheduler(world: World) -> list[str]:
         if threads > THREADS:
             found.append(f"{threads} threads")
         found += [f"{times} times the task {name}" for name, times in world.tasks(pid).items() if times > TASKS]
+    return found
+
+
+def _orphans(world: World) -> list[str]:
+    """Guardians and workers that a scheduler has left which is no more."""
+    ours, home = {os.getpid(), *world.pids("scheduler")}, f"GPUSHARE_HOME={world.home}".encode()
+    found = []
+    for pid, environment in processes():
+        with contextlib.suppress(OSError):  # it has ended
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            is_one = any(word.endswith((b"card/worker.py", b"/guardian")) for word in words)
+            if is_one and home in environment.split(b"\0") and (stat := tree.stat(pid)) and stat.parent not in ours:
+                found.append(f"process {pid} of an earlier scheduler: {b' '.join(words).decode()}")
     return found
 
 

@@ -40,6 +40,9 @@ class Scene:
     world: World
     made: dict[str, Container] = field(default_factory=dict)
 
+    def prepare(self) -> None:
+        """What is to be there before the first scheduler starts."""
+
     def play(self) -> None:
         """Raises Wrong if something that must come about does not."""
         raise NotImplementedError

@@ -31,7 +31,9 @@ ANSWERED = 3 * PATIENCE  # a parent that died starts anew meanwhile, perhaps twi
 
 @dataclass
 class Wish:
-    """A container that somebody was told is there. `harmed`: one of its own processes was killed from outside."""
+    """A container that somebody was told is there. `harmed`: one of its own processes was killed from outside.
+    `begun`: so they were told; else only that it is wanted (202).
+    """
 
     name: str
     pk: str = ""
@@ -39,6 +41,7 @@ class Wish:
     ttl: bool = False
     killed: bool = False
     removed: bool = False
+    begun: bool = False
     harmed: bool = False
 
 
@@ -91,6 +94,7 @@ class Person:
         self.wishes.append(wish)
         status, answer = self._ask("POST", "containers/", body, key=wish.name)
         if status in (201, 202):
+            wish.begun = status == 201
             wish.pk = answer.get("id") or retried(lambda: str(Container.objects.get(launch_key=wish.name).pk))
         self.did[f"launch {status}"] += 1
 
@@ -185,6 +189,8 @@ def _judge(world: Whole, wish: Wish) -> Iterator[str]:
         return
     if container.exit_code == 2:
         return  # its quota was lowered below what it then asked for
+    if not wish.begun and began == 0 and container.reason.startswith("The host does not let"):
+        return  # what its user reads is true: it never began, and why
     yield (
         f"{wish.name} was to end with {wish.ends_with}; it is {container.state}, {container.exit_code}: "
         f"{container.reason} {world.log(container)[-200:]}"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.lines import places
-from tests.faults.traced import KEEPER, ROOT
+from tests.faults.traced import KEEPER, ROOT, WORKER
+from tests.support.postgres import BIN as POSTGRES
 
 
 def faults(*words: str) -> str:
@@ -33,11 +34,31 @@ def test_facts_are_the_same_when_the_scheduler_dies_before_a_line_of_what_acts(t
     assert "raises an error that did not occur: raise Problem(" in (tmp_path / "not-come-by.txt").read_text()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_turns_end_as_they_would_when_a_worker_of_the_card_dies_over_one(tmp_path: Path) -> None:
+    said = faults("lines", "--count", "1", "--plays", "turns", "--only", f"{WORKER}:94", "--out", str(tmp_path))
+    assert "1 of 1 rounds" in said
+    assert "{'died': 1}" in said
+
+
 @pytest.mark.timeout(400)
 def test_what_a_dead_keeper_leaves_is_accounted_for(tmp_path: Path) -> None:
     said = faults("lines", "--count", "2", "--plays", "", "--only", f"{KEEPER}:1", "--out", str(tmp_path))
     assert "2 of 2 rounds" in said
     assert "'died': " in said  # one of the two may be a way of errors
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(POSTGRES is None, reason="needs the distribution's PostgreSQL")
+def test_facts_are_the_same_when_the_scheduler_dies_before_a_line_of_what_hands_over_to_another_node(
+    tmp_path: Path,
+) -> None:
+    words = ("--database", "postgres", "--plays", "handed", "--only", "scheduler/containers/handing.py")
+    said = faults("lines", *words, "--count", "1", "--out", str(tmp_path))
+    assert "1 of 1 rounds" in said
+    assert "{'died': 1}" in said
 
 
 @pytest.mark.long
@@ -55,4 +76,4 @@ def test_clock_can_run_faster_so_that_a_day_takes_an_hour(tmp_path: Path) -> Non
 def test_places_are_bodies_of_functions_of_modules_that_act() -> None:
     found = places("process")
     assert len(found) > 1500
-    assert {place.split(":")[0] for place in found} >= {"scheduler/containers/ending.py", "scheduler/store/behind.py"}
+    assert {place.split(":")[0] for place in found} >= {"scheduler/containers/ending.py", "scheduler/card/turns.py"}

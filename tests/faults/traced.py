@@ -1,8 +1,9 @@
 """Has a program die by SIGKILL, as the power might fail, just before it would run one chosen line: `file:line`.
 
-Only frames of the chosen file are traced, in every thread, so that all else keeps its speed. A line of the keeper's
-dies in the keepers that the program starts. With `record:FOLDER` instead of a place nothing dies: which lines of the
-files named in FOLDER/files were run is written there, one file a process.
+Only frames of the chosen file are traced, in every thread, so that all else keeps its speed. A line of a keeper's dies
+in the keepers that the program starts, one of the card's workers in the first worker that comes by it. With
+`record:FOLDER` instead of a place nothing dies: which lines of the files named in FOLDER/files are run is written
+there, one file a process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import _thread
 import os
 import runpy
+import shlex
 import signal
 import sys
 import tempfile
@@ -21,19 +23,19 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEPER = "scheduler/engines/process/keeper.py"
+WORKER = "scheduler/card/worker.py"
 IN_KEEPERS = (KEEPER, "scheduler/engines/process/tree.py")
 
 
-_at_end: list[Callable[[], None]] = []
+def die_before(file: str, line: int, *, once: bool = False) -> None:
+    """From now on the process ends when it is about to run this line, and leaves the note `died` that it did.
 
-
-def die_before(file: str, line: int) -> None:
-    """From now on the process ends when it is about to run this line, and leaves the note `died` that it did."""
+    `once`: but for one that finds such a note.
+    """
     note = str(Path(os.environ["GPUSHARE_HOME"]) / "died")
 
     def in_file(frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line" and frame.f_lineno == line:
-            os.close(os.open(note, os.O_WRONLY | os.O_CREAT, 0o600))
+        if event == "line" and frame.f_lineno == line and _noted(note, once):
             os.kill(os.getpid(), signal.SIGKILL)
         return in_file
 
@@ -45,14 +47,25 @@ def die_before(file: str, line: int) -> None:
     _everywhere(entered)
 
 
+def _noted(path: str, once: bool) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL * once, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
 def record(folder: Path) -> None:
-    """Notes which lines are run, until the process ends; its children do the same."""
+    """Notes which lines are run, as they are, however the process ends; its children do the same."""
     files = set((folder / "files").read_text().split())
     seen: set[tuple[str, int]] = set()
+    notes = os.open(folder / f"{os.getpid()}.lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def in_file(frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
-            seen.add((frame.f_code.co_filename, frame.f_lineno))
+        place = frame.f_code.co_filename, frame.f_lineno
+        if event == "line" and place not in seen:
+            seen.add(place)
+            os.write(notes, f"{place[0].removeprefix(f'{ROOT}/')}:{place[1]}\n".encode())
         return in_file
 
     def entered(frame: FrameType, event: str, argument: Any) -> Any:
@@ -60,12 +73,7 @@ def record(folder: Path) -> None:
             return None
         return in_file(frame, "line", argument)
 
-    def write() -> None:
-        lines = [f"{Path(file).relative_to(ROOT)}:{line}\n" for file, line in sorted(seen)]
-        (folder / f"{os.getpid()}.lines").write_text("".join(lines))
-
     _everywhere(entered)
-    _at_end.append(write)
 
 
 def _everywhere(trace: Callable[[FrameType, str, Any], Any]) -> None:
@@ -84,19 +92,17 @@ def _everywhere(trace: Callable[[FrameType, str, Any], Any]) -> None:
     sys.settrace(trace)
 
 
-def die_in_keepers(place: str) -> None:
-    """What this process starts by `sys.executable` is traced instead of the process itself."""
-    fd, script = tempfile.mkstemp(prefix="traced-", suffix=".sh")
-    # The engine starts a keeper as `python -SPm MODULE FOLDER`.
+def in_others(how: str, whose: str) -> None:
+    """Of what this process starts by `sys.executable`, KEEPERs or WORKERs (`whose`) are traced."""
+    python, me = shlex.quote(sys.executable), f"{shlex.quote(__file__)} {shlex.quote(how)}"
+    if whose == KEEPER:  # the engine starts one as `python -SPm MODULE FOLDER`
+        traced = f'[ "$1" = -SPm ] && shift && exec {python} {me} -m "$@"'
+    else:  # helper.py as `python -I -S FILE`
+        traced = f'[ "$3" = {shlex.quote(str(ROOT / WORKER))} ] && exec {python} -I -S {me} "$3"'
+    fd, script = tempfile.mkstemp(".sh", "traced-", os.environ["GPUSHARE_HOME"])
     with os.fdopen(fd, "w") as file:
-        file.write(
-            f"""#!/bin/sh
-[ "$1" = -SPm ] || exec "{sys.executable}" "$@"
-shift
-export GPUSHARE_HOME="{os.environ["GPUSHARE_HOME"]}"
-exec "{sys.executable}" "{__file__}" {place} -m "$@"
-"""
-        )
+        home = shlex.quote(os.environ["GPUSHARE_HOME"])
+        file.write(f'#!/bin/sh\nexport GPUSHARE_HOME={home}\n{traced}\nexec {python} "$@"\n')
     os.chmod(script, 0o755)
     sys.executable = script
 
@@ -106,25 +112,29 @@ def begin(how: str) -> None:
     file, _, rest = how.partition(":")
     if file == "record":
         record(Path(rest))
+        in_others(how, WORKER)
     elif file in IN_KEEPERS:
-        die_in_keepers(how)
+        in_others(how, KEEPER)
+    elif file == WORKER:
+        in_others(how, WORKER)
     else:
         die_before(str(ROOT / file), int(rest))
 
 
-def end() -> None:
-    for part in _at_end:
-        part()
-
-
 def main() -> None:
-    """In a keeper's place: `traced.py FILE:LINE -m MODULE ARGUMENTS`."""
-    place, _, module, *arguments = sys.argv[1:]
-    file, _, line = place.partition(":")
+    """In another's place: `traced.py HOW -m MODULE ARGUMENTS`, or `traced.py HOW FILE`."""
+    how, *words = sys.argv[1:]
+    file, _, rest = how.partition(":")
     sys.path[0] = str(ROOT)
-    sys.argv = [module, *arguments]
-    die_before(str(ROOT / file), int(line))
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if file == "record":
+        record(Path(rest))
+    else:
+        die_before(str(ROOT / file), int(rest), once=file == WORKER)
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(words[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -130,6 +130,15 @@ def nobody_computes() -> None:
     Reading.computed = lambda *arguments: 0.0 if is_on("idle") else computed(*arguments)
 
 
+def often() -> None:
+    """What is done each minute, or every few seconds, is done while a play lasts."""
+    from scheduler.card import turns
+    from scheduler.containers import leftovers
+    from scheduler.rounds import housekeeping
+
+    housekeeping.EVERY, leftovers.LOOK_EVERY, turns.HUNG_FOR = 2.0, 1.0, 1.0
+
+
 def stepping_clock() -> None:
     """The wall clock goes wrong by as many seconds as the file `clock` says."""
     from django.utils import timezone

@@ -18,13 +18,21 @@ from typing import TYPE_CHECKING, Any
 from tests.faults.ground import ROOT, Ground
 
 if TYPE_CHECKING:  # they read the settings
+    from tests.faults.scene import Scene
     from tests.faults.whole import Whole
     from tests.faults.world import World
 
 Task = dict[str, Any]
 Result = dict[str, Any]
-# Of plays: whoever may give way (scene.py) is idle a second after it has computed; folders of the host can be given.
-ENVIRONMENT = {"GPUSHARE_IDLE_MINUTES": "0.02", "GPUSHARE_VOLUME_ROOTS": "/tmp"}
+ENVIRONMENT = {  # of plays
+    "GPUSHARE_IDLE_MINUTES": "0.02",  # whoever may give way (scene.py) is idle a second after it has computed
+    "GPUSHARE_IDLE_ACTION": "notify",
+    "GPUSHARE_SWAP_MEMORY": "3800MiB",  # for one that holds 3 GiB, and a small one
+    "GPUSHARE_TURN_CYCLE": "0.4",
+    "GPUSHARE_VOLUME_ROOTS": "/tmp",  # folders of the host that can be given
+    "GPUSHARE_PLACEMENT": "spread",  # of a Swarm's hosts the appliance tells which one (handed.py)
+    "WATCHDOG_USEC": "2000000",  # as under systemd
+}
 
 
 def main() -> None:
@@ -38,10 +46,12 @@ def main() -> None:
 
         django.setup()
         rounds = Rounds(ground)
-        for line in sys.stdin:
-            results.write(json.dumps(rounds.play(json.loads(line))) + "\n")
-            results.flush()
-        rounds.close()
+        try:
+            for line in sys.stdin:
+                results.write(json.dumps(rounds.play(json.loads(line))) + "\n")
+                results.flush()
+        finally:
+            rounds.close()
     finally:
         ground.close()
 
@@ -84,7 +94,7 @@ class Rounds:
         for old in folder.glob("*.lines"):
             old.unlink()
         (folder / "files").write_text("\n".join(str(ROOT / file) for file in task["files"]))
-        wrong = self._round(f"record:{folder}", lambda: _played(self.world, task["play"]))
+        wrong = self._played(f"record:{folder}", task["play"])
         return {"wrong": wrong, "seen": sorted({line for file in folder.glob("*.lines") for line in _words(file)})}
 
     def _line(self, task: Task) -> Result:
@@ -94,16 +104,28 @@ class Rounds:
         if task["play"] == "keepers":
             wrong = self._round(task["place"], lambda: keepers.play(self.world))
         else:
-            wrong = self._round(task["place"], lambda: _played(self.world, task["play"]))
+            wrong = self._played(task["place"], task["play"])
         return {"wrong": wrong, "died": self.world.died}
 
-    def _round(self, traced: str, play: Callable[[], list[str]]) -> list[str]:
+    def _played(self, traced: str, play: str) -> list[str]:
+        scene = _scene(self.world, play)
+
+        def played() -> list[str]:
+            scene.play()
+            return scene.wrong()
+
+        return self._round(traced, played, scene.prepare)
+
+    def _round(
+        self, traced: str, play: Callable[[], list[str]], prepare: Callable[[], None] = lambda: None
+    ) -> list[str]:
         """What is wrong after a play; and once more if the line was come by only when the scheduler stopped."""
         from tests.faults.questions import ask
         from tests.faults.world import Wrong
 
         world = self.world
         world.renew()
+        prepare()
         world.start(traced=traced)
         try:
             found = play()
@@ -146,14 +168,13 @@ class Rounds:
             whole.close()
 
 
-def _played(world: World, name: str) -> list[str]:
-    from tests.faults import failing, outfitted, plays, rude  # noqa: F401  (so that they are known)
-    from tests.faults.scene import Scene
+def _scene(world: World, name: str) -> Scene:
+    from tests.faults import awaited, broken_off, failing, handed, kept, outfitted, plays, rude, turning
 
-    (play,) = (each for each in Scene.__subclasses__() if each.__name__.lower() == name)
-    scene = play(world)
-    scene.play()
-    return scene.wrong()
+    modules = awaited, broken_off, failing, handed, kept, outfitted, plays, rude, turning
+    (play,) = (getattr(module, name.capitalize()) for module in modules if hasattr(module, name.capitalize()))
+    scene: Scene = play(world)
+    return scene
 
 
 def _words(file: Path) -> list[str]:

@@ -20,15 +20,18 @@ from typing import Any, TypeVar
 
 import docker.errors
 import requests.exceptions
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import DatabaseError, InterfaceError, connection
 
 from scheduler.engines.docker.options import LABEL
 from scheduler.engines.process import tree
 from tests.faults.ground import Ground
+from tests.faults.placing import SECOND
+from tests.faults.stopped import Driver
 from tests.faults.traced import IN_KEEPERS as ALWAYS_TRACED
 from tests.support.card import _NVML, BUILD, ROOT
-from web.models import AllocationEvent, Claim, Command, Container, Gpu
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 from web.services.issuing import hint
 
 T = TypeVar("T")
@@ -43,24 +46,27 @@ class Wrong(Exception):
 class World:
     """`environment`: what the scheduler runs with, beside this process's own."""
 
-    def __init__(self, ground: Ground, **environment: str) -> None:
-        self.ground, self.home, self.workload, self.docker = ground, ground.home, ground.workload, ground.docker
+    def __init__(self, ground: Ground, home: Path | None = None, **environment: str) -> None:
+        self.ground, self.workload, self.docker = ground, ground.workload, ground.docker
+        self.home = home or ground.home
         self.starts = 0
-        self._environment = {**os.environ, **environment}
+        self.others: list[World] = []  # beside this one, as long as it is there
+        self._environment = {**os.environ, "FAULTS_SWARM": str(ground.home / "swarm"), **environment}
         self._log = (self.home / "scheduler.log").open("ab")
         self._traced = ""
         self._nursery: subprocess.Popen[str] | None = None
         self._alive: int | None = None
         self._changed = threading.Condition()
         self._nvml: subprocess.Popen[str] | None = None
+        self._driver: Driver | None = None
         self._ending = False
+        self._coming = False  # the next one: the last has died
 
     # ---- the scheduler ----
 
     def renew(self) -> None:
         """A new round: nothing of the earlier ones is there."""
-        for pid in self._strangers():
-            os.kill(pid, signal.SIGKILL)
+        self._end_strangers()
         self.ground.renew()
         self._log.truncate(0)
 
@@ -91,8 +97,9 @@ class World:
             word, pid, *status = line.split()
             with self._changed:
                 self._alive = int(pid) if word == "began" else None
+                self._coming = word == "ended" and not self._ending
                 self._changed.notify_all()
-            if word == "ended" and not self._ending:
+            if self._coming:
                 if status != [str(-signal.SIGKILL)]:
                     print(f"the scheduler ended by itself with status {status[0]}", file=sys.stderr)
                 threading.Thread(target=self.start, args=(self._next(),)).start()
@@ -100,27 +107,31 @@ class World:
     def _next(self) -> str:
         return "" if self.died and not self._traced.startswith(ALWAYS_TRACED) else self._traced
 
-    def interrupt(self, meanwhile: Callable[[], None]) -> None:
-        """As a power cut would end it, and `meanwhile` happens while nobody is there; another one follows."""
-        self._ending = True
-        with self._changed:
-            if self._alive is not None:
-                os.kill(self._alive, signal.SIGKILL)
-            assert self._changed.wait_for(lambda: self._alive is None, PATIENCE)
+    def interrupt(self, meanwhile: Callable[[], None], how: int = signal.SIGKILL) -> None:
+        """As a power cut would end it, or `how`; `meanwhile` happens while nobody is there, and another one follows."""
+        self._end(how)
         meanwhile()
         self._ending = False
         self.start(self._next())
 
     def stop(self) -> None:
-        self._ending = True
-        with self._changed:
-            if self._alive is not None:
-                os.kill(self._alive, signal.SIGTERM)
-            assert self._changed.wait_for(lambda: self._alive is None, PATIENCE), "it does not end"
+        self._end(signal.SIGTERM)
         self._ending = False
 
+    def _end(self, how: int) -> None:
+        """From then on none follows it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self._coming, PATIENCE)
+            self._ending = True
+            if self._alive is not None:
+                os.kill(self._alive, how)
+            assert self._changed.wait_for(lambda: self._alive is None, PATIENCE), "it does not end"
+
     def close(self) -> None:
+        for other in self.others:
+            other.close()
         self.stop()
+        self._end_strangers()
         if self._nursery is not None:
             self._nursery.stdin.close()  # type: ignore[union-attr]
             self._nursery.wait(PATIENCE)
@@ -128,6 +139,8 @@ class World:
         if self._nvml is not None:
             self._nvml.stdin.close()  # type: ignore[union-attr]
             self._nvml.wait(PATIENCE)
+        if self._driver is not None:
+            self._driver.close()
 
     # ---- whom harm can be done to ----
 
@@ -172,9 +185,14 @@ class World:
         """Processes that were started in this container, by the socket that they were given."""
         return self._strangers(str(container.pk))
 
+    def _end_strangers(self) -> None:
+        for pid in self._strangers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _strangers(self, container: str = "") -> list[int]:
         socket = f"GPUSHARE_SOCKET={self.home}/sockets/{container}".encode()
-        return [pid for pid, environment in _processes() if socket in environment]
+        return [pid for pid, environment in processes() if socket in environment]
 
     @contextlib.contextmanager
     def trouble(self, name: str, how: str = "") -> Iterator[None]:
@@ -191,16 +209,28 @@ class World:
     # ---- what people want ----
 
     def begin(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
-        command = retried(lambda: Command.objects.create(kind=kind, container=container, arguments=arguments))
+        """Asks the node that has the container, as the web side does."""
+
+        def write() -> Command:
+            its = Container.objects.filter(pk=container.pk).values_list("node", flat=True).get() if container else None
+            return Command.objects.create(kind=kind, container=container, node_id=its, arguments=arguments)
+
+        command = retried(write)
         hint()
         return command
 
     def begin_launch(self, name: str, *words: str, **fields: Any) -> Command:
         def write() -> Command:
             owner, _ = User.objects.get_or_create(username=fields.get("owner", "ada"))
-            settings = {"image": self.ground.image, "gpu_memory": GIB, **fields, "owner": owner}
-            container = Container.objects.create(name=name, command=list(words), **settings)
-            return Command.objects.create(kind="launch", container=container, issued_by=owner)
+            here = Node.objects.filter(name=settings.GPUSHARE_NODE).first()
+            asked = {
+                "image": self.ground.image,
+                "gpu_memory": GIB,
+                "node": here,
+                "node_asked": here.name if here else "",
+            }
+            container = Container.objects.create(name=name, command=list(words), **{**asked, **fields, "owner": owner})
+            return Command.objects.create(kind="launch", container=container, node=here, issued_by=owner)
 
         command = retried(write)
         hint()
@@ -252,8 +282,8 @@ class World:
         )
 
     def log(self, container: Container) -> str:
-        path = self.home / "logs" / f"{container.pk}.log"
-        return path.read_text() if path.exists() else ""
+        paths = [home / "logs" / f"{container.pk}.log" for home in (self.home, self.home / SECOND)]
+        return "".join(path.read_text() for path in paths if path.exists())
 
     def events(self, container: Container, *kinds: str) -> list[AllocationEvent]:
         found = list(AllocationEvent.objects.filter(container=container).order_by("id"))
@@ -262,8 +292,7 @@ class World:
     def card(self, order: str = "") -> list[dict[str, Any]]:
         """What NVML says of each GPU: uuid, total, used, and held: {pid: bytes}, after it did as `order` says."""
         if self._nvml is None:
-            (state,) = (path for path in (self.home / "card").iterdir() if path.suffix == "")
-            env = {**os.environ, "GPUSHARE_SIM": str(state)}
+            env = {**os.environ, "GPUSHARE_SIM": str(self._card)}
             self._nvml = subprocess.Popen(
                 [sys.executable, "-c", _NVML, str(BUILD)], env=env, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -273,8 +302,19 @@ class World:
         gpus: list[dict[str, Any]] = json.loads(self._nvml.stdout.readline())  # type: ignore[union-attr]
         return gpus
 
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None:
+            self._driver = Driver(self._card)
+        return self._driver
 
-def _processes() -> Iterator[tuple[int, bytes]]:
+    @property
+    def _card(self) -> Path:
+        (state,) = (path for path in (self.home / "card").iterdir() if path.suffix == "")
+        return state
+
+
+def processes() -> Iterator[tuple[int, bytes]]:
     """Every process that can be looked at: its pid and its environment."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -296,4 +336,4 @@ def retried(query: Callable[[], T]) -> T:
             time.sleep(0.05)
 
 
-__all__ = ["GIB", "MIB", "Claim", "Gpu", "World", "Wrong", "retried"]
+__all__ = ["GIB", "MIB", "Claim", "Gpu", "World", "Wrong", "processes", "retried"]

@@ -22,8 +22,8 @@ ROOTS = ["/usr", "/opt", *_FILES]  # what GPUSHARE_VOLUME_ROOTS has to allow
 PYTHON = os.environ.get("GPU_TEST_PYTHON", sys.executable)
 
 
-def build() -> str:
-    """Gives the image to the engine of DOCKER_HOST; its name."""
+def build(address: str = "") -> str:
+    """Gives the image to the engine at this address, else to that of DOCKER_HOST; its name."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, target in LINKS.items():
@@ -34,7 +34,7 @@ def build() -> str:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o777
             tar.addfile(folder)
-    client = docker.from_env()
+    client = docker.DockerClient(address) if address else docker.from_env()
     client.api.import_image_from_data(archive.getvalue(), repository="gpushare/host", tag="latest")
     client.close()
     return IMAGE

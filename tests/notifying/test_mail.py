@@ -11,6 +11,7 @@ from tests.notifying.conftest import turn
 from tests.support.events import EventKind, append
 from tests.support.machine import make_container
 from tests.support.mailbox import open_mailbox
+from tests.support.people import make_user
 from web.models import Delivery, Notice, Receiver, Rule, Wish
 from web.notifying import happenings, outbox
 
@@ -147,3 +148,19 @@ def test_nobody_is_sent_more_than_so_many_letters_an_hour(mailbox, reader, gpu, 
     assert (Notice.objects.count(), len(mailbox.letters)) == (5, 3)
     outbox.tidy(timezone.now())
     assert Notice.objects.count() == 5
+
+
+def test_whose_containers_end_all_the_time_takes_nobody_elses_news_away(reader, gpu, monkeypatch):
+    monkeypatch.setattr(outbox, "KEPT_MOST", 6)
+    monkeypatch.setattr(happenings, "KEPT_EACH", 3)
+    bob, now = make_user("bob"), timezone.now()
+    for number in range(2):
+        append(make_container(bob, f"bobs-{number}", gpu), now, EventKind.ENDED, detail="exit code 0")
+    for number in range(8):
+        append(make_container(reader, f"train-{number}", gpu), now, EventKind.ENDED, detail="exit code 0")
+    happenings.look(now)
+    assert Notice.objects.count() == 10
+    happenings.tidy(now)
+    assert Notice.objects.filter(user=bob).count() == 2
+    kept = Notice.objects.filter(user=reader).values_list("container__name", flat=True)
+    assert list(kept) == ["train-5", "train-6", "train-7"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from pathlib import Path
@@ -107,6 +108,23 @@ async def test_what_the_image_has_there_already_is_copied_nowhere(lab: Lab) -> N
     # Docker has mounted it for the copy as well, and not started it then.
     copy, made = await query(lambda: list(Container.objects.order_by("created_at")))
     assert (copy.name, copy.started_at, made.name) == ("mine", None, "mine")
+
+
+async def test_a_mount_that_the_hosts_disk_does_not_take_holds_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    await created(lab, "mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.up.plugin._folders, "give", full)
+        told = await lab.ask("VolumeDriver.Mount", Name="one", ID="m1")
+    assert "No space left on device" in told["Err"]
+    await lab.nothing_is_held()
+    assert (await lab.ask("VolumeDriver.Mount", Name="one", ID="m1"))["Err"] == ""
+    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    await lab.nothing_is_held()
 
 
 async def test_a_mount_for_no_container_has_a_folder_of_its_own_until_it_ends(lab: Lab) -> None:

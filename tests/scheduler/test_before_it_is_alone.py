@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from scheduler.card.turns import EARLY
 from tests.scheduler.test_turns import computing, goes_on, take_turns
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host
@@ -26,10 +27,9 @@ async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_schedule
     fcntl.flock(last, fcntl.LOCK_EX | fcntl.LOCK_NB)
     await host.start()
     one, two = [await computing(host) for _ in range(2)]
-    await asyncio.sleep(6)  # one of them would have been stopped by then
-    playing = [id_ for id_, part in host.up.turns._parts.items() if part.task is not None]
-    if str(two.pk) in playing:
-        one, two = two, one
+    parts = host.up.turns._parts
+    await eventually(lambda: {str(one.pk), str(two.pk)} <= parts.keys())
+    assert all(EARLY in part.barred and part.task is None for part in parts.values())
     begun = time.monotonic()
     asyncio.get_running_loop().call_later(9.0, os.close, last)
     answer = await host.command("pause", one, free_memory=free_memory)

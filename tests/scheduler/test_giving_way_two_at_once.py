@@ -36,12 +36,12 @@ class Step:
         self._real = getattr(host.up.swapping._mover, name)
         monkeypatch.setattr(host.up.swapping._mover, name, self._do)
 
-    async def _do(self, session: Session) -> None:
+    async def _do(self, moved: Session | list[Session]) -> None:
         self.reached.set()
         await self.go_on.wait()
         if self._fails:
-            raise CardError(Why.BUSY, session.pid, "It does not come to rest.")
-        await self._real(session)
+            raise CardError(Why.BUSY, 0, "It does not come to rest.")
+        await self._real(moved)
 
 
 async def is_asked_to_go(host: Host, container: Container) -> Container:

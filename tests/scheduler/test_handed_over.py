@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,12 +13,15 @@ from django.utils import timezone
 
 from scheduler.containers.handing import CameToANode, Handing
 from scheduler.engines import placer
+from scheduler.engines.base import EngineError
 from scheduler.engines.placer import Stage, Standing
 from scheduler.store import Store
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
+from web.errors import Problem
 from web.models import AllocationEvent, Command, Container, Node
-from web.services import nodes
+from web.services import nodes, taking
+from web.spec.handed import Handed
 
 ANY: Any = None
 
@@ -52,6 +55,15 @@ async def waiting(transactional_db: None) -> Container:
     return made
 
 
+async def _until(asked: Callable[[], bool]) -> None:
+    """Of the database."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if await query(asked):
+                return
+            await asyncio.sleep(0.02)
+
+
 def _told() -> list[tuple[str, str]]:
     return list(AllocationEvent.objects.order_by("id").values_list("kind", "detail"))
 
@@ -70,6 +82,68 @@ async def test_record_of_one_that_was_called_off_has_its_end_in_the_audit_though
     assert found.reason == "Killed by ada."
     assert swarm.taken_back == [str(waiting.pk)]
     assert told == [("killed", "Killed by ada."), ("ended", "Killed by ada.")]
+
+
+async def test_end_of_one_that_was_called_off_is_at_one_time_in_record_and_audit(waiting: Container) -> None:
+    store = Store("manager", "us")
+    await store.open({}, {})
+    await Handing(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+    found = await query(Container.objects.get, pk=waiting.pk)
+    times = await query(lambda: dict(AllocationEvent.objects.values_list("kind", "at")))
+    await store.close()
+    assert times == {"killed": found.kill_requested_at, "ended": found.finished_at}
+
+
+async def test_one_that_is_called_off_by_two_schedulers_one_after_the_other_is_told_as_killed_once(
+    waiting: Container,
+) -> None:
+    """The first was killed before it could take it back."""
+
+    class Dies(Swarm):
+        async def take_back(self, id_: str) -> None:
+            raise EngineError("The scheduler is killed here.")
+
+    store = Store("manager", "us")
+    await store.open({}, {})
+    with pytest.raises(EngineError):
+        await Handing(Dies(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+    again = await query(Container.objects.get, pk=waiting.pk)
+    await Handing(Swarm(), ANY, store).call_off(again, "Killed by ada.")  # type: ignore[arg-type]
+    await store.close()
+    assert [kind for kind, _ in await query(_told)] == ["killed", "ended"]
+
+
+class Emptied(Swarm):
+    """No host of it takes anything just now."""
+
+    async def hosts(self) -> list[placer.Host]:
+        return [placer.Host("two", {0: 1 << 30}, {}, there=False)]
+
+
+async def test_launch_that_is_asked_for_again_and_refused_is_not_ended_where_a_node_has_it_already(
+    waiting: Container,
+) -> None:
+    """A scheduler gave it to the Swarm and died before it said so; then the hosts went away."""
+    store = Store("manager", "us")
+    await store.open({}, {})
+    row = await query(Container.objects.select_related("owner").get, pk=waiting.pk)
+    row.gpu_memory = 900 << 20
+    await query(Container.objects.update, mount="on a node")
+    assert await Handing(Emptied(), ANY, store).launch(row, None) == "A node has it."  # type: ignore[arg-type]
+    await store.close()
+
+
+async def test_launch_that_is_refused_can_be_taken_by_no_node_from_then_on(waiting: Container) -> None:
+    store = Store("manager", "us")
+    await store.open({}, {})
+    row = await query(Container.objects.select_related("owner").get, pk=waiting.pk)
+    row.gpu_memory = 900 << 20
+    with pytest.raises(Problem, match="No node of this Swarm takes containers"):
+        await Handing(Emptied(), ANY, store).launch(row, None)  # type: ignore[arg-type]
+    handed = Handed(waiting.pk, 900 << 20, (0,), "key")
+    with pytest.raises(Problem, match="was called off"):
+        await query(taking.take, store.here, "volume", "mount", handed)
+    await store.close()
 
 
 async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: Container) -> None:
@@ -138,6 +212,60 @@ async def test_kill_of_one_that_has_come_to_a_node_is_that_nodes_to_carry_out(ho
             await asyncio.sleep(0.02)
     await host.stop()
     assert (await query(Command.objects.get, pk=command.pk)).done_at is None
+
+
+class Unanswered(Slow):
+    """A host has what it is given before it answers."""
+
+    async def submit(self, order: placer.Order) -> None:
+        self.given.update(dict.fromkeys(order.cards, order.quota))
+        await asyncio.Event().wait()
+
+
+async def test_kill_of_a_launch_that_a_node_has_before_the_swarm_has_answered_is_that_nodes(host: Host) -> None:
+    """The launch was broken off here, and its record told as ended, while its program ran there for ever."""
+    swarm = Unanswered()
+    host.up.commands._handing = Handing(swarm, ANY, host.up.store)  # type: ignore[arg-type]
+    other = await query(Node.objects.create, name="other")
+    owner = await query(User.objects.create, username="eve")
+    fields = {"name": "a", "image": "local", "node_id": host.up.store.here, "gpu_memory": 900 << 20}
+    container = await query(Container.objects.create, owner=owner, **fields)
+    asked = {"container": container, "node_id": host.up.store.here}
+    launch = await query(Command.objects.create, kind=Command.Kind.LAUNCH, **asked)
+    host.up.commands.wake()
+    await eventually(lambda: swarm.given)
+    await query(Container.objects.filter(pk=container.pk).update, node=other, mount="there")
+    kill = await query(Command.objects.create, kind=Command.Kind.KILL, **asked)
+    host.up.commands.wake()
+    passed_on = Command.objects.filter(pk=kill.pk, node=other)
+    await _until(passed_on.exists)
+    await host.stop()
+    assert (await query(Command.objects.get, pk=kill.pk)).done_at is None
+    assert (await query(Command.objects.get, pk=launch.pk)).message == "A node has it."
+    assert (await query(Container.objects.get, pk=container.pk)).finished_at is None
+
+
+async def test_second_kill_of_one_that_waits_for_a_node_is_answered(host: Host) -> None:
+    """Both were taken at once; the second found it ended by the first, and was open for ever."""
+    taking_back = asyncio.Event()
+
+    class Hesitates(Swarm):
+        async def take_back(self, id_: str) -> None:
+            await taking_back.wait()
+
+    host.up.commands._handing = Handing(Hesitates(), ANY, host.up.store)  # type: ignore[arg-type]
+    owner = await query(User.objects.create, username="eve")
+    fields = {"name": "a", "image": "local", "node_id": host.up.store.here, "engine": "swarm", "handed": "key"}
+    container = await query(Container.objects.create, owner=owner, **fields)
+    asked = {"kind": Command.Kind.KILL, "container": container, "node_id": host.up.store.here}
+    kills = [await query(Command.objects.create, **asked) for _ in range(2)]
+    host.up.commands.wake()
+    await _until(AllocationEvent.objects.filter(kind="killed").exists)
+    taking_back.set()
+    for kill in kills:
+        await host.answer(kill)
+    await host.stop()
+    assert [kind for kind, _ in await query(_told)] == ["killed", "ended"]
 
 
 async def test_pause_of_one_that_waits_for_a_node_is_refused_as_that(host: Host) -> None:

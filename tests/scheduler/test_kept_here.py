@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,14 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError
+from django.utils import timezone
 
 from scheduler import store as stores
 from scheduler.store import Store, behind
 from scheduler.store.keeping import Keeping
 from scheduler.store.naming import NameTaken
 from tests.support.host import query
-from web.models import AllocationEvent, Container, Node
+from web.models import AllocationEvent, Command, Container, Node
 
 
 class Killed(Exception):
@@ -74,6 +77,53 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(
     await again.close()
 
 
+async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotten_before_it_is_kept(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed then, and started without the database, a scheduler did not look for it, and nobody told its end."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    store.node(late=1.0)
+    await store.flush()
+    assert store.keeping is not None
+    keep = store.keeping.keep
+
+    async def meanwhile(*what: Any) -> None:
+        await keep(*what)
+        store.container(id_, finished_at=timezone.now())
+        store.event("ended", id_)
+
+    monkeypatch.setattr(behind, "_write", _away)
+    monkeypatch.setattr(store.keeping, "keep", meanwhile)
+    store.event("idle", id_)
+    with pytest.raises(OperationalError):
+        await store.flush()
+    await _let_go(store)
+    alone = opened()
+    monkeypatch.setattr(stores, "_open", _away)
+    await alone.open({}, {})
+    assert [str(row.pk) for row in await alone.records.living()] == [id_]
+    await _let_go(alone)
+
+
+async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_host_know_that_as_living(
+    opened: Callable[[], Store], container: Container
+) -> None:
+    """A scheduler that started without the database later would have told its end a second time."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    store.container(id_, started_at=timezone.now())
+    await store.flush()
+    row = await query(Container.objects.whole().get, pk=container.pk)
+    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    store.container(id_, finished_at=timezone.now())
+    await store.promises.make(row, {}, within_allowance=False)
+    assert store.keeping is not None
+    assert store.keeping.known.containers() == []
+    await store.close()
+
+
 async def test_scheduler_that_started_alone_ends_where_another_host_has_had_its_name_meanwhile(
     opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,4 +145,61 @@ async def test_scheduler_that_started_alone_ends_where_another_host_has_had_its_
     again = opened()
     await again.open({}, {})
     assert not await query(AllocationEvent.objects.exists)
+    await again.close()
+
+
+async def test_command_that_was_carried_out_is_not_taken_again_as_the_database_comes_back(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome is kept here, and comes a moment after the database does: until then the row looks open."""
+    store = opened()
+    await store.open({}, {})
+    command = await query(Command.objects.create, kind="launch", container=container, node_id=store.here)
+    assert [each.pk for each in await store.records.commands()] == [command.pk]
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(behind, "_write", _away)
+        store.command(command.pk, outcome="done", done_at=timezone.now())
+        with pytest.raises(OperationalError):
+            await store.flush()
+    await _let_go(store)
+    alone = opened()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(stores, "_open", _away)
+        await alone.open({}, {})
+    coming = asyncio.create_task(alone.flush())
+    while not coming.done():
+        assert await alone.records.commands() == []
+        await asyncio.sleep(0)
+    await coming
+    assert await alone.records.commands() == []
+    asked = await query(Command.objects.create, kind="kill", container=container, node_id=alone.here)
+    assert [each.pk for each in await alone.records.commands()] == [asked.pk]
+    await alone.close()
+
+
+async def test_what_was_kept_is_in_the_database_before_anything_is_read_however_long_that_takes(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who has ended is taken over as living, and ends a second time."""
+    store = opened()
+    await store.open({}, {})
+    await query(Container.objects.filter(pk=container.pk).update, node=store.here)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(behind, "_write", _away)
+        store.event("ended", str(container.pk))
+        store.container(str(container.pk), finished_at=timezone.now())
+        with pytest.raises(OperationalError):
+            await store.flush()
+    await _let_go(store)
+    write = behind._write
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.3)
+        write(*arguments)
+
+    monkeypatch.setattr(behind, "SLOW", 0.05)
+    monkeypatch.setattr(behind, "_write", slowly)
+    again = opened()
+    await again.open({}, {})
+    assert await again.records.living() == []
     await again.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -25,8 +27,27 @@ def test_nobody_else_may_open_it_whoever_made_it(tmp_path: Path) -> None:
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_kernel_without_room_for_another_lock_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody takes turns any more, and whoever is being moved at that moment stays half way."""
+    flock, answers = fcntl.flock, [errno.ENOLCK, errno.ENOLCK]
+
+    def short_of_them(fd: int, how: int) -> None:
+        if answers:
+            raise OSError(number := answers.pop(), os.strerror(number))
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", short_of_them)
+    generation = Generation(tmp_path / "lock")
+    await generation.alone()
+    assert not answers
+    generation.close()
+
+
 async def test_a_scheduler_that_cannot_start_leaves_it_closed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     await host.stop()
+    before = held()
 
     async def fails(self: TakeOver) -> None:
         raise EngineError("It does not answer.")
@@ -35,6 +56,6 @@ async def test_a_scheduler_that_cannot_start_leaves_it_closed(host: Host, monkey
         patched.setattr(TakeOver, "run", fails)
         with pytest.raises(EngineError):
             await host.start()
-    assert not held()
+    assert held() == before
     host._run = None
     await host.start()

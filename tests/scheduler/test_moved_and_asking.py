@@ -12,9 +12,9 @@ import pytest
 import shim.sim
 from scheduler.containers import swapping
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host
+from tests.support.host import BUILD, GIB, Host, query
 from tests.support.swapped import at_once
-from web.models import Container, Swap
+from web.models import Command, Container, Swap
 
 # It asks its card all the time, each time telling so; of SIGTERM it asks once more, and ends.
 ASKER = """
@@ -55,6 +55,32 @@ async def test_who_is_killed_on_its_way_back_can_save_in_its_grace_what_it_has_o
     await host.command("kill", container, grace=8)
     await host.until(container, "killed")
     assert "saved" in host.log(container)
+
+
+@pytest.mark.parametrize("moment", [Swap.LEAVING, Swap.COMING])
+async def test_who_is_killed_while_it_is_moved_can_save_under_the_next_scheduler_what_it_has_on_its_card(
+    host: Host, moment: Swap
+) -> None:
+    container = await asker(host)
+    slow = ctypes.c_uint64(GIB)
+    if moment is Swap.COMING:
+        assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    shim.sim.load_nvml(BUILD).sim_card_speed(slow, slow)
+    await begun(host, "resume" if moment is Swap.COMING else "pause", container, free_memory=True)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: tenant.swap == moment)
+    await begun(host, "kill", container, grace=10)
+    await eventually(lambda: tenant.killed)
+    await host.stop()
+    assert (await host.get(container)).swap == moment
+    await host.start()
+    await host.until(container, "killed")
+    assert "saved" in host.log(container)
+
+
+async def begun(host: Host, kind: str, container: Container, **arguments: object) -> None:
+    await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
+    host.up.commands.wake()
 
 
 async def test_of_several_processes_one_that_goes_on_asks_though_another_is_not_back_yet(

@@ -373,6 +373,24 @@ async def test_time_in_a_pause_is_not_idle_time(host: Host, settings) -> None:
     await host.until(container, "paused")
 
 
+async def test_cards_are_measured_while_the_database_does_not_take_what_an_idle_holder_sets_off(
+    host: Host, settings, monkeypatch
+) -> None:
+    settings.GPUSHARE_IDLE_MINUTES = 0.01
+    settings.GPUSHARE_IDLE_ACTION = "pause"
+    asked = asyncio.Event()
+
+    async def silent(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(host.up.intents, "pause", silent)
+    await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
+    await asyncio.wait_for(asked.wait(), 60)
+    last = host.up.measure.readings
+    await eventually(lambda: host.up.measure.readings is not last)
+
+
 async def test_node_shows_signs_of_life_and_the_policy(host: Host) -> None:
     node = await query(Node.objects.get)
     assert node.is_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +14,47 @@ from scheduler.core.events import Stirred
 from scheduler.rounds.stirring import Stirring
 
 
-@pytest.mark.parametrize("looked", ["leaving", "out"])
-async def test_who_gave_way_and_is_a_stranger_is_taken_to_stir(tmp_path: Path, looked: str) -> None:
-    """Also if it was on its way out at the first look. It may have been asked to compute just then."""
+@pytest.fixture
+def tenant() -> Any:
     session = SimpleNamespace(id=1, pid=os.getpid(), ended=False)
-    tenant = SimpleNamespace(id="c", sessions={1: session}, swap=looked, is_out=False, gave_way="", paused=False,
-                             finished=False)  # fmt: skip
-    told: list[Any] = []
+    return SimpleNamespace(id="c", sessions={1: session}, swap="", is_out=False, gave_way="", paused=False,
+                           finished=False)  # fmt: skip
+
+
+@pytest.fixture
+def told() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def stirring(tmp_path: Path, tenant: Any, told: list[Any]) -> Stirring:
     state = SimpleNamespace(containers={"c": SimpleNamespace(idle_since=0.0)})
     broker: Any = SimpleNamespace(tenants={"c": tenant}, state=state, now=lambda: 5.0, tell=told.append)
-    stirring = Stirring(broker, tmp_path)
+    return Stirring(broker, tmp_path)
+
+
+@pytest.mark.parametrize("looked", ["leaving", "out"])
+async def test_who_gave_way_and_is_a_stranger_is_taken_to_stir(
+    stirring: Stirring, tenant: Any, told: list[Any], looked: str
+) -> None:
+    """Also if it was on its way out at the first look. It may have been asked to compute just then."""
     if looked == "leaving":
+        tenant.swap = "leaving"
         await stirring.look()
         assert told == []
     tenant.swap, tenant.is_out, tenant.gave_way = "out", True, "idle"
     await stirring.look()
     assert told == [Stirred(5.0, "c")]
+
+
+async def test_whom_a_person_paused_is_not_brought_back_before_it_is_frozen(
+    stirring: Stirring, tenant: Any, told: list[Any]
+) -> None:
+    """A scheduler was killed between the move and the freeze: to the next one its program is a stranger, and runs."""
+    tenant.swap, tenant.is_out = "out", True
+    until = time.process_time() + 0.02  # more than a program that is idle ever uses
+    await stirring.look()
+    while time.process_time() < until:
+        pass
+    await stirring.look()
+    assert told == []

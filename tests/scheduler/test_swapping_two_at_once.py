@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import itertools
 import os
 import signal
 import sys
 import time
+from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 import shim.sim
 from scheduler.card.helper import CardError, Done, State, Why
-from scheduler.containers import moving, swapping
+from scheduler.containers import moving, room, swapping
 from scheduler.engines.base import EngineError
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, query
@@ -324,3 +326,59 @@ print("late one has it", flush=True)
 while not os.path.exists(sys.argv[1].removesuffix("-late")):
     time.sleep(0.01)
 """
+
+
+async def test_a_paused_one_whose_memory_cannot_be_freed_for_want_of_descriptors_stays_paused(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on for a moment, to move its memory."""
+    container = await holder(host)
+    await host.command("pause", container)
+
+    def short_of_them() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(room, "available", short_of_them)
+        answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "host_short")
+    assert (await host.get(container)).state == "paused"
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
+async def test_a_paused_one_is_paused_again_though_the_next_scheduler_cannot_free_its_memory(
+    host: Host, settings: Any
+) -> None:
+    """The last one had let it go on for that, and died."""
+    container = await holder(host)
+    await host.command("pause", container)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    async with host.up.swapping._transfer:
+        command = await asked(host, "pause", container, free_memory=True)
+        await eventually(lambda: not tenant.paused)
+        await host.stop()
+    assert (await host.get(container)).state == "running"
+    settings.GPUSHARE_SWAP_MEMORY = 0
+    await host.start()
+    assert (await host.answer(command)).outcome == "refused"
+    assert (await host.get(container)).state == "paused"
+    await host.command("resume", container)
+    await ends_well(host, container)
+
+
+async def test_one_whose_move_fails_by_what_nobody_thought_of_is_as_it_was(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await holder(host)
+
+    async def fails(engine_id: str, extra: int) -> None:
+        if extra:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(host.up.engine, "add_memory", fails)
+        answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
+    assert host.up.broker.tenants[str(container.pk)].swap == ""
+    await ends_well(host, container)

@@ -285,3 +285,63 @@ async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host:
     await host.command("kill", container)
     await host.answer(gently)
     assert [event.kind for event in await host.events(container)] == ["started", "paused", "killed", "ended"]
+
+
+# Told to end, it does so once there is such a file.
+SAVES = "trap 'echo told; while [ ! -e {0} ]; do sleep 0.05; done; echo saved; exit 0' TERM; echo ready; {1}"
+FOREVER = "while :; do sleep 0.05; done"
+
+
+async def saving(host: Host) -> Container:
+    container = await host.launch("sh", "-c", SAVES.format(host.home / "end", FOREVER))
+    await host.says(container, "ready")
+    return container
+
+
+async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_grace(host: Host, monkeypatch) -> None:
+    container = await saving(host)
+    pause, asked, go_on = host.up.engine.pause, asyncio.Event(), asyncio.Event()
+
+    async def late(engine_id: str) -> None:
+        asked.set()
+        await go_on.wait()
+        await pause(engine_id)
+
+    monkeypatch.setattr(host.up.engine, "pause", late)
+    pausing = await query(Command.objects.create, kind="pause", container=container)
+    host.up.commands.wake()
+    await asyncio.wait_for(asked.wait(), 60)
+    killing = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": 20.0})
+    host.up.commands.wake()
+    await host.says(container, "told")
+    go_on.set()
+    answer = await host.answer(pausing)
+    (host.home / "end").touch()
+    assert (answer.outcome, "is being ended" in answer.message) == ("refused", True)
+    assert (await host.answer(killing)).outcome == "done"
+    assert "saved" in host.log(container)
+    assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]
+
+
+async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: Host) -> None:
+    container = await saving(host)
+    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.", grace=20.0)
+    await host.says(container, "told")
+    answer = await host.command("pause", container)
+    (host.home / "end").touch()
+    assert (answer.outcome, "is being ended" in answer.message) == ("refused", True)
+    await host.until(container, "killed")
+    assert "saved" in host.log(container)
+
+
+async def test_of_a_launch_that_was_called_off_nothing_begins_after_it_was_told(host: Host) -> None:
+    """Its keeper may be under way: who has asked for it no longer waits, and it starts the program all the same."""
+    container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
+    folder = host.home / "processes" / str(container.pk)
+    await eventually((folder / "launch.json").exists)
+    killed = await host.command("kill", container)
+    assert killed.message == "It was killed before it had started."
+    told = host.log(container)
+    assert (await host.answer(launching)).code == "killed"
+    await eventually(lambda: not folder.exists())
+    assert host.log(container) == told

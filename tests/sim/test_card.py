@@ -367,3 +367,9 @@ def test_a_card_that_was_cut_off_can_be_left(tmp_path: Path) -> None:
 def test_descriptions() -> None:
     assert shim.sim.parse("sim:2x5GiB") == (2, 5 << 30)
     assert shim.sim.parse("sim:512m") == (1, 512 << 20)
+
+
+def test_it_has_all_of_its_room_from_the_start(card: Card) -> None:
+    """Else on a disk that fills up later whoever first comes to a page of it ends by SIGBUS."""
+    made = card.path.stat()
+    assert made.st_blocks * 512 >= made.st_size

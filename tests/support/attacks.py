@@ -178,6 +178,7 @@ from shim.binding import Type
 raw = Raw(Path(sys.argv[1])); raw.socket.settimeout(60); page = raw.hello()
 took, on = [], []
 signal.signal(signal.SIGTERM, lambda *_: on.clear())
+signal.signal(signal.SIGUSR1, lambda *_: took.clear())
 on.append(True)
 print("allocating", flush=True)
 serial = 0
@@ -221,10 +222,16 @@ def attack(name: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Bystander:
-    """A process of another container, which asks for more than its lease has, again and again."""
+    """A process of another container, which asks for more than its lease has, again and again.
+
+    As BYSTANDER says it: SIGUSR1 has it forget what its calls took so far, SIGTERM has it tell, and end.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._process = _begin(BYSTANDER, str(directory))
+
+    def forget(self) -> None:
+        self._process.send_signal(signal.SIGUSR1)
 
     def stop(self) -> list[float]:
         """The seconds that each of its calls took; each was granted."""

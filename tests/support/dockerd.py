@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import docker
 import pytest
@@ -209,23 +209,31 @@ def build_image(
 def _root(programs: Sequence[Path], mounted: Sequence[Path], more_links: Mapping[str, str]) -> bytes:
     busybox = shutil.which("busybox")
     assert busybox, "busybox is needed (Debian: busybox-static)"
+    entries: dict[str, Path | str] = {"bin/busybox": Path(busybox), **{f"bin/{name}": "busybox" for name in LINKS}}
+    entries |= more_links
+    entries |= {f"bin/{program.name}": program for program in programs}
+    for library in sorted({each for program in (*programs, *mounted) for each in needed_libraries(program)}):
+        # The loader is looked for in both places: by the kernel, and by name where a program loads anew.
+        for place in (library, str(Path(library).resolve())):
+            entries[place.lstrip("/")] = Path(library).resolve()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.add(busybox, "bin/busybox")
-        for link, target in {**{f"bin/{name}": "busybox" for name in LINKS}, **more_links}.items():
-            entry = tarfile.TarInfo(link)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            tar.addfile(entry)
-        tmp = tarfile.TarInfo("tmp")
-        tmp.type, tmp.mode = tarfile.DIRTYPE, 0o1777
-        tar.addfile(tmp)
-        for program in programs:
-            tar.add(program, f"bin/{program.name}")
-        for library in sorted({each for program in (*programs, *mounted) for each in needed_libraries(program)}):
-            # The loader is looked for in both places: by the kernel, and by name where a program loads anew.
-            for place in {library, str(Path(library).resolve())}:
-                tar.add(Path(library).resolve(), place.lstrip("/"))
+        # What stands in a folder that was not said, a rootless Docker lets nobody enter.
+        for folder in sorted({above for name in entries for above in PurePosixPath(name).parents if above.name}):
+            tar.addfile(_entry(str(folder), tarfile.DIRTYPE, 0o755))
+        tar.addfile(_entry("tmp", tarfile.DIRTYPE, 0o1777))
+        for name, what in entries.items():
+            if isinstance(what, Path):
+                tar.add(what, name)
+            else:
+                tar.addfile(_entry(name, tarfile.SYMTYPE, 0o777, what))
     return buffer.getvalue()
+
+
+def _entry(name: str, kind: bytes, mode: int, target: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.linkname = kind, mode, target
+    return entry
 
 
 def needed_libraries(program: Path) -> list[str]:

@@ -9,9 +9,11 @@ from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
 from django.db import connections
 
 from appliance.budgets import Budgets
+from tests.support.eventually import eventually
 from tests.support.machine import make_container
 from tests.support.people import make_user
 from tests.web.test_console import Connection, Scheduler, key_of, refused, scheduler
@@ -98,6 +100,29 @@ async def test_a_token_in_the_address_is_none(plain: Container, scheduler: Sched
     code, _ = await refused(Exec(plain, None, query=f"token={key}&authorization=Token+{key}".encode()))
     assert code == 4401
     assert scheduler.asked == []
+
+
+async def test_nothing_is_typed_over_the_channel_layer(
+    plain: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node may write there, with Redis: who learned the name of a connection could start a program by it."""
+    layer, names = get_channel_layer(), list[str]()
+    new_channel = layer.new_channel
+
+    async def noted(*prefix: str) -> str:
+        names.append(await new_channel(*prefix))
+        return names[-1]
+
+    monkeypatch.setattr(layer, "new_channel", noted)
+    socket = Exec(plain, await sync_to_async(key_of)("owner"))
+    await socket.connect()
+    for name in names:
+        await layer.send(name, {"type": "websocket.receive", "text": json.dumps({"command": ["theirs"]})})
+    await eventually(lambda: scheduler.asked or not names)
+    await socket.say(json.dumps({"command": ["mine"]}))
+    await eventually(lambda: scheduler.asked)
+    assert json.loads(scheduler.asked[0][1])["command"] == ["mine"]
+    await socket.close()
 
 
 async def test_another_sites_page_may_not(plain: Container, scheduler: Scheduler) -> None:

@@ -1,16 +1,24 @@
-"""How often somebody may ask is counted in Redis, in windows that all end, whatever falls between two steps."""
+"""How often somebody may ask is counted in Redis, in windows that all end, whatever falls between two steps.
+
+Whoever has the password of that Redis can write there what they like: each node has it, also one that is stolen.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import RequestFactory
 
 from tests.support.eventually import until
 from tests.support.redis_server import BIN, running_redis
 from web import budgets
 from web.http.throttle_cache import Counts
+from web.people import signin
 
 pytestmark = [pytest.mark.production, pytest.mark.skipif(BIN is None, reason="needs the distribution's Redis")]
 
@@ -61,3 +69,51 @@ def test_count_that_an_earlier_release_has_left_without_an_end_is_none(counts: C
     client.set(key, 500)
     assert client.pttl(key) == -1
     assert [spend() for _ in range(4)] == [True, True, True, False]
+
+
+class Makes:
+    """Whoever takes it out of a pickle makes this folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._folder),)
+
+
+FAILURES = "failures:10.0.0.1"
+
+
+def wait_of_a_stranger(counts: Counts, monkeypatch: pytest.MonkeyPatch, **written: bytes) -> float:
+    """Who asks whether they may try a password, where somebody has written this into Redis."""
+    monkeypatch.setattr(signin, "cache", counts)
+    client: Any = counts._cache.get_client(None, write=True)
+    for name, value in written.items():
+        client.set(counts.make_key(FAILURES if name == "count" else f"{FAILURES}:{name}"), value)
+    return signin.wait_of(RequestFactory().get("/", REMOTE_ADDR="10.0.0.1"), "bob")
+
+
+@pytest.mark.parametrize("name", ["count", "until"])
+def test_what_somebody_writes_there_is_never_run(
+    counts: Counts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    made = tmp_path / "made"
+    assert wait_of_a_stranger(counts, monkeypatch, **{name: pickle.dumps(Makes(made))}) == 0
+    assert not made.exists()
+
+
+ODD = [b"inf", b"nan", b"-inf", b"9" * 4000, b"1e308", b"-1e308", b"\xff", b"", b"1 2", b"9" * 5000]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd[:8]))
+def test_number_that_cannot_be_keeps_nobody_out_for_longer_than_a_pause(
+    counts: Counts, monkeypatch: pytest.MonkeyPatch, odd: bytes
+) -> None:
+    assert 0 < wait_of_a_stranger(counts, monkeypatch, count=b"50", until=odd) <= signin.PAUSE
+    assert 0 <= wait_of_a_stranger(counts, monkeypatch, count=odd, until=b"1") <= signin.PAUSE
+
+
+def test_moment_that_was_written_is_read_again(counts: Counts) -> None:
+    counts.set("at", 1234567890.123456, 10)
+    counts.add("often", 7, 10)
+    assert counts.get_many(["at", "often"]) == {"at": 1234567890.123456, "often": 7}

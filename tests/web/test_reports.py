@@ -241,12 +241,13 @@ async def _text_of(answer) -> str:
     return b"".join([part async for part in answer.streaming_content]).decode()
 
 
-def test_a_name_that_looks_like_a_formula_is_only_text_in_a_spreadsheet(gpu):
-    eve = make_user("+SUM(1)")
+@pytest.mark.parametrize("sign", "=+-@")
+def test_a_name_that_looks_like_a_formula_is_only_text_in_a_spreadsheet(gpu, sign):
+    eve = make_user(f"{sign}SUM(1)")
     container = made(make_container(eve, "a", gpu))
     append(container, T0, EventKind.ACCEPTED, gpu, used_after=GIB)
     lines = list(reports.csv_lines(report(T0, T0 + HOUR)))
-    assert lines[1].startswith("'+SUM(1),")
+    assert lines[1].startswith(f"'{sign}SUM(1),")
 
 
 @pytest.mark.parametrize(

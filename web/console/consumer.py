@@ -54,6 +54,7 @@ AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on
 
 
 class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    channel_layer_alias = ""  # none: what somebody writes into Redis would be taken for what was typed here
     kind = "console"
     line: Line | None = None
     passing: asyncio.Task[None] | None = None

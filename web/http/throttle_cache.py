@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import isfinite
 from typing import Any
 
 from django.core.cache.backends.locmem import LocMemCache
@@ -14,6 +15,22 @@ log = logging.getLogger(__name__)
 
 IF_IT_ENDS = """if redis.call('pttl', KEYS[1]) >= 0 then return redis.call('incrby', KEYS[1], ARGV[1]) end
 redis.call('del', KEYS[1])"""
+
+
+class Numbers:
+    """How a count is written: as text. Each node has Redis' password, and Django's own way (pickle) does whatever is
+    written there, as the web side. What is no number counts as nothing.
+    """
+
+    def dumps(self, number: float) -> str:
+        return repr(number)
+
+    def loads(self, written: bytes) -> float:
+        try:
+            number = float(written)
+        except ValueError:
+            return 0.0
+        return number if isfinite(number) else 0.0
 
 
 class Ending(RedisCache):
@@ -44,7 +61,7 @@ class Counts(Ending):
     """While Redis is away each process counts for itself: nothing stops, and nobody gets to try passwords freely."""
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
-        super().__init__(server, params)
+        super().__init__(server, {**params, "OPTIONS": {"serializer": Numbers}})
         self.own = LocMemCache("redis is away", params)
 
     add = _either("add")

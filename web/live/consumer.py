@@ -25,6 +25,7 @@ _open = Places("websockets", "websockets_in_all")
 class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Says {"type": "snapshot" | "delta" | "tick", "seq", "now", "data"}; hears {"type": "resync"}."""
 
+    channel_layer_alias = ""  # none: the feed hears hints, for all
     tasks: tuple[asyncio.Task[None], ...] = ()
     again: asyncio.Task[None] | None = None  # sends everything again
     place: Place | None = None

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Count, Max
 
 from web.models import AllocationEvent, Container, Delivery, Happening, Notice, Watch, Wish, large
 from web.notifying import outbox
@@ -19,6 +19,7 @@ from web.templatetags.gpushare import duration
 
 AT_ONCE = 1000  # events
 MAILS_AN_HOUR = 60  # to one person; what is more is in the browser alone
+KEPT_EACH = 1000  # notices of one person: whose containers end all the time loses older ones, and nobody else does
 SAME = timedelta(minutes=1)  # a container's cards tell the same thing one after the other
 
 Kind = AllocationEvent.Kind
@@ -93,5 +94,7 @@ def _happened(event: AllocationEvent, container: Container, wish: Wish) -> Itera
 
 def tidy(now: datetime) -> None:
     Notice.objects.filter(at__lt=now - outbox.KEPT).delete()
-    surplus = Notice.objects.order_by("-pk").values_list("pk", flat=True)[outbox.KEPT_MOST : outbox.KEPT_MOST + 1000]
-    Notice.objects.filter(pk__in=list(surplus)).delete()
+    many = Notice.objects.order_by().values("user").annotate(number=Count("pk")).filter(number__gt=KEPT_EACH)
+    for person in many.values_list("user", flat=True):
+        newest = Notice.objects.filter(user=person).order_by("-pk").values_list("pk", flat=True)
+        Notice.objects.filter(pk__in=list(newest[KEPT_EACH : KEPT_EACH + 1000])).delete()

@@ -64,7 +64,8 @@ def wait_of(request: HttpRequest | None, username: str) -> float:
     limits = {by_name: FAILURES, by_address: FAILURES_OF_ADDRESS}
     blocked = [key for key, limit in limits.items() if found.get(key, 0) >= limit]
     now = time.time()
-    return max((max(found.get(_until(key), now + PAUSE) - now, 1.0) for key in blocked), default=0.0)
+    waits = (found.get(_until(key), now + PAUSE) - now for key in blocked)
+    return max((min(max(wait, 1.0), PAUSE) for wait in waits), default=0.0)
 
 
 def note_failure(sender: Any, credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:

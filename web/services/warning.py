@@ -31,8 +31,8 @@ def tell_owner(by: str, container: Container) -> None:
 
 def warned(user: User) -> list[Container]:
     """This person's live containers that somebody warned about lately, the first warned about first."""
-    lately = AuditEntry.objects.filter(action=ACTION, at__gte=timezone.now() - STAYS)
-    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user).defer(*large())}
-    if not about:
+    lately = AuditEntry.objects.filter(action=ACTION, at__gte=timezone.now() - STAYS).values_list("subject", flat=True)
+    if not (subjects := dict.fromkeys(lately)):  # as on most days; every page asks
         return []
-    return [about[subject] for subject in dict.fromkeys(lately.values_list("subject", flat=True)) if subject in about]
+    about = {str(made.pk): made for made in Container.objects.live().filter(owner=user).defer(*large())}
+    return [about[subject] for subject in subjects if subject in about]

@@ -12,7 +12,6 @@ from typing import Any
 from web.errors import Problem
 from web.spec import written
 from web.spec.requests import LaunchSpec
-from web.spec.reserved import SOCKETS
 
 OWNER = "owner"
 OPTIONS = (
@@ -20,7 +19,6 @@ OPTIONS = (
     "compute_weight", "compute_limit", "notify",
 )  # fmt: skip
 SHORT = {"weight": "compute_weight", "limit": "compute_limit"}
-TARGET = SOCKETS  # where the shim looks for its socket, so the one place where such a volume can be mounted
 LONGEST_NAME = 255
 ANY_IMAGE = "unknown"
 

@@ -65,7 +65,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """It wants no turn now: paused, swapped, moving, starting, suspended, hung. The shell counts the reasons.
+    """It wants no turn now: paused, swapped, moving, starting, hung. The shell counts the reasons.
 
     One that is stopped, or being stopped, is let go (`Go`); once that is answered by `Started` nothing is asked for it.
     """

@@ -23,6 +23,7 @@ ANSWERS_WITHIN = 60  # seconds; creating a container on a loaded disk takes a wh
 HEAD_START = 0.1  # seconds; whoever launched is answered before we look at what started and ask for its output
 LOOK_WITHIN = 10  # seconds; a list or an inspection that takes longer means that Docker hangs
 WORKERS = 16
+FETCHERS = 16  # threads for images: a registry is as slow as it likes, and anybody may name theirs
 PATIENT = 4  # threads for what waits for somebody's program: whoever lets it wait holds up none of the others
 
 
@@ -35,6 +36,7 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self._workers = threads.pool(WORKERS, "docker")
+        self._fetchers = threads.pool(FETCHERS, "docker-fetch")
         self._patient = threads.pool(PATIENT, "docker-patient")
 
     async def connect(self) -> dict[str, Any]:
@@ -51,6 +53,10 @@ class Client:
     async def call(self, function: Callable[..., T], *arguments: Any, **words: str) -> T:
         """Calls from a worker thread; `words` (image, command, ports) go into the explanation of an error."""
         return await self._explained(self._workers, partial(function, *arguments), **words)
+
+    async def fetch(self, function: Callable[..., T], *arguments: Any, **words: str) -> T:
+        """The same as `call` for what waits for a registry."""
+        return await self._explained(self._fetchers, partial(function, *arguments), **words)
 
     async def call_patiently(self, function: Callable[..., T], *arguments: Any) -> T:
         """The same for what may wait for a program of somebody's."""
@@ -79,7 +85,7 @@ class Client:
             raise explain(error, address=self.address) from error
 
     def close(self) -> None:
-        for pool in (self._workers, self._patient):
+        for pool in (self._workers, self._fetchers, self._patient):
             pool.shutdown(wait=False, cancel_futures=True)
         for name in ("api", "look"):
             if (client := getattr(self, name, None)) is not None:

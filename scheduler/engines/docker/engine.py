@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ import docker.errors
 from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting, Use
 from scheduler.engines.docker import folders, options
 from scheduler.engines.docker.attach import Attached, attach, attach_again
-from scheduler.engines.docker.client import ANSWERS_WITHIN, Client
+from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.groups import Groups
-from scheduler.engines.docker.images import Images
+from scheduler.engines.docker.images import Image, Images
 from scheduler.engines.docker.mounting.mountings import DockerMountings
 from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import outdated
@@ -165,7 +166,13 @@ class DockerEngine:
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
         self._check_started()
-        return (await self._client.call(self._images.get, image, progress, image=image)).labels
+        return (await self._image(image, progress)).labels
+
+    async def _image(self, name: str, progress: Progress | None) -> Image:
+        """Fetched if it is not there. Raises EngineError."""
+        if found := await self._client.call(self._images.find, name, image=name):
+            return found
+        return await self._client.fetch(self._images.fetch, name, progress, image=name)
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
         self._check_started()
@@ -174,14 +181,7 @@ class DockerEngine:
         self._watch.launching.add(launch.id)
         self._watch.doomed.discard(launch.id)
         try:
-            engine_id = await self._client.call(
-                self._create_and_start,
-                launch,
-                progress,
-                image=launch.image,
-                command=launch.command[0] if launch.command else "",
-                ports=", ".join(launch.ports),
-            )
+            engine_id = await self._make(launch, progress)
         except EngineAway:
             # Docker may have done what it was asked, or may yet do it: it is taken away when Docker answers again.
             self._watch.doomed.add(launch.id)
@@ -194,6 +194,36 @@ class DockerEngine:
             sighting = Sighting(launch.id, engine_id, Condition.RUNNING, started_at=time.time())
             self._watch.changes.see(sighting)
         return sighting
+
+    async def _make(self, launch: Launch, progress: Progress | None) -> str:
+        """Its id. Cancelled while the image is fetched, it makes nothing."""
+        if made := await self._try_to_make(launch):
+            return made
+        await self._image(launch.image, progress)
+        if made := await self._try_to_make(launch):
+            return made
+        raise EngineError(f'The image "{launch.image}" was taken away as soon as it had come.')
+
+    async def _try_to_make(self, launch: Launch) -> str:
+        """Its id; empty if its image is not there. Cancelled, it brings to its end what it has begun."""
+        turn = threading.Lock()  # of who is first: the thread that begins to make it, or who calls that off
+        making = asyncio.create_task(
+            self._client.call(
+                self._create_and_start,
+                launch,
+                turn,
+                image=launch.image,
+                command=launch.command[0] if launch.command else "",
+                ports=", ".join(launch.ports),
+            )
+        )
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            if not turn.acquire(blocking=False):
+                await asyncio.wait([making], timeout=LOOK_WITHIN)  # one that hangs: it is looked for again
+            making.add_done_callback(lambda made: made.cancelled() or made.exception())  # nobody else asks
+            raise
 
     async def attach(self, engine_id: str) -> Attached:
         self._check_started()
@@ -287,16 +317,20 @@ class DockerEngine:
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the control group, which no process leaves by itself; else by the PID namespace."""
         try:
-            if engine_id in Path(f"/proc/{pid}/cgroup").read_text():
+            if engine_id in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
                 return True
             first = self._watch.pids.get(engine_id, 0)
             return first > 0 and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{first}/ns/pid")
         except OSError:
             return False  # one of the two has ended
 
-    def _create_and_start(self, launch: Launch, progress: Progress | None) -> str:
+    def _create_and_start(self, launch: Launch, turn: threading.Lock) -> str:
         """Blocking. Leaves nothing behind when it fails: a start that fails takes its container away again."""
-        image = self._images.get(launch.image, progress)
+        image = self._images.find(launch.image)
+        if image is None:
+            return ""
+        if not turn.acquire(blocking=False):
+            raise EngineError("It was called off before it was made.")
         volumes = options.volumes(launch)
         sources = [volume.source for volume in volumes if volume.source.startswith("/")]
         find = partial(folders.find, roots=self._settings.volume_roots, owner=launch.owner)

@@ -41,7 +41,8 @@ class Groups:
         for key in pids.items():
             try:
                 if key not in self._files:
-                    self._files[key] = files_of(Path(f"/proc/{key[1]}/cgroup").read_text(), self._root)
+                    told = Path(f"/proc/{key[1]}/cgroup").read_text(errors="surrogateescape")
+                    self._files[key] = files_of(told, self._root)
                 found[key[0]] = use(self._files[key])
             except (OSError, ValueError, KeyError):
                 self._files.pop(key, None)  # asked anew, if it is there

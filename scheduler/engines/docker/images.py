@@ -30,14 +30,20 @@ class Images:
         self._lock = threading.Lock()
         self._fetching: dict[str, Future[None]] = {}
 
-    def get(self, name: str, progress: Progress | None) -> Image:
-        """The image, fetched if it is not there. Raises docker.errors.APIError."""
+    def find(self, name: str) -> Image | None:
+        """None if it is not there. Raises docker.errors.APIError."""
         try:
-            found = self._inspect(name)
+            return self._look(name)
         except docker.errors.ImageNotFound:
-            self._fetch_once(name, progress)
-            found = self._inspect(name)
-        config = found.get("Config") or {}
+            return None
+
+    def fetch(self, name: str, progress: Progress | None) -> Image:
+        """The same, fetched first: as slowly as its registry likes."""
+        self._fetch_once(name, progress)
+        return self._look(name)
+
+    def _look(self, name: str) -> Image:
+        config = self._inspect(name).get("Config") or {}
         return Image(config.get("Labels") or {}, tuple(config.get("Env") or ()))
 
     def _inspect(self, name: str) -> dict[str, Any]:

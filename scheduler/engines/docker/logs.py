@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
 OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
+GRAIN = 0.02  # seconds that are waited at least: a thread that wakes for each line keeps the others from theirs
 POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch, messages of that stamp, complete
 
 
@@ -39,19 +40,31 @@ class LogCopier:
     """One container's output, copied by a thread of its own until it ends or `close` is called."""
 
     def __init__(
-        self, api: docker.APIClient, engine_id: str, path: Path, limit: int, *, tty: bool, begin: float = 0.0
+        self,
+        api: docker.APIClient,
+        engine_id: str,
+        path: Path,
+        limit: int,
+        in_all: InAll,
+        *,
+        tty: bool,
+        begin: float = 0.0,
     ) -> None:
         """`begin`: seconds since the epoch; what it has printed before is of an earlier run."""
         self.done = threading.Event()
         self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
-        self._api, self._engine_id, self._limit, self._tty = api, engine_id, limit, tty
+        self._api, self._engine_id, self._limit, self._in_all, self._tty = api, engine_id, limit, in_all, tty
         self.path, self._earliest = path, begin
         self._stream: docker.types.CancellableStream[Any] | None = None
         self._begin = threading.Event()
         self._hurry = threading.Event()  # nothing more will come, or nobody wants it
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the host lets no thread be started now; the container runs all the same
+            log.warning("The output of container %s is not copied for now: %s", engine_id[:12], error)
+            self.done.set()
 
     def close(self) -> None:
         self._closing = True
@@ -59,7 +72,8 @@ class LogCopier:
         self._hurry.set()
         if self._stream is not None:
             wake(self._stream)
-        self._thread.join(timeout=5)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
 
     def wait(self, seconds: float) -> None:
         """For what is left of an ended container's output, but no longer than this."""
@@ -101,7 +115,7 @@ class LogCopier:
             if self._closing:  # `close` came before there was a stream to close
                 return
             messages = self._messages_of_terminal() if self._tty else self._stream
-            for message in paced(messages, settings.GPUSHARE_BUDGETS, self._hurry.wait):
+            for message in paced(messages, settings.GPUSHARE_BUDGETS, self._in_all, self._hurry.wait):
                 if self._closing or not file.add(*_parted(message)):
                     return
         finally:
@@ -189,13 +203,27 @@ class LogBudgets(Protocol):
     def log_lines_a_second(self) -> int: ...
 
 
+class InAll:
+    """The lines of all containers together. For any thread."""
+
+    def __init__(self, a_second: float, now: float) -> None:
+        self._pace, self._lock = Pace(a_second, now), threading.Lock()
+
+    def take(self, now: float) -> float:
+        """One line; see Pace."""
+        with self._lock:
+            return self._pace.take(now)
+
+
 def paced(
     messages: Iterable[bytes],
     budgets: LogBudgets,
+    in_all: InAll,
     wait: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[bytes]:
-    """No faster than its container's budget; what it prints meanwhile waits with Docker, which keeps the newest.
+    """No faster than its container's budget, and all of theirs; what it prints meanwhile waits with Docker, which keeps
+    the newest.
 
     `wait` waits for so many seconds, and returns true if there is no need to any more.
     """
@@ -203,9 +231,10 @@ def paced(
     hurry = False
     for message in messages:
         while not hurry and (pause := size.take(clock(), len(message))):
-            hurry = wait(pause)
-        while not hurry and (pause := count.take(clock())):
-            hurry = wait(pause)
+            hurry = wait(max(pause, GRAIN))
+        for lines in (count, in_all):
+            while not hurry and (pause := lines.take(clock())):
+                hurry = wait(max(pause, GRAIN))
         yield message
 
 

@@ -85,11 +85,14 @@ class Together:
         if not os.access(self._memory, os.W_OK):
             raise OSError(errno.EACCES, f"The scheduler may not write to {self._memory}.")
         if not self._by_systemd:
-            with contextlib.suppress(
-                OSError
-            ):  # none in version 1; and where it cannot be, there is no file to write to
-                (self._memory / "cgroup.subtree_control").open("r+").write("+memory")
+            # None in version 1; and where it cannot be, there is no file to write to.
+            with contextlib.suppress(OSError), (self._memory / "cgroup.subtree_control").open("r+") as control:
+                control.write("+memory")
             self._folder.mkdir(exist_ok=True)
+            if not (self._folder / self._limits[0]).exists():
+                raise OSError(
+                    errno.ENODEV, f"{self._memory}/cgroup.subtree_control lets no group below have a limit of memory."
+                )
 
     def _set(self) -> None:
         limit = self._limit()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import docker.errors
+from django.conf import settings
 
 from scheduler.engines import kernel_log
 from scheduler.engines.base import SIGKILLED, Condition, EngineAway, EngineError, Sighting
@@ -23,7 +25,7 @@ from scheduler.engines.changes import Changes
 from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
-from scheduler.engines.docker.logs import LogCopier, parse_stamp
+from scheduler.engines.docker.logs import InAll, LogCopier, parse_stamp
 from scheduler.engines.docker.mounting.runs import Mounted, about, folder_of, terminal, volumes_of
 from scheduler.engines.docker.together import Together
 from scheduler.engines.kernel_log import OomKill
@@ -56,6 +58,7 @@ class Watch:
         self._lock = asyncio.Lock()
         self._told: asyncio.Queue[str] = asyncio.Queue()
         self._logs: dict[str, LogCopier] = {}
+        self._lines = InAll(settings.GPUSHARE_BUDGETS.log_lines_a_second_in_all, time.monotonic())
         self._tasks: list[asyncio.Task[None]] = []
         self._events: EventFollower | None = None
 
@@ -195,7 +198,9 @@ class Watch:
     def copy_logs(self, engine_id: str, path: Path, *, tty: bool, begin: float = 0.0) -> None:
         copier = self._logs.get(engine_id)
         if copier is None or copier.path != path or (copier.done.is_set() and not copier.complete):
-            self._logs[engine_id] = LogCopier(self._client.api, engine_id, path, self._log_bytes, tty=tty, begin=begin)
+            self._logs[engine_id] = LogCopier(
+                self._client.api, engine_id, path, self._log_bytes, self._lines, tty=tty, begin=begin
+            )
 
     async def stop_logs(self, engine_id: str) -> None:
         await self._last_words(engine_id)

@@ -94,7 +94,7 @@ class Freezer:
 
     def _told(self, pid: int) -> str:
         try:
-            return (self._processes / str(pid) / "cgroup").read_text()
+            return (self._processes / str(pid) / "cgroup").read_text(errors="surrogateescape")
         except OSError:
             return ""  # it has ended
 

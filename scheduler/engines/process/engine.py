@@ -141,7 +141,13 @@ class ProcessEngine:
                 },
             )
             launch.log_path.parent.mkdir(parents=True, exist_ok=True)
-            await _keep(folder)
+            keeping = asyncio.create_task(_keep(folder))
+            try:
+                await asyncio.shield(keeping)
+            except asyncio.CancelledError:  # a keeper under way starts the program all the same
+                await asyncio.wait([keeping])
+                keeping.exception()
+                raise
         except OSError as error:
             _forget(folder)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -201,11 +207,15 @@ class ProcessEngine:
             raise EngineError("It still runs: kill it first.", code="still_running")
         self._unwatch(engine_id)
         try:
-            with self._settling:
-                _forget(self._home / engine_id)
+            await asyncio.to_thread(self._forget, engine_id)
         except OSError as error:
             raise EngineError(f"Its folder cannot be removed: {error.strerror}.") from error
         self._changes.gone_from_engine(engine_id)
+
+    def _forget(self, engine_id: str) -> None:
+        """Apart: a look at what a killed keeper has left takes as long as the host has processes."""
+        with self._settling:
+            _forget(self._home / engine_id)
 
     async def sightings(self) -> list[Sighting]:
         before = self._changes.snapshot()

@@ -8,14 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """A line of /proc/<pid>/stat. `started` is in clock ticks since boot: with the pid it names a process for good.
 
     `ticks` it has computed, `ended_ticks` those of its children that it has waited for; `pages` of it are in RAM.
@@ -40,12 +39,13 @@ class Stat:
 def stat(pid: int | str) -> Stat | None:
     """None if there is no such process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold anything, spaces and brackets too
+    # The name before may hold anything: spaces, brackets, bytes that are no text.
+    fields = text[text.rindex(b")") + 2 :].decode().split()
     return Stat(
-        int(text[: text.index(" ")]), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17]),
+        int(text[: text.index(b" ")]), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17]),
         int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[21]),
     )  # fmt: skip
 
@@ -158,6 +158,10 @@ def freeze(root: int, patience: float = 10.0) -> None:
         signal_each(running, signal.SIGSTOP)
         if time.monotonic() > deadline:
             return
+        # Whoever has called vfork sleeps so until its child is another program: one that was stopped before goes on.
+        asleep = {each.pid for each in running if each.state == "D"}
+        if asleep:
+            signal_each([each for each in descendants(root) if each.parent in asleep], signal.SIGCONT)
         time.sleep(0.001)
 
 

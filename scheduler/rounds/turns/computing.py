@@ -294,9 +294,9 @@ class Computing:
 
 
 def _takes_no_turns(tenant: Tenant) -> bool:
-    return bool(
-        tenant.paused or tenant.swap or tenant.killed or tenant.started_at is None or tenant.suspended_since is not None
-    )
+    """Not one that is suspended: a call of it waits, and other threads and processes of it may compute all the same.
+    Nor one that is to end, but for a while (containers/ending.py): its grace may be an hour."""
+    return bool(tenant.paused or tenant.swap or tenant.started_at is None)
 
 
 def _processor_time(pid: int) -> float:

@@ -65,11 +65,12 @@ int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_d
     describe(&new, gpus, bytes, free_delay_us);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return errno;
-    int failed = 0;
+    /* All of its room at once: on a disk that fills up later, who first came to a page of it would end by SIGBUS. */
+    int failed = posix_fallocate(fd, 0, (off_t)file_size(&new));
     /* Programs in containers run as any user. */
-    if (fchmod(fd, 0666) != 0 || ftruncate(fd, (off_t)file_size(&new)) != 0)
+    if (failed == 0 && fchmod(fd, 0666) != 0)
         failed = errno;
-    else if (pwrite(fd, &new, HEAD, 0) != (ssize_t)HEAD)
+    else if (failed == 0 && pwrite(fd, &new, HEAD, 0) != (ssize_t)HEAD)
         failed = errno ? errno : EIO;
     close(fd);
     if (failed) unlink(path);

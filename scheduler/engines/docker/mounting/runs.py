@@ -26,7 +26,7 @@ import docker
 
 from scheduler.engines.base import Condition, MountUser, Run, Sighting
 from scheduler.engines.docker.logs import parse_stamp
-from web.spec.volumes import TARGET
+from web.spec.reserved import SOCKETS
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 LONGEST_MAP = 1 << 20  # bytes of a mountinfo that are read: a program may make mounts in its own namespace
@@ -86,7 +86,7 @@ class Mounted:
         """Blocking. The containers that mount a volume of those that are expected."""
         if not self._runs:
             return []
-        found = api.containers(all=True, filters={"volume": TARGET})
+        found = api.containers(all=True, filters={"volume": SOCKETS})
         volumes = {run.volume for run in self._runs.values()}
         return [each for each in found if volumes & set(volumes_of(each))]
 
@@ -103,7 +103,7 @@ class Mounted:
     # ---- what an inspection shows ----
 
     def whose(self, found: Mapping[str, Any], folder: str) -> str:
-        """Our id, or empty. `folder`: the name of what its first process sees at TARGET, if it runs."""
+        """Our id, or empty. `folder`: the name of what its first process sees at SOCKETS, if it runs."""
         engine_id, state = found["Id"], found["State"]
         if state["Status"] in ("running", "paused"):
             run = self._runs.get(folder)
@@ -160,13 +160,13 @@ class Place(NamedTuple):
 
 
 def folder_of(pid: int, within: Place | None = None) -> str:
-    """Blocking. The name of the folder that this process sees at TARGET; empty if there is none, or it has ended.
+    """Blocking. The name of the folder that this process sees at SOCKETS; empty if there is none, or it has ended.
 
-    `within`: it has to lie there. Whoever makes mounts of his own can have one of any name at TARGET.
+    `within`: it has to lie there. Whoever makes mounts of his own can have one of any name at SOCKETS.
     """
     for device, root, target in _mounts(pid):
         path = PurePosixPath(root)
-        if target == TARGET and within in (None, Place(device, path.parent)):
+        if target == SOCKETS and within in (None, Place(device, path.parent)):
             return path.name
     return ""
 
@@ -237,7 +237,7 @@ def _user(listed: Mapping[str, Any], mount: Mapping[str, Any]) -> MountUser:
 
 def volumes_of(container: Mapping[str, Any]) -> Iterable[str]:
     return (
-        mount["Name"] for mount in container.get("Mounts", ()) if mount.get("Name") and mount["Destination"] == TARGET
+        mount["Name"] for mount in container.get("Mounts", ()) if mount.get("Name") and mount["Destination"] == SOCKETS
     )
 
 

@@ -1,0 +1,31 @@
+"""A shell that starts programs by vfork sleeps until the new one has begun: also one whose child was stopped before."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from scheduler.engines.process import tree
+from tests.support.eventually import until
+
+
+@pytest.fixture
+def shell() -> Iterator[subprocess.Popen[bytes]]:
+    """Under a process that stays as it is, as a keeper does."""
+    starts = "while :; do /bin/true; done"
+    process = subprocess.Popen(["/bin/sh", "-c", f'sh -c "{starts}" & wait'], start_new_session=True)
+    until(lambda: len(tree.descendants(process.pid)) >= 1)
+    yield process
+    for each in tree.descendants(process.pid):
+        tree.signal_each([each], 9)
+    process.kill()
+    process.wait()
+
+
+def test_it_is_frozen_each_time(shell: subprocess.Popen[bytes]) -> None:
+    for _ in range(60):
+        tree.freeze(shell.pid, patience=5.0)
+        assert tree.is_frozen(shell.pid)
+        tree.thaw(shell.pid)

@@ -1,0 +1,100 @@
+"""Who could not be looked at as a scheduler took over, the machine being busy, is found a little later, and meanwhile
+nobody says that it is past the shim."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from pytest_django import Settings
+
+from scheduler.card.helper import CardHelper, State
+from scheduler.containers import takeover
+from scheduler.rounds.measure import Measure
+from scheduler.sessions import lease_pages
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, Host, query
+from web.models import Container, Swap
+
+ASKS = """
+import os, sys, time
+from tests.support.cuda import *
+cuda = Cuda()
+cuda.alloc(MIB)
+print("holding", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+cuda.alloc(MIB)
+print("goes on", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Looks at pages come too late until it is set."""
+    over, find = threading.Event(), lease_pages.find
+
+    def slowly(pid: int, container: str) -> int | None:
+        assert over.wait(60)
+        return find(pid, container)
+
+    monkeypatch.setattr(takeover, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(lease_pages, "find", slowly)
+    yield over
+    over.set()
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often everything was measured so far."""
+    once, times = Measure.once, [0]
+
+    async def counted(self: Measure) -> None:
+        await once(self)
+        times[0] += 1
+
+    monkeypatch.setattr(Measure, "once", counted)
+    return lambda: times[0]
+
+
+async def test_nobody_accuses_it_meanwhile_and_then_it_is_known(
+    host: Host, settings: Settings, busy: threading.Event, measured: Callable[[], int]
+) -> None:
+    container = await host.launch("workload", "--bytes", "1536MiB", "--hold", "600", gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    await host.stop()
+    settings.GPUSHARE_BYPASS_ACTION = "kill"
+    await host.start()
+    before = measured()
+    await eventually(lambda: measured() >= before + 4)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert (tenant.sessions, tenant.past_shim, tenant.killed) == ({}, {}, False)
+    busy.set()
+    await eventually(lambda: tenant.sessions)
+    await eventually(lambda: measured() >= before + 8)
+    assert (len(tenant.sessions), tenant.past_shim, tenant.killed) == (1, {}, False)
+    assert (await host.claim(container)).used >= GIB
+    assert not host.up.broker.unseen
+
+
+async def test_one_that_was_stopped_for_a_move_goes_on(host: Host, busy: threading.Event) -> None:
+    words = (sys.executable, "-c", ASKS, str(host.home / "ask"))
+    container = await host.launch(*words, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)})
+    await host.says(container, "holding")
+    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
+    await host.stop()
+    helper = CardHelper(host.up.gpus.environment | {"PYTHONPATH": str(BUILD.parent)})
+    await helper.lock(session.pid, 10)
+    assert await helper.state(session.pid, 10) is State.LOCKED
+    await helper.close()
+    await query(Container.objects.filter(pk=container.pk).update, swap=Swap.LEAVING)
+    await host.start()
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: not tenant.swap)  # undone, of all that are known
+    (host.home / "ask").touch()
+    busy.set()
+    await eventually(lambda: "goes on" in host.log(container))
+    assert len(tenant.sessions) == 1

@@ -1,0 +1,43 @@
+"""A program that stops itself while its memory comes back: a restore is not broken off, and others need not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from scheduler.containers.moving import GRACE
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host
+from tests.support.swapped import ends_well, holder
+from web.models import Swap
+
+
+async def test_whoever_else_is_moved_does_not_wait_for_one_that_stands_still(host: Host) -> None:
+    still, other = [await holder(host, size=GIB, quota=2 * GIB) for _ in range(2)]
+    tenant = host.up.broker.tenants[str(still.pk)]
+    (session,) = tenant.sessions.values()
+    assert (await host.command("pause", still, free_memory=True)).outcome == "done"
+    restore = host.up.swapping._card.restore
+
+    async def stopped_first(pid: int, within: float) -> object:
+        if not stopped.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            stopped.set()
+        return await restore(pid, within)
+
+    stopped = asyncio.Event()
+    host.up.swapping._card.restore = stopped_first  # type: ignore[method-assign,assignment]
+    await host.command("resume", still)
+    await stopped.wait()
+    begun = time.monotonic()
+    assert (await host.command("pause", other, free_memory=True)).outcome == "done"
+    await host.command("resume", other)
+    await host.until(other, "running")
+    assert time.monotonic() - begun < GRACE / 2
+    assert tenant.swap == Swap.COMING
+    os.kill(session.pid, signal.SIGCONT)
+    await eventually(lambda: not tenant.swap)
+    await ends_well(host, still)
+    await ends_well(host, other)
