@@ -180,6 +180,9 @@ class Mountings(Protocol):
         `since`: seconds since the epoch; it is called once, after all that an earlier scheduler knew are expected.
         """
 
+    def stopped(self, id_: str) -> None:
+        """It ran, and `users` has shown since that it does not: tells its end, as far as it is known."""
+
     async def begin_given_up(self, driver: str, refused: str) -> Sequence[str]:
         """Starts what the engine restarts by itself, and gave up as nobody served volumes of this driver at that time.
 

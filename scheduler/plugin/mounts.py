@@ -12,7 +12,6 @@ Each mounting is a container of its own, with its own folder, also where several
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import shlex
@@ -140,11 +139,12 @@ class Mounts:
                 self._mountings.again(known.id)
             return self._folders.of(known.id)
         async with self._places:
+            running = [tenant for tenant in self._containers.all() if tenant.engine_id and not tenant.finished]
             users = await self._mountings.users(volume) if self._mountings else None
             if users is not None and not users:  # it is only being created: Docker copies what the image has there
                 return self._copy_of(mount)
             _require_its_place(users or ())
-            await self._earlier_have_ended(users or ())
+            await self._earlier_have_ended(users or (), running)
             row = await self._record(volume, options, mount, users or ())
             return self._begin(row, users or ())
 
@@ -233,17 +233,25 @@ class Mounts:
                 return
 
     async def run(self) -> None:
-        """Gives back what Docker has mounted and never started. Until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
-            for id_ in self._folders.left_by({known.id for known in self._known.values()}):
-                self._later(self._folders.take_away(id_))
-            broke_off = self._mountings.restarted_at if self._mountings else 0.0
-            for known in list(self._known.values()):
-                waited = time.time() - (self._began if known.inherited else known.since)
-                if known.since < broke_off or waited > (ASKED_AGAIN_WITHIN if known.inherited else STARTS_WITHIN):
-                    await self._look_at(known, patience=0.0)
+        """Gives back what Docker has mounted and never started. Until cancelled: what it had begun ends with it."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY)
+                await self._look_at_all()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look_at_all(self) -> None:
+        self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
+        for id_ in self._folders.left_by({known.id for known in self._known.values()}):
+            self._later(self._folders.take_away(id_))
+        broke_off = self._mountings.restarted_at if self._mountings else 0.0
+        for known in list(self._known.values()):
+            waited = time.time() - (self._began if known.inherited else known.since)
+            if known.since < broke_off or waited > (ASKED_AGAIN_WITHIN if known.inherited else STARTS_WITHIN):
+                await self._look_at(known, patience=0.0)
 
     async def _look_at(self, known: Known, patience: float = LETS_GO) -> None:
         """If it is not seen to have started by then, it will not."""
@@ -271,17 +279,20 @@ class Mounts:
 
     # ---- helpers ----
 
-    async def _earlier_have_ended(self, users: Sequence[MountUser]) -> None:
-        """One that is started again has ended: it is seen so in a moment, and what it held is free for it."""
+    async def _earlier_have_ended(self, users: Sequence[MountUser], running: Sequence[Tenant]) -> None:
+        """One that is started again has ended: it is seen so in a moment, and what it held is free for it.
+
+        `running`: those of which that was known before Docker was asked who does not run.
+        """
         ids = {user.engine_id for user in users}
         copied = [known for known in self._known.values() if not known.on and known.engine_id in ids]
         for known in copied:  # it was mounted only to copy what its image has there
             self._never_started(known)
-        ending = [tenant for tenant in self._containers.all() if tenant.engine_id in ids and not tenant.finished]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ENDS_WITHIN):
-                for tenant in ending:
-                    await tenant.end.wait()
+        ending = [tenant for tenant in running if tenant.engine_id in ids]
+        if not await _all_end(ending, ENDS_WITHIN) and self._mountings is not None:
+            for tenant in ending:  # Docker's list is word enough: it may let nobody look any closer at who begins again
+                self._mountings.stopped(tenant.id)
+            await _all_end(ending, ENDS_WITHIN)
         if copied or ending:
             await self._store.durable()
 
@@ -308,6 +319,16 @@ class Mounts:
         task = asyncio.create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _all_end(tenants: Sequence[Tenant], within: float) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            for tenant in tenants:
+                await tenant.end.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _require_its_place(users: Sequence[MountUser]) -> None:

@@ -98,6 +98,37 @@ async def test_a_container_started_again_is_a_new_one_under_its_own_name(lab: La
     await lab.nothing_is_held()
 
 
+async def test_one_that_nobody_could_look_at_before_it_was_started_again_has_ended(lab: Lab) -> None:
+    """On a busy host Docker begins it again before an inspection has had its answer: its list and its event say it."""
+    first = await lab.begin("again", "sleep", "600", gpu_memory="3GiB")
+    watch = lab.up.engine._watch
+    async with watch._lock:  # no look has its turn
+        await lab.docker("restart", "-t", "0", "again")
+    second = await lab.running("again")
+    assert second.pk != first.pk
+    ended = await lab.get(first)
+    assert (ended.state, ended.exit_code) == ("failed", 137)
+    assert await query(Container.objects.live().count) == 1
+    await lab.docker("kill", "again")
+    await lab.nothing_is_held()
+
+
+async def test_a_run_whose_end_no_list_had_shown_either_ends_with_the_next_one(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await lab.begin("again", "sleep", "600", gpu_memory="3GiB")
+    watch = lab.up.engine._watch
+    monkeypatch.setattr(lab.up.plugin.mounts._mountings, "stopped", lambda id_: None)
+    async with watch._lock:
+        await lab.docker("restart", "-t", "0", "again")
+    ended = await lab.until(first, "failed")
+    assert ended.exit_code == 137
+    (second,) = await query(lambda: list(Container.objects.live()))  # under another name: that was taken still
+    assert second.pk != first.pk
+    await lab.docker("kill", "again")
+    await lab.nothing_is_held()
+
+
 async def test_what_the_image_has_there_already_is_copied_nowhere(lab: Lab) -> None:
     script = "busybox mkdir -p /run/gpushare; echo old > /run/gpushare/old"
     await lab.docker("run", "--name", "grown", "--network=none", IMAGE, "sh", "-c", script)

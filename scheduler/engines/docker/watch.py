@@ -109,11 +109,19 @@ class Watch:
             return sighting
 
     def _gone(self, engine_id: str) -> None:
-        for sighting in self.mounted.last_words(engine_id):
-            self.changes.see(sighting)
+        if (run := self.mounted.of(engine_id)) is not None and (ended := self.mounted.ended(run, None)) is not None:
+            self.changes.see(ended)
         self.changes.gone_from_engine(engine_id)
         self.mounted.removed(engine_id)
         self.pids.pop(engine_id, None)
+
+    def has_ended(self, id_: str) -> None:
+        """Tells the end of a run that nobody can look at any more: its container is, or will be, another one."""
+        run, last = self.mounted.run(id_), self.changes.last(id_)
+        if run is None or (last is not None and last.condition is Condition.ENDED):
+            return
+        if (ended := self.mounted.ended(run, last)) is not None:
+            self.changes.see(ended)
 
     async def _whose(self, found: Mapping[str, Any]) -> str:
         """Our id of a container that was not launched here; empty if it has nothing of ours, or not any more."""
@@ -124,8 +132,8 @@ class Watch:
         run = self.mounted.run(id_)
         if run is None:
             return ""
-        if before is not None and before.id != id_ and (last := self.changes.last(before.id)):
-            self.changes.see(replace(last, condition=Condition.ENDED))  # it was started again before anybody had looked
+        for earlier in self.mounted.earlier(engine_id, id_):  # it was started again before anybody had looked
+            self.has_ended(earlier.id)
         if before is None or before.id != id_ or not before.sure:
             self.found_out(id_, about(found))
         if (tty := terminal(found)) is not None:

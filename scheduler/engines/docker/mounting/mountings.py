@@ -61,6 +61,9 @@ class DockerMountings:
             self._not_before = time.monotonic() + ASKED_AGAIN_AFTER
             return None
 
+    def stopped(self, id_: str) -> None:
+        self._watch.has_ended(id_)
+
     async def announce(self) -> None:
         """Docker knows of a plugin once it has asked it something; a Swarm passes by who does not know of ours."""
         await self._client.call(self._client.look.volumes)

@@ -14,6 +14,7 @@ what ended before it was last mounted is nobody's end. Nothing here is remembere
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -69,8 +70,12 @@ class Mounted:
 
     def of(self, engine_id: str) -> Run | None:
         """The last run of this container that is known to be its."""
-        mine = [run for run in self._runs.values() if run.engine_id == engine_id]
-        return max(mine, key=lambda run: run.since, default=None)
+        return max(self._all_of(engine_id), key=lambda run: run.since, default=None)
+
+    def earlier(self, engine_id: str, id_: str) -> list[Run]:
+        """The runs of this container before that of `id_`."""
+        until = self._runs[id_].since
+        return [run for run in self._all_of(engine_id) if run.id != id_ and run.since <= until]
 
     @property
     def nobodys(self) -> set[str]:
@@ -140,16 +145,28 @@ class Mounted:
             self._deaths[engine_id] = _Death(int(code) if code.isdecimal() else None, at)
         return True
 
-    def last_words(self, engine_id: str) -> Iterable[Sighting]:
-        """Of one that Docker has removed: how it ended, by its event."""
-        run, death = self.of(engine_id), self._deaths.pop(engine_id, None)
-        began = self._births.pop(engine_id, None)
-        if run is not None and death is not None and death.at >= run.since:
-            yield Sighting(run.id, engine_id, Condition.ENDED, death.exit_code, began or run.since, death.at)
+    def ended(self, run: Run, last: Sighting | None) -> Sighting | None:
+        """How it ended, by its event if no later run's hides that; else as far as it was seen before, if it was.
+
+        `last`: what was seen of it last.
+        """
+        death, began = self._deaths.get(run.engine_id), self._births.get(run.engine_id, 0.0)
+        next_ = min((each.since for each in self._all_of(run.engine_id) if each.since > run.since), default=math.inf)
+        if death is not None and run.since <= death.at <= next_:
+            if last is not None:
+                return replace(last, condition=Condition.ENDED, exit_code=death.exit_code, finished_at=death.at)
+            began = began if run.since <= began <= death.at else run.since
+            return Sighting(run.id, run.engine_id, Condition.ENDED, death.exit_code, began, death.at)
+        return replace(last, condition=Condition.ENDED) if last is not None else None
 
     def removed(self, engine_id: str) -> None:
-        for run in [run for run in self._runs.values() if run.engine_id == engine_id]:
+        for run in self._all_of(engine_id):
             del self._runs[run.id]
+        self._deaths.pop(engine_id, None)
+        self._births.pop(engine_id, None)
+
+    def _all_of(self, engine_id: str) -> list[Run]:
+        return [run for run in self._runs.values() if run.engine_id == engine_id]
 
 
 class Place(NamedTuple):
