@@ -47,8 +47,11 @@ def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) ->
 def site(_server: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """The running server with an empty database, which is also this test's own."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright's loop is not ours, and nobody awaits meanwhile
+    log = _server.home / "server.log"
+    said = log.stat().st_size
     with _server.database():
         yield _server
+    print(log.read_bytes()[said:].decode(errors="replace"))  # shown if the test fails
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,28 @@ def history(ada, gpu):
     audit.record("ada", "kill", container.pk)
 
 
+def test_events_are_written_as_they_are_and_numbered_in_their_order(ada, gpu):
+    """More than one statement takes; with each kind of value that a caller may bring."""
+    container = make_container(ada, "a", gpu)
+    elsewhere = timezone.now().astimezone(timezone.get_fixed_timezone(330))
+    shown = {
+        "at": elsewhere, "kind": EventKind.REJECTED, "container_id": str(container.pk), "gpu_id": gpu.pk, "pid": 7,
+        "bytes": 2**63 - 1, "used_after": GIB, "waited": 0.1, "policy": "fair", "detail": "50 % of ☃'s",
+    }  # fmt: skip
+    bare = {"at": timezone.now(), "kind": "accepted", "container": container}
+    events = [AllocationEvent(**(shown if number % 3 else bare)) for number in range(2000)]
+    audit.append(events=events)
+    ids = [event.pk for event in events]
+    assert ids == sorted(ids)
+    found = AllocationEvent.objects.in_bulk(ids)
+    for event in events:
+        there = found[event.pk]
+        assert there.container_id == container.pk
+        for name in ("at", "kind", "gpu_id", "pid", "bytes", "used_after", "waited", "policy", "detail", "seal_id"):
+            assert getattr(there, name) == getattr(event, name), name
+    assert faults() == []
+
+
 def faults() -> list[str]:
     return audit.verify()[1]
 
