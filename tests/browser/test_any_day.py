@@ -119,8 +119,11 @@ def test_no_name_or_owner_covers_another_or_widens_the_page(site, opened, width)
     minute = timezone.now().replace(second=0, microsecond=0)
     for number, owner in enumerate(scenes.OWNERS * 2):
         made = rows.container(f"{scenes.LONGEST[:60]}-{number}", person(owner), card, quota=8, used=2)
-        UsageSample.objects.create(at=minute, span=1, gpu=card, container=made, used=2 * rows.GIB, peak=2 * rows.GIB,
-                                   suspended=1, had=0.2, cpus_used=1, memory_used=rows.GIB)  # fmt: skip
+        UsageSample.objects.bulk_create(
+            UsageSample(at=minute + timedelta(minutes=later), span=1, gpu=card, container=made, used=2 * rows.GIB,
+                        peak=2 * rows.GIB, suspended=1, had=0.2, cpus_used=1, memory_used=rows.GIB)
+            for later in (0, 5)  # as the scheduler goes on to write them
+        )  # fmt: skip
         audit.append([AllocationEvent(at=rows.ago(50), kind=Kind.SUSPENDED, container=made, gpu=card)])
     page = opened()
     page.set_viewport_size({"width": width, "height": 900})

@@ -73,8 +73,11 @@ def test_a_containers_page_says_what_it_had_and_takes_another_weight(site, open_
 
 def test_the_history_shows_who_computed_then(site, open_as):
     card, made = scenes.a_card_in_turns()
-    minute = rows.ago(60).replace(second=0, microsecond=0)
-    UsageSample.objects.create(at=minute, span=60, gpu=card, container=made["a"], used=1 << 30, peak=1 << 30, had=36)
+    UsageSample.objects.bulk_create(
+        UsageSample(at=rows.ago(60 * ago).replace(second=0, microsecond=0), span=60, gpu=card, container=made["a"],
+                    used=1 << 30, peak=1 << 30, had=36)
+        for ago in range(-5, 2)  # as the scheduler goes on to write them
+    )  # fmt: skip
     page = open_as("ann", "/history/")
     expect(page.locator("#replay")).to_have_attribute("data-ready", "true")
     page.locator("#slider").focus()

@@ -33,7 +33,7 @@ def pods(site):
     UsageSample.objects.bulk_create(
         UsageSample(at=now - timedelta(minutes=minute), span=60, gpu=card, container=made[name],
                     used=size * rows.GIB, peak=size * rows.GIB)
-        for minute in range(1440) for name, _, size in told
+        for minute in range(-5, 1440) for name, _, size in told
     )  # fmt: skip
     killed = [AllocationEvent(at=now, kind=AllocationEvent.Kind.KILLED, container=made[name]) for name in made]
     audit.append(events=killed)

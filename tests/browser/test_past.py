@@ -85,7 +85,7 @@ def test_the_day_is_dragged_through(site, open_as):
     UsageSample.objects.bulk_create(
         UsageSample(at=now - timedelta(minutes=minute), span=60, gpu=card, used=rows.GIB, peak=rows.GIB,
                     container=early if minute > 720 else late)
-        for minute in range(1440)
+        for minute in range(-5, 1440)  # as the scheduler goes on to write them
     )  # fmt: skip
     page = open_as("ann", "/history/")
     page.locator("#replay[data-ready]").wait_for()
