@@ -25,6 +25,7 @@ from scheduler.store.keeping import Keeping, Numbered, Row, Rows
 from scheduler.store.outbox import Fields
 from scheduler.store.parts import Batch, parts_of
 from web import audit
+from web.inserting import insert
 from web.models import AllocationEvent, Claim, Command, Container, Node, UsageSample
 from web.models.states import LOST
 from web.services.issuing import outcome_channel
@@ -373,7 +374,7 @@ def _write(
                 found = found.exclude(reason=LOST)
             found.update(**fields)
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
-        UsageSample.objects.bulk_create(samples)
+        insert(UsageSample, samples)
         audit.append(new)  # last: until this is committed, nobody else can append
     telling.tell(new)
 

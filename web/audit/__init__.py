@@ -20,8 +20,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from web.audit import seals
-from web.audit.inserting import insert
 from web.audit.verifying import verify
+from web.inserting import insert
 from web.models import AllocationEvent, AuditEntry, Chain, Container, Seal
 
 __all__ = ["append", "head", "origin", "record", "verify"]
@@ -66,7 +66,7 @@ def append(events: Sequence[AllocationEvent] = (), entries: Sequence[AuditEntry]
             event.pk, event.seal_id = None, seal.number  # a batch that is tried again after a rollback is numbered anew
         for entry in entries:
             entry.pk, entry.seal_id = None, seal.number
-        insert(events)  # they have their ids from here on, which the seal covers
+        insert(AllocationEvent, events)  # they have their ids from here on, which the seal covers
         AuditEntry.objects.bulk_create(entries)
         seal.hash = seals.digest(key, seal, _with_owners(events), entries)
         seal.save(force_insert=True)

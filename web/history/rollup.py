@@ -20,6 +20,7 @@ from django.db import transaction
 from django.db.models import Avg, Count, Max, Min, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import TruncHour, TruncMinute
 
+from web.inserting import insert
 from web.models import Gpu, UsageSample
 
 Span = UsageSample.Span
@@ -92,7 +93,7 @@ def _roll(
         if (times := looks[row["bucket"], row["gpu_id"]])
     ]  # fmt: skip
     with transaction.atomic():
-        UsageSample.objects.bulk_create(made, batch_size=1000)
+        insert(UsageSample, made)
     return len(made)
 
 
