@@ -68,6 +68,8 @@ MEANS: Mapping[int, tuple[Why, str]] = {
 
 CLOSED = "The scheduler is ending."
 
+Answer = tuple[int, State, float]  # CUresult, the state afterwards, and the seconds that it took
+
 
 class CardError(Exception):
     """A call on `pid` that failed; the message is for people. `state` is what the process is in afterwards."""
@@ -75,6 +77,11 @@ class CardError(Exception):
     def __init__(self, why: Why, pid: int, message: str, state: State = State.UNKNOWN) -> None:
         super().__init__(message)
         self.why, self.pid, self.state = why, pid, state
+
+    @property
+    def nothing_to_unlock(self) -> bool:
+        """Of an unlock that failed: the process is not locked, or has ended. Else it may be locked still."""
+        return self.why is Why.NOT_THERE or (self.why is Why.WRONG_STATE and self.state is not State.LOCKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +157,31 @@ class CardHelper:
         return await self._call("restore", pid, within)
 
     async def unlock(self, pid: int, within: float) -> Done:
-        return await self._call("unlock", pid, within)
+        try:
+            done = await self._call("unlock", pid, within)
+        except CardError as error:
+            if error.nothing_to_unlock:
+                self._let_go(pid)
+            raise
+        self._let_go(pid)
+        return done
 
     async def close(self) -> None:
-        """Ends the idle workers. A call under way is brought to its end by its worker, which ends then.
+        """The workers end, and let go on whom they have stopped. A call under way is brought to its end before that.
 
         No more begin.
         """
         self._closed = True
         idle, self._idle = self._idle, []
-        for worker in idle:
-            await self._end(worker)
-        for worker in self._busy:
+        for worker in (*idle, *self._busy):
             self._leave(worker)
         ends = [asyncio.create_task(worker.wait()) for worker in self._left]
         if ends:
             _, hung = await asyncio.wait(ends, timeout=LEAVING)
             for end in hung:
                 end.cancel()
+        for worker in idle:  # one that it has stopped is frozen, and the next scheduler does not wait for that
+            await self._end(worker)
 
     async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
         if order not in ("state", "unlock"):
@@ -177,12 +191,11 @@ class CardHelper:
             self._idle = [worker for worker in self._idle if worker.returncode is None]
             worker = self._idle.pop() if self._idle else await self._begin()
             self._busy.add(worker)
-            exchange = asyncio.create_task(self._exchange(worker, order, pid, *more))
+            exchange = asyncio.create_task(self._ask(worker, order, pid, *more))
             try:
                 async with asyncio.timeout(within):
                     await _first(exchange, pid, order)
                 answer = exchange.result()
-                self._note(order, pid, worker, bool(answer) and answer[0] == "0")
             except TimeoutError as error:
                 await self._end(worker)
                 why = str(error) or f"did not answer a {order} within {within:g} s"
@@ -190,14 +203,29 @@ class CardHelper:
             except asyncio.CancelledError:
                 self._leave(worker)  # who asked has gone; what was asked for goes on
                 raise
+            except Exception:  # of ours; whoever asked this worker next would have the answer to this
+                log.exception("a %s of process %d", order, pid)
+                answer = None
             finally:
                 exchange.cancel()
                 self._busy.discard(worker)
-            if answer and worker.returncode is None and not self._closed:
-                self._idle.append(worker)
-            else:
+            if order == "stop" and answer is not None and answer[0] == 0:
+                self._stopped[pid] = worker
+            if answer is None or worker.returncode is not None:
                 await self._end(worker)
+            elif self._closed:
+                self._leave(worker)  # not killed: it may have to let somebody go
+            else:
+                self._idle.append(worker)
         return self._judge(order, pid, answer)
+
+    async def _ask(self, worker: asyncio.subprocess.Process, *words: object) -> Answer | None:
+        """None: it has ended, or says what nobody understands."""
+        try:
+            code, state, seconds = await self._exchange(worker, *words)
+            return int(code), State(int(state)), float(seconds)
+        except ValueError:
+            return None
 
     async def _exchange(self, worker: asyncio.subprocess.Process, *words: object) -> list[str]:
         assert worker.stdin is not None
@@ -208,19 +236,18 @@ class CardHelper:
                 await worker.stdin.drain()
         return (await worker.stdout.readline()).decode().split(maxsplit=2)
 
-    def _note(self, order: str, pid: int, worker: asyncio.subprocess.Process, done: bool) -> None:
+    def _let_go(self, pid: int) -> None:
         """Who has stopped a process lets it go when this one is gone, but not whom another has let go since: it may be
-        locked again by then, to be moved.
+        locked again by then, to be moved. One whose unlock has failed is not forgotten.
         """
-        if order == "stop" and done:
-            self._stopped[pid] = worker
-        elif order == "unlock" and (whose := self._stopped.pop(pid, worker)) is not worker and whose.stdin is not None:
+        whose = self._stopped.pop(pid, None)
+        if whose is not None and whose.stdin is not None:
             whose.stdin.write(b"forget %d\n" % pid)  # to one that has ended: nobody minds
 
-    def _judge(self, order: str, pid: int, answer: list[str]) -> Done:
-        if len(answer) != 3:
+    def _judge(self, order: str, pid: int, answer: Answer | None) -> Done:
+        if answer is None:
             raise CardError(Why.FAILED, pid, f"The helper was ended during a {order} of process {pid}.")
-        code, state, seconds = int(answer[0]), State(int(answer[1])), float(answer[2])
+        code, state, seconds = answer
         if code == 0:
             return Done(state, seconds)
         why, means = MEANS.get(code, (Why.FAILED, f"CUDA error {code}"))
@@ -283,7 +310,7 @@ class CardHelper:
         self._left = {each for each in self._left if each.returncode is None} | {worker}
 
 
-async def _first(exchange: asyncio.Task[list[str]], pid: int, order: str) -> None:
+async def _first(exchange: asyncio.Task[Answer | None], pid: int, order: str) -> None:
     """Until there is an answer. Raises TimeoutError where none will come, as the process is stopped."""
     looks = 0
     while not (await asyncio.wait([exchange], timeout=LOOK))[0]:

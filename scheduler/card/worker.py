@@ -12,6 +12,8 @@ when it is idle. (Where a worker was killed within a restore, an H200's driver a
 At the end of its input it lets go on whom it has stopped for a turn, unless it was told to forget them: the guardian
 does so as well, but may be gone.
 
+What the driver prints is no answer (CUDA_LOG_FILE=stdout): it goes to the standard error.
+
 Standard library only: it is started with `python -I -S`. It makes no context, so it takes nothing of a card.
 """
 
@@ -20,6 +22,9 @@ import os
 import signal
 import sys
 import time
+
+ANSWERS = os.dup(1)
+os.dup2(2, 1)
 
 
 class LockArgs(ctypes.Structure):
@@ -57,7 +62,7 @@ def begin() -> ctypes.CDLL:
 def say(*words: object) -> bool:
     """Whether somebody is there to hear it."""
     try:
-        os.write(1, f"{' '.join(map(str, words))}\n".encode())
+        os.write(ANSWERS, f"{' '.join(map(str, words))}\n".encode())
     except BrokenPipeError:
         return False
     return True
@@ -92,7 +97,7 @@ def main() -> None:
         code, state = do(cuda, order, pid, *map(int, milliseconds))
         if order == "stop" and code == 0:
             stopped.add(pid)
-        elif order != "state":  # by another worker: this one is told to forget it (helper.py)
+        elif order == "unlock" and code == 0:  # by another worker: this one is told to forget it (helper.py)
             stopped.discard(pid)
         if not say(code, state, f"{time.monotonic() - begun:.6f}"):
             break

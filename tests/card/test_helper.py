@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 from scheduler.card import helper as card_helper
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from tests.card.test_guardian import program
+from tests.card.workers import worker
 from tests.support.card import CONTEXT, MIB, Card
 from tests.support.eventually import eventually
 from tests.support.program import Program
@@ -302,3 +304,82 @@ async def test_workers_that_begin_while_others_call_are_not_forgotten(
     await helper.close()
     assert len(begun) >= 3
     assert all(worker.returncode is not None for worker in begun)
+
+
+async def test_what_the_driver_prints_is_not_taken_for_an_answer(
+    quick: Card, cuda: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA_LOG_FILE=stdout: each call would have had the answer to the one before, and a move have gone on by it."""
+    logs = "if code: os.write(1, b'[CUDA][E] Returning %d from %s\\n' % (code, name.encode()))"
+    monkeypatch.setattr(card_helper, "WORKER", worker(tmp_path, after=logs))
+    helper = CardHelper(quick.env())
+    with pytest.raises(CardError) as caught:
+        await helper.unlock(cuda.pid, LONG)
+    assert caught.value.why is Why.WRONG_STATE
+    assert (await helper.lock(cuda.pid, LONG)).state is State.LOCKED
+    assert (await helper.unlock(cuda.pid, LONG)).state is State.RUNNING
+    await helper.close()
+
+
+@pytest.mark.parametrize("answer", ["what nobody knows", "0 0 0.1 and more", "0 77 0.1", r"\xff 0 0.1"])
+async def test_a_worker_that_answers_what_nobody_understands_is_ended_and_followed_by_another(
+    quick: Card, cuda: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Nobody knows what its next answer would be to."""
+    odd = tmp_path / "worker.py"
+    odd.write_text(f"import os\nos.write(1, b'ready 1\\n')\ninput()\nos.write(1, b'{answer}\\n')\ninput()")
+    helper = CardHelper(quick.env())
+    with monkeypatch.context() as patched:
+        patched.setattr(card_helper, "WORKER", odd)
+        assert await helper.why_not() == ""
+    (process,) = helper._idle
+    with pytest.raises(CardError) as caught:
+        await helper.lock(cuda.pid, LONG)
+    assert (caught.value.why, caught.value.state) == (Why.FAILED, State.UNKNOWN)
+    assert process.returncode == -signal.SIGKILL
+    assert await helper.state(cuda.pid, LONG) is State.RUNNING
+    await helper.close()
+
+
+async def test_a_call_that_fails_by_what_nobody_thought_of_costs_its_worker_and_is_told_like_any_other(
+    quick: Card, cuda: Program, helper: CardHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is out of memory, say. A worker that is in no list would be there until the scheduler ends."""
+    assert await helper.why_not() == ""
+    (process,) = helper._idle
+
+    def short_of_memory(pid: int) -> bool:
+        raise MemoryError
+
+    quick.order("sim_card_fault", CHECKPOINT, HANGS)
+    await helper.lock(cuda.pid, LONG)
+    with monkeypatch.context() as patched:
+        patched.setattr(card_helper, "is_stopped", short_of_memory)
+        with pytest.raises(CardError) as caught:
+            await helper.checkpoint(cuda.pid, LONG)
+    assert caught.value.why is Why.FAILED
+    assert process.returncode == -signal.SIGKILL
+    assert await helper.state(cuda.pid, LONG) is State.LOCKED
+
+
+async def test_whom_it_has_stopped_goes_on_when_it_is_closed(quick: Card, cuda: Program, helper: CardHelper) -> None:
+    """As where its scheduler is killed."""
+    closing = CardHelper(quick.env())
+    await closing.stop(cuda.pid, LONG)
+    await closing.close()
+    assert await helper.state(cuda.pid, LONG) is State.RUNNING
+
+
+async def test_one_that_is_closed_while_whom_it_has_stopped_is_frozen_does_not_wait_for_that(
+    quick: Card, cuda: Program, helper: CardHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card_helper, "LEAVING", 0.1)
+    closing = CardHelper(quick.env())
+    await closing.stop(cuda.pid, LONG)
+    (process,) = closing._idle
+    os.kill(cuda.pid, signal.SIGSTOP)
+    await asyncio.wait_for(closing.close(), LONG)
+    assert process.returncode is not None
+    os.kill(cuda.pid, signal.SIGCONT)
+    with contextlib.suppress(CardError):  # what it was asked for before may be done now
+        await helper.unlock(cuda.pid, LONG)

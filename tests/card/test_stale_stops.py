@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from scheduler.card.helper import CardHelper, State
+import pytest
+
+from scheduler.card.helper import CardError, CardHelper, State
 from tests.card.test_guardian import program
 from tests.support.card import Card
 
 LONG = 30.0
+UNLOCK, FAILS = 4, 1
 
 
 async def test_a_worker_whose_scheduler_dies_lets_nobody_go_whom_another_has_let_go_since(
@@ -30,3 +33,23 @@ async def test_a_worker_whose_scheduler_dies_lets_nobody_go_whom_another_has_let
     assert [await helper.state(each.pid, LONG) for each in (one, two)] == [State.LOCKED, State.LOCKED]
     for each in (one, two):
         await helper.unlock(each.pid, LONG)
+
+
+@pytest.mark.parametrize("workers", [1, 2], ids=["by itself", "by another"])
+async def test_a_worker_forgets_nobody_whose_unlock_has_failed(card: Card, helper: CardHelper, workers: int) -> None:
+    """Scheduler and guardian may both be killed before it is tried again: then nobody else lets it go."""
+    one = program(card)
+    calls = CardHelper(card.env())
+    await calls.stop(one.pid, LONG)
+    (stopper,) = calls._idle
+    await calls.prepare(workers)  # the last is asked first
+    assert (calls._idle[-1] is stopper) is (workers == 1)
+    card.order("sim_card_fault", UNLOCK, FAILS)
+    with pytest.raises(CardError) as caught:
+        await calls.unlock(one.pid, LONG)
+    assert caught.value.state is State.LOCKED
+    assert stopper.stdin is not None
+    stopper.stdin.close()  # as by the scheduler's death
+    await stopper.wait()
+    assert await helper.state(one.pid, LONG) is State.RUNNING
+    await calls.close()
