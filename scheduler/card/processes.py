@@ -22,12 +22,17 @@ AT_ONCE = 4  # processes of one container that are stopped at a time: others' do
 
 
 class Processes:
-    """`locked`: pids that are, or may be. `stops`: since when all are, while they are."""
+    """`locked`: pids that are, or may be. `stops`: since when all are, while they are.
+
+    Locking and unlocking are one after the other: what a process that is just being locked answers to an unlock says
+    nothing of what it will be.
+    """
 
     def __init__(self, container: str, card: CardHelper, guardian: Guardian, pids: Callable[[str], set[int]]) -> None:
         self._container, self._card, self._guardian, self._pids = container, card, guardian, pids
         self._stopped: deque[tuple[float, float]] = deque()  # when they were before
         self._places = asyncio.Semaphore(AT_ONCE)
+        self._asking = asyncio.Lock()
         self.locked: set[int] = set()
         self.stops: float | None = None
 
@@ -46,6 +51,10 @@ class Processes:
         How many there are, and how soon there is another, is a program's own choice, and all others are stopped
         meanwhile: what all have given to the card has LOCK_WITHIN together.
         """
+        async with self._asking:
+            return await self._lock()
+
+    async def _lock(self) -> str:
         until = time.monotonic() + LOCK_WITHIN
         while new := self.new():
             if time.monotonic() > until:
@@ -93,6 +102,10 @@ class Processes:
 
     async def unlock(self) -> bool:
         """All that may be locked; whether none is any more."""
+        async with self._asking:
+            return await self._unlock()
+
+    async def _unlock(self) -> bool:
         pids = list(self.locked)
         answers = await asyncio.gather(*(self._unlock_one(pid) for pid in pids))
         free = {pid for pid, answer in zip(pids, answers, strict=True) if answer}
@@ -113,7 +126,7 @@ class Processes:
             try:
                 await self._card.unlock(pid, UNLOCK_WITHIN)
             except CardError as error:
-                if error.why is Why.NOT_THERE or (error.why is Why.WRONG_STATE and error.state is not State.LOCKED):
+                if error.nothing_to_unlock:
                     return True
                 if error.why is Why.HUNG:
                     return False

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.card.guardian import Guardian
-from scheduler.card.helper import CardError, CardHelper, State
+from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
 from scheduler.core import turns as core
 from scheduler.core.turns import Mode, Rules, Standing, Turns
@@ -32,7 +32,7 @@ from web.logs import ById
 AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
 PREPARED = 4  # workers
-CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian sees to the rest
+CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian and the workers see to the rest
 HUNG, FOUND, EARLY = "hung", "found", "early"  # reasons to take no turns
 log = logging.getLogger(__name__)
 
@@ -246,9 +246,12 @@ class TurnPlayer:
 
     async def _release(self, part: Part) -> None:
         for pid in self.pids(part.id):
-            with contextlib.suppress(CardError):
-                if await self._card.state(pid, UNLOCK_WITHIN) is State.LOCKED:
-                    part.processes.locked.add(pid)
+            try:
+                locked = await self._card.state(pid, UNLOCK_WITHIN) is State.LOCKED
+            except CardError as error:
+                locked = error.why is not Why.NOT_THERE  # who could not be asked may be: nobody looks at it again
+            if locked:
+                part.processes.locked.add(pid)
         await self._until_free(part, FOUND)
 
     async def close(self) -> None:
@@ -259,13 +262,22 @@ class TurnPlayer:
         for task in later:
             task.cancel()
         await asyncio.gather(*later, return_exceptions=True)  # what one of them was starting is ended by then
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING):
-                playing = (part.task for part in self._parts.values() if part.task is not None)
-                await asyncio.gather(*playing, return_exceptions=True)
-                await asyncio.gather(*(part.processes.unlock() for part in self._parts.values()))
-        await self._guardian.close()
-        await self._card.close()
+        leaving = [asyncio.create_task(self._let_go(part)) for part in self._parts.values()]
+        if leaving:
+            await asyncio.wait(leaving, timeout=CLOSING)
+        # What has no answer is broken off only then: a worker that is left earlier forgets whom it has stopped.
+        await asyncio.gather(self._guardian.close(), self._card.close())
+        leaving += [part.task for part in self._parts.values() if part.task is not None]
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+
+    @staticmethod
+    async def _let_go(part: Part) -> None:
+        """At the end. Others do not wait for its answer."""
+        while part.task is not None:
+            await asyncio.wait([part.task])
+        await part.processes.unlock()
 
     @staticmethod
     def now() -> float:

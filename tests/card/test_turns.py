@@ -10,16 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.card import helper as card_helper
+from scheduler.card import turns
 from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State
+from scheduler.card.processes import Processes
 from scheduler.card.turns import Seen, Terms, TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from tests.card.test_guardian import GUARDIAN, LONG, all_go_on, ended, program
+from tests.card.workers import worker
 from tests.support.card import Card
 from tests.support.eventually import eventually
 
 GPU = "GPU-0"
+LOCK, HANGS = 1, 2
+LETS_NOBODY_GO = """#!/bin/sh
+echo ready
+while read -r line; do case $line in +*) printf . ;; esac; done
+"""  # a guardian that is killed just as the scheduler ends
 
 
 class Pair:
@@ -146,6 +155,102 @@ async def test_a_start_of_the_guardian_that_is_broken_off_leaves_none(generation
     await asyncio.wait([start])
     assert not _run_by(program)
     await guardian.close()
+
+
+@pytest.fixture
+def unguarded(card: Card, tmp_path: Path) -> Pair:
+    guardian = tmp_path / "guardian"
+    guardian.write_text(LETS_NOBODY_GO)
+    guardian.chmod(0o755)
+    return Pair(card, tmp_path / "lock", guardian)
+
+
+async def test_at_the_end_who_is_stopped_goes_on_though_another_does_not_answer(
+    card: Card, helper: CardHelper, unguarded: Pair
+) -> None:
+    """By the scheduler itself: the guardian may be killed just then."""
+    pair = unguarded
+    await pair.begin()
+    await eventually(lambda: pair.player.is_stopped("two") and not pair.asked("one"))
+    card.order("sim_card_fault", LOCK, HANGS)
+    await eventually(lambda: pair.asked("one"))
+    await pair.player.close()
+    assert await helper.state(pair.programs["two"].pid, LONG) is State.RUNNING
+    pair.programs["one"].process.kill()
+    await asyncio.gather(*(each.wait() for each in pair.player._card._left))
+
+
+async def test_one_that_is_just_being_stopped_at_the_end_goes_on_once_it_has_been(
+    helper: CardHelper, unguarded: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has given to its card takes longer than the scheduler has to end."""
+    monkeypatch.setattr(turns, "CLOSING", 0.0)
+    pair = unguarded
+    for each in pair.programs.values():
+        each.run("from tests.support.cuda import Cuda; kept = Cuda(); kept.compute(1000)")
+    await pair.player.start({GPU: Mode.TURNS})
+    pair.player.join({id_: Terms((GPU,)) for id_ in pair.programs})
+    pair.compute()
+    calls = pair.player._card
+    await eventually(lambda: calls._busy)
+    await pair.player.close()
+    await asyncio.gather(*(each.wait() for each in calls._left))
+    for each in pair.programs.values():
+        assert await helper.state(each.pid, LONG) is State.RUNNING
+
+
+async def test_nobody_is_forgotten_who_is_let_go_while_being_stopped(
+    card: Card, helper: CardHelper, tmp_path: Path
+) -> None:
+    """As where the guardian is gone, and the next one cannot be started: what was asked for first is done last."""
+    place = tmp_path / "guardian"
+    place.symlink_to(GUARDIAN)
+    one, guardian, calls = (
+        program(card),
+        Guardian(place, Generation(tmp_path / "lock"), card.env()),
+        CardHelper(card.env()),
+    )
+    lost = asyncio.Event()
+    guardian.lost = lambda why: lost.set()
+    await guardian.watch([])
+    await calls.prepare(2)
+    slow = calls._idle[-1]
+    its = Processes("one", calls, guardian, lambda id_: {one.pid})
+    os.kill(slow.pid, signal.SIGSTOP)  # it has no processor for a while
+    locking = asyncio.create_task(its.lock())
+    await eventually(lambda: slow in calls._busy)
+    place.unlink()
+    assert guardian.pid is not None
+    os.kill(guardian.pid, signal.SIGKILL)
+    await lost.wait()
+    unlocking = asyncio.create_task(its.unlock())
+    await asyncio.wait([unlocking], timeout=1.0)  # it may only ever be found not to have waited
+    os.kill(slow.pid, signal.SIGCONT)
+    await asyncio.gather(locking, unlocking)
+    await eventually(lambda: its.locked or slow in calls._idle)
+    assert await its.unlock()
+    assert await helper.state(one.pid, LONG) is State.RUNNING
+    await guardian.close()
+    await calls.close()
+
+
+async def test_one_that_is_found_locked_goes_on_though_the_worker_that_looks_at_it_is_killed(
+    card: Card, helper: CardHelper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody of the scheduler before is left; only a start looks for such."""
+    died = tmp_path / "died"
+    once = f"name.endswith('State') and not os.path.exists({str(died)!r})"
+    dies = f"{once} and (open({str(died)!r}, 'w').close(), os.kill(os.getpid(), 9))"
+    pair = Pair(card, tmp_path / "lock")
+    one = pair.programs["one"]
+    await helper.lock(one.pid, LONG)
+    monkeypatch.setattr(card_helper, "WORKER", worker(tmp_path, before=dies))
+    await pair.player.start({GPU: Mode.SHARED})
+    pair.player.join({id_: Terms((GPU,)) for id_ in pair.programs})
+    pair.player.release("one")
+    assert await all_go_on(helper, one) < LONG
+    assert died.exists()
+    await pair.player.close()
 
 
 def _run_by(program: Path) -> list[int]:
