@@ -275,8 +275,8 @@ class TurnPlayer:
     @staticmethod
     async def _let_go(part: Part) -> None:
         """At the end. Others do not wait for its answer."""
-        while part.task is not None:
-            await asyncio.wait([part.task])
+        while (task := part.task) is not None and not task.done():
+            await asyncio.wait([task])
         await part.processes.unlock()
 
     @staticmethod

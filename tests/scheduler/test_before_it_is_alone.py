@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import sys
-import time
 
 import pytest
 
@@ -30,12 +29,12 @@ async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_schedule
     parts = host.up.turns._parts
     await eventually(lambda: {str(one.pk), str(two.pk)} <= parts.keys())
     assert all(EARLY in part.barred and part.task is None for part in parts.values())
-    begun = time.monotonic()
-    asyncio.get_running_loop().call_later(9.0, os.close, last)
+    if free_memory:  # a move does wait
+        asyncio.get_running_loop().call_later(9.0, os.close, last)
     answer = await host.command("pause", one, free_memory=free_memory)
-    took = time.monotonic() - begun
     assert answer.outcome == "done", answer.message
-    assert took < (20 if free_memory else 5)
+    if not free_memory:
+        os.close(last)
     await host.command("resume", one)
     await goes_on(host, one, two)
     await take_turns(host, one, two)
@@ -47,14 +46,10 @@ import time
 from tests.support.cuda import *
 cuda = Cuda()
 cuda.alloc(MIB)
-last, longest = time.monotonic(), 0
 print("holding", flush=True)
 while True:
     cuda("cuCtxSynchronize")
-    last, before = time.monotonic(), last
-    if last - before > longest:
-        longest = last - before
-        print("longest", longest, flush=True)
+    print("asked", flush=True)
     time.sleep(0.01)
 """
 
@@ -69,9 +64,13 @@ async def test_whoever_asks_its_card_is_not_held_back_while_its_move_waits_for_t
         sys.executable, "-c", ASKS, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)}
     )
     await host.says(container, "holding")
-    asyncio.get_running_loop().call_later(4.0, os.close, last)
-    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
+    pause = asyncio.create_task(host.command("pause", container, free_memory=True))
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: tenant.swap)
+    asked = host.log(container).count("asked")
+    await eventually(lambda: host.log(container).count("asked") > asked + 200)  # two seconds, if nothing holds it
+    assert not pause.done()
+    os.close(last)
+    assert (await pause).outcome == "done"
     await host.command("resume", container)
-    await eventually(lambda: not host.up.broker.tenants[str(container.pk)].swap)
-    await asyncio.sleep(1)
-    assert max(float(line.split()[1]) for line in host.log(container).splitlines() if "longest" in line) < 2
+    await eventually(lambda: not tenant.swap)

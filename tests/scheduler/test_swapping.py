@@ -11,7 +11,7 @@ import pytest
 import shim.sim
 from scheduler.card.helper import CardError, State, Why
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, SeparateScheduler, query
+from tests.support.host import BUILD, GIB, Host, SeparateScheduler
 from tests.support.swapped import (
     ASKER_DIES,
     CHECKPOINT,
@@ -27,7 +27,7 @@ from tests.support.swapped import (
     free_memory,
     holder,
 )
-from web.models import Claim, Swap
+from web.models import Swap
 
 
 async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(host: Host) -> None:
@@ -241,7 +241,7 @@ async def test_a_scheduler_killed_in_the_middle_leaves_nothing_half(host: Host, 
         assert (await host.get(container)).state == "swapped"
         await host.command("resume", container)
     await ends_well(host, container)
-    assert await query(Claim.objects.filter(used__gt=0).count) == 0
+    assert (await host.returned(container)).used == 0
 
 
 async def test_where_the_driver_cannot_do_it_the_answer_says_so_and_a_plain_pause_works(host: Host) -> None:

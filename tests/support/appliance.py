@@ -134,14 +134,18 @@ class Appliance:
         return self.containers(name=name)[0]
 
     def launch(self, *command: str, **fields: Any) -> dict[str, Any]:
-        """Also on a machine so busy that the answer is only the promise of one."""
-        made: dict[str, Any] = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
-        if "id" in made:
-            return made
-        told = until(lambda: (found := self.api("GET", f"commands/{made['command']}/"))["done"] and found)
+        made = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
+        return launched(self.api, made)
+
+
+def launched(api: Callable[..., Any], made: Any) -> dict[str, Any]:
+    """The container that `made` is the answer about: on a machine so busy, that may be only the promise of one."""
+    if "id" not in made:
+        told = until(lambda: (found := api("GET", f"commands/{made['command']}/"))["done"] and found)
         assert told["outcome"] == "done", told["message"]
-        found: dict[str, Any] = self.api("GET", f"containers/{told['container']}/")
-        return found
+        made = api("GET", f"containers/{told['container']}/")
+    container: dict[str, Any] = made
+    return container
 
 
 def until(condition: Callable[[], T], within: float = PATIENCE) -> T:

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.appliance import ROOT, WORKLOAD, http, until
+from tests.support.appliance import ROOT, WORKLOAD, http, launched, until
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
 from tests.support.tables import with_tables
@@ -140,7 +140,7 @@ class Cluster:
         """Launches a container that takes `size` and keeps it; its quota is as much as that needs, or `quota`."""
         command = [WORKLOAD, "--bytes", size, "--chunks", "1", "--hold", "3600"]
         body = {"image": "local", "command": command, "gpu_memory": quota or parse_size(size) + CONTEXT, **fields}
-        return self.api("POST", "containers/", body, user)
+        return launched(self.api, self.api("POST", "containers/", body, user))
 
     def container(self, made: Any) -> Any:
         return self.api("GET", f"containers/{made['id']}/")

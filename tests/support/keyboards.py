@@ -92,10 +92,12 @@ class Keyboards:
                     shown.take(struct.unpack("!I", data)[0])
         finally:
             os.kill(pid, signal.SIGKILL)
-            await asyncio.gather(showing, return_exceptions=True)
-            await asyncio.to_thread(os.waitpid, pid, 0)
-            os.close(screen)
-            await line.close()
+            try:
+                await asyncio.gather(showing, return_exceptions=True)
+                await asyncio.to_thread(os.waitpid, pid, 0)
+            finally:
+                os.close(screen)
+                await line.close()
 
     async def _show(self, line: Line, screen: int, shown: _Shown) -> None:
         while True:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.appliance import ROOT, WORKLOAD, http
+from tests.support.appliance import ROOT, WORKLOAD, http, launched
 from tests.support.postgres import Postgres
 from tests.support.redis_server import Redis
 
@@ -116,9 +116,7 @@ class Production:
 
     def launch(self, body: dict[str, Any]) -> str:
         """Its id, also where the scheduler is still at it."""
-        made = self.api("POST", "containers/", body)
-        found = made if "id" in made else self.api("GET", f"containers/?name={body['name']}")["results"][0]
-        return str(found["id"])
+        return str(launched(self.api, self.api("POST", "containers/", body))["id"])
 
     def state(self, container: str) -> str:
         return str(self.api("GET", f"containers/{container}/")["state"])
