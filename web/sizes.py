@@ -25,7 +25,7 @@ def parse_size(text: str | int, least: int = 0) -> int:
             raise ValueError(f'"{shown}" is not a size. Write bytes, or for example "2GiB" or "512m".')
         exact = Decimal(match[1]) * 1024 ** _POWER[match[2].lower()]
         if exact != int(exact):
-            raise ValueError(f'"{text[:40]}" is not a whole number of bytes.')
+            raise ValueError(_not_whole(text, match[1], _POWER[match[2].lower()]))
         size = int(exact)
     if size < 0:
         raise ValueError("A size cannot be negative.")
@@ -34,6 +34,13 @@ def parse_size(text: str | int, least: int = 0) -> int:
     if size < least:
         raise ValueError(_too_small(str(text), size, least))
     return size
+
+
+def _not_whole(text: str, number: str, power: int) -> str:
+    """With what is nearest to it: who writes 5.1GiB means neither 5 nor 6."""
+    less = max(power - 1, 0)
+    nearest = f"{Decimal(number) * 1024 ** (power - less):.0f}" + _UNITS[less].replace("bytes", "")
+    return f'"{text[:40]}" is not a whole number of bytes: "{nearest}" is.'
 
 
 def _too_small(text: str, size: int, least: int) -> str:
@@ -67,4 +74,7 @@ def tenths(value: float) -> str:
 def exact_size(size: int) -> str:
     """For a field that is filled in: as people write it, if that says it exactly; else in bytes."""
     short = format_size(size).replace(" ", "").replace("bytes", "")
-    return short if parse_size(short) == size else str(size)
+    try:
+        return short if parse_size(short) == size else str(size)
+    except ValueError:  # 716.8MiB is no whole number of bytes
+        return str(size)

@@ -120,6 +120,13 @@ def test_the_form_says_from_which_launch_it_started(ada, ada_in_browser, gpu):
     assert chosen("/launch/") == []
 
 
+def test_a_quota_to_the_byte_is_shown_and_launched_again_to_the_byte(ada, ada_in_browser, gpu):
+    """716.8 MiB is what people read, and no whole number of bytes."""
+    started = steering.launch(ada, {"image": "local", "command": ["true"], "gpu_memory": 751619277}).container
+    for address in (f"/containers/{started.pk}/", f"/launch/?from={started.pk}"):
+        assert "751619277" in ada_in_browser.get(address).content.decode()
+
+
 @pytest.fixture
 def ada_in_browser(ada):
     browser = Client()

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.sizes import CASES
-from web.sizes import format_size, parse_size
+from web.sizes import exact_size, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,25 @@ def test_what_is_not_a_size_is_refused_with_a_sentence(text):
 @given(st.integers(0, 2**63 - 1))
 def test_bytes_are_read_back_exactly(size):
     assert parse_size(str(size)) == parse_size(size) == size
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_what_a_field_is_filled_with_is_read_back_exactly(size):
+    assert parse_size(exact_size(size)) == size
+
+
+@pytest.mark.parametrize(("size", "text"), [(3 * 2**29, "1.5GiB"), (512, "512"), (751619277, "751619277")])
+def test_a_field_is_filled_as_people_write_it_if_that_is_exact(size, text):
+    assert exact_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"), [("5.1GiB", "5222MiB"), ("0.7g", "717MiB"), ("0.3k", "307"), ("1.1", "1")]
+)
+def test_a_part_of_a_byte_is_refused_with_the_nearest_that_is_whole(text, nearest):
+    with pytest.raises(ValueError, match=f'^"{text}" is not a whole number of bytes: "{nearest}" is\\.$'):
+        parse_size(text)
+    assert parse_size(nearest) > 0
 
 
 @pytest.mark.parametrize(("size", "text"), CASES)
