@@ -26,7 +26,8 @@ class Problem(Exception):
         """One line, whatever the server put into its message."""
         words = " ".join(self.message.split()).rstrip(".")
         field = self.field.partition(".")[0]  # "env.LD_PRELOAD" is about -e
-        return (f"{flag(field)}: " if field else "") + words + (f": {self.hint}" if self.hint else "")
+        before = " " if words.endswith("?") else ": "
+        return (f"{flag(field)}: " if field else "") + words + (before + self.hint if self.hint else "")
 
     def as_json(self) -> dict[str, Any]:
         fields = {"code": self.code, "message": self.message, "field": self.field, "hint": self.hint}

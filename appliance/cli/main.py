@@ -16,7 +16,6 @@ from appliance.cli.errors import REFUSED, Problem
 app = typer.Typer(
     name="gpushare",
     help="Run containers that share a few GPUs: each under a quota of GPU memory, waiting in turn when it is short.",
-    no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich alone would take longer to import than the help to read
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -74,7 +73,7 @@ def about(
 
 def main() -> None:
     """Runs the command line and ends the process."""
-    words = sys.argv[1:]
+    words = sys.argv[1:] or ["--help"]
     try:
         code = typer.main.get_command(app)(words, prog_name="gpushare", standalone_mode=False)
         sys.stdout.flush()

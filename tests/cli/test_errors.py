@@ -35,6 +35,7 @@ def nowhere():
         ),
         (["pause"], 2, "see gpushare pause --help"),
         (["no-such-command"], 2, "see gpushare --help"),
+        (["rnu"], 2, "Did you mean 'run'? see gpushare --help"),
     ],
 )
 def test_errors_are_one_line_and_docker_like_exit_codes(words, code, said, nowhere):

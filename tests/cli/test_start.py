@@ -98,3 +98,5 @@ def test_make_puts_it_beside_the_other_programs_of_the_checkout(tmp_path):
     done = subprocess.run([entry, "--help"], capture_output=True, text=True, cwd="/", timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: gpushare")
+    alone = subprocess.run([entry], capture_output=True, text=True, cwd="/", timeout=30)
+    assert (alone.returncode, alone.stderr, alone.stdout) == (0, "", done.stdout)
