@@ -50,7 +50,7 @@ def test_what_no_node_can_ever_give_is_refused_with_the_most_that_there_is(clust
     assert refusal(cluster, gpus=3) == (
         400, "too_few_gpus", "3 GPUs were asked for; the most that one node has is 2.",
     )  # fmt: skip
-    assert refusal(cluster, node="small", gpus=2) == (400, "too_few_gpus", "2 GPUs were asked for; there are 1.")
+    assert refusal(cluster, node="small", gpus=2) == (400, "too_few_gpus", "2 GPUs were asked for; there is 1.")
     assert refusal(cluster, node="nowhere")[:2] == (400, "unknown_node")
 
 

@@ -20,7 +20,7 @@ REFUSED = [
     ({"memory": "4GiB"}, '"memory" is no option of these volumes. There are: gpu_memory, gpus, priority,'),
     ({"gpu_memory": "lots"}, 'gpu_memory: "lots" is not a size'),
     ({"gpu_memory": "64GiB"}, "64 GiB is more than it can ever give: the most is "),
-    ({"gpus": "2"}, "2 GPUs were asked for; there are 1."),
+    ({"gpus": "2"}, "2 GPUs were asked for; there is 1."),
     ({"gpus": "GPU-0000"}, "There is no GPU GPU-0000."),
     ({"gpus": "0"}, "gpus: This has to be 1 or more"),
     ({"priority": "high"}, "priority: This has to be a whole number."),

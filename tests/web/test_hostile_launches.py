@@ -71,7 +71,7 @@ HOSTILE = [
     ({"gpus": [0]}, V, "gpus", "UUIDs"),
     ({"gpus": ["GPU-0", "GPU-0"]}, V, "gpus", "once"),
     ({"gpus": ["GPU-unknown"]}, "unknown_gpu", "gpus", "GPU-unknown"),
-    ({"gpus": 2}, "too_few_gpus", "gpus", "there are 1"),
+    ({"gpus": 2}, "too_few_gpus", "gpus", "there is 1"),
     # what the node has to be like
     ({"constraints": "node!=a"}, V, "constraints", "list of at most 64"),
     ({"constraints": ["node.labels.disk=ssd"]}, V, "constraints", "no constraint: write node==NAME"),

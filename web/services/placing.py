@@ -142,7 +142,7 @@ def _most(cards: Sequence[Gpu]) -> int:
 def _too_few(count: int, most: int, nodes: int) -> str:
     if nodes > 1:
         return f"{count} GPUs were asked for; the most that one node has is {most}."
-    return f"{count} GPUs were asked for; there are {most}."
+    return f"{count} GPUs were asked for; there {'is' if most == 1 else 'are'} {most}."
 
 
 def _taking(nodes: Sequence[Node]) -> list[Node]:
