@@ -17,5 +17,8 @@ if __name__ == "__main__":
     except ImproperlyConfigured as error:
         sys.exit(f"gpushare: {error}")
     except OSError as error:
-        sys.exit(f"gpushare: what a start needs in GPUSHARE_HOME cannot be written: {error.strerror}.")
+        sys.exit(
+            f"gpushare: what a start needs in GPUSHARE_HOME cannot be written: {error.filename}: {error.strerror}. "
+            "Choose a folder that may be written: GPUSHARE_HOME=FOLDER"
+        )
     execute_from_command_line(sys.argv)

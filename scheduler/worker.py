@@ -448,7 +448,10 @@ def only_one(home: Path) -> Iterator[None]:
         deadline = time.monotonic() + LET_GO
         while not _locked(lock):
             if time.monotonic() > deadline:
-                raise AlreadyRunning(f"Another scheduler already works in {home}.")
+                raise AlreadyRunning(
+                    f"Another scheduler already works in {home}, so this one cannot: both would hand out the same "
+                    "memory. Use that one, or end it. A second appliance needs a folder of its own: GPUSHARE_HOME."
+                )
             time.sleep(0.01)
         yield
 

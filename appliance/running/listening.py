@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 
@@ -32,11 +33,20 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise CommandError(
-            f"Cannot listen on {host}:{port} ({error.strerror}). Is the appliance running already? "
-            f"Choose another port: PORT=8001 make up"
-        ) from error
+        raise CommandError(f"Cannot listen on {host}:{port} ({error.strerror}). {_instead(error)}") from error
     return listener
+
+
+def _instead(error: OSError) -> str:
+    """What to do."""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "HOST has to be an address of this host, or its name: 127.0.0.1 for itself alone, 0.0.0.0 for all."
+    if error.errno == errno.EACCES:
+        return "Ports below 1024 are root's. Choose another port: PORT=8001 make up"
+    return (
+        "Is the appliance running already? Then open it in a browser. Else choose another port: PORT=8001 make up "
+        "(a second appliance needs a folder of its own, too: GPUSHARE_HOME)"
+    )
 
 
 def answer(listener: socket.socket) -> None:

@@ -208,12 +208,33 @@ def refused(home: Path, **environ: str) -> str:
 def test_a_port_that_is_taken_ends_the_start_with_a_sentence(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert refused(tmp_path, PORT=port).startswith(f"CommandError: Cannot listen on 127.0.0.1:{port}")
+        said = refused(tmp_path, PORT=port)
+    assert said.startswith(f"CommandError: Cannot listen on 127.0.0.1:{port}")
+    assert "Is the appliance running already?" in said
+
+
+def test_an_address_that_is_not_this_hosts_is_not_answered_with_another_port(tmp_path):
+    for host in ("no-such-host.invalid", "192.0.2.1"):
+        said = refused(tmp_path, HOST=host)
+        assert said.startswith(f"CommandError: Cannot listen on {host}:0")
+        assert said.endswith(
+            "HOST has to be an address of this host, or its name: 127.0.0.1 for itself alone, 0.0.0.0 for all."
+        )
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path):
+    home = tmp_path / "file"
+    home.touch()
+    for folder in (home, home / "below"):
+        said = refused(folder)
+        assert said.startswith(f"gpushare: what a start needs in GPUSHARE_HOME cannot be written: {folder}: ")
+        assert said.endswith("Choose a folder that may be written: GPUSHARE_HOME=FOLDER")
 
 
 def test_a_second_scheduler_for_one_home_ends_the_start_with_a_sentence(appliance):
     said = refused(appliance.home)
-    assert said == f"CommandError: Another scheduler already works in {appliance.home}."
+    assert said.startswith(f"CommandError: Another scheduler already works in {appliance.home}, so this one cannot")
+    assert said.endswith("A second appliance needs a folder of its own: GPUSHARE_HOME.")
     assert ready(appliance)
 
 

@@ -21,5 +21,5 @@ def test_no_answer_waits_for_a_delayed_acknowledgement():
 def test_a_port_that_is_taken_is_said_with_what_to_do():
     with listen("127.0.0.1", 0) as listener:
         listener.listen()
-        with pytest.raises(CommandError, match=r"running already\? Choose another port: PORT="):
+        with pytest.raises(CommandError, match=r"running already\? Then open it .* choose another port: PORT="):
             listen("127.0.0.1", listener.getsockname()[1])
