@@ -83,17 +83,23 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     page: Page, appliance: Appliance, shot: Callable[..., Path]
 ) -> None:
     """docs/guide.md, click by click, on what `make demo` leaves behind."""
-    appliance.launch("workload", "--check", "16MiB", "--hold", "0", name="demo-a", gpu_memory="1792MiB")
+    held = appliance.launch("workload", "--check", "16MiB", "--hold", "3600", name="demo-a", gpu_memory="1792MiB")
+    for name, quota, *chunks in (("b", 1792), ("c", 2304, "--chunks", "3"), ("d", 2048, "--chunks", "1")):
+        options = ("--check", "16MiB", *chunks, "--hold", "0")
+        appliance.launch("workload", *options, name=f"demo-{name}", gpu_memory=f"{quota}MiB")
+    until(lambda: [each["name"] for each in appliance.containers()] == ["demo-a"])
+    appliance.api("POST", f"containers/{held['id']}/kill/", {})
     until(lambda: not appliance.containers())
     page.reload()
-    in_state(page, "demo-a", "exited")
+    in_state(page, "demo-a", "killed")
+    in_state(page, "demo-d", "exited")
     expect(page.locator(".card .chart canvas")).to_be_visible(timeout=SOON)
     shot(page, "guide-1-after-the-demo", whole=False)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
     expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=SOON)  # its scripts have run
-    page.get_by_label("Start from").select_option(index=1)
+    page.get_by_label("Start from").select_option("demo-a: local workload --check 16MiB --hold 3600")
     command = page.get_by_role("textbox", name="Command")
-    expect(command).to_have_value("workload --check 16MiB --hold 0")
+    expect(command).to_have_value("workload --check 16MiB --hold 3600")
     command.fill("workload --check 16MiB --hold 600")
     page.get_by_label("Quota on each GPU").fill("3GiB")
     page.get_by_label("Name", exact=True).fill("first")
@@ -113,6 +119,7 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     row(page, "first").get_by_role("button", name="Pause").click()
     expect(page.locator(".toast.good")).to_contain_text("first: It is paused.")
     in_state(page, "first", "paused")
+    expect(page.locator(".attention")).to_contain_text("is paused and holds 3 GiB", timeout=SOON)
     shot(page, "guide-4-paused", whole=False)
     page.locator(".toast").get_by_role("button", name="Undo").click()
     in_state(page, "first", "running")
