@@ -14,6 +14,8 @@ TESTS ?= tests
 WORKERS ?= 3
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
+# npm would advertise its own newer releases between our lines.
+export npm_config_update_notifier := false
 
 .PHONY: demo up test test-long check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
 
