@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dockerd import Dockerd
+from tests.support.eventually import PATIENCE
 from tests.support.tables import begin_with_tables
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -61,6 +63,17 @@ def test_demo_observes_every_step_with_local_processes(demo: Demo) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert told_in_order(ended.stdout), ended.stdout
     assert "SIMULATED" in ended.stdout
+
+
+def test_a_demo_that_is_stopped_says_what_becomes_of_its_containers(tmp_path: Path) -> None:
+    given = {"GPUSHARE_HOME": str(tmp_path), "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
+    command = [sys.executable, "manage.py", "demo"]
+    demo = subprocess.Popen(command, cwd=ROOT, env=os.environ | given, stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    assert any("It begins when you are there" in line for line in demo.stdout)
+    demo.send_signal(signal.SIGINT)
+    said, _ = demo.communicate(timeout=PATIENCE)
+    assert (demo.returncode, "A container that still runs goes on" in said) == (0, True)
 
 
 @pytest.mark.docker

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from datetime import datetime
@@ -31,8 +32,11 @@ class Command(BaseCommand):
         except Stopped:
             if settings.DEMO_EXIT:
                 raise CommandError("The demo was stopped before its end.") from None
+            self.say("\n  Stopped. A container that still runs goes on; the next start finds it, and ends the demo's.")
 
     def play_and_stay(self) -> None:
+        # On a machine that is busy with other things its lines would stand between those of the story.
+        logging.getLogger("scheduler.watchdog").setLevel(logging.ERROR)
         with Appliance(settings.HOST, settings.PORT, link=not settings.DEMO_EXIT) as appliance:
             observed = appliance.parts.run("demo", lambda: self.run_show(appliance.address))
             if not settings.DEMO_EXIT:
