@@ -63,7 +63,7 @@ class Commands:
         self._taken: dict[Any, asyncio.Task[None]] = {}
         self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
         self._launching: dict[str, asyncio.Task[None]] = {}
-        self._calling_off: set[Any] = set()  # kills that broke a launch off
+        self._calling_off: set[asyncio.Task[None] | None] = set()  # kills that broke a launch off, or came meanwhile
 
     def wake(self) -> None:
         self._wake.set()
@@ -99,7 +99,7 @@ class Commands:
 
     def _start(self, command: Command) -> None:
         container = str(command.container_id or "")
-        before = self._last.get(container)
+        before, calls_off = self._last.get(container), False
         if command.kind == CommandKind.KILL:
             tenant = self._containers.find(container)
             if tenant is not None and tenant.started_at is not None:
@@ -107,11 +107,14 @@ class Commands:
             elif launching := self._launching.pop(container, None):
                 self._launcher.call_off(container, f"Killed {_for_whom(command)}")
                 launching.cancel()
-                self._calling_off.add(command.pk)
-            elif before is not None and before.get_name() == CommandKind.KILL:
-                before = None  # a second kill does not wait for the grace of the first
+                calls_off = True
+            else:  # a second one has its answer after the first: until then the engine may have something of it
+                calls_off = before in self._calling_off
         task = asyncio.create_task(self._carry_out(command, before), name=command.kind)
         self._taken[command.pk] = self._last[container] = task
+        if calls_off:
+            self._calling_off.add(task)
+            task.add_done_callback(self._calling_off.discard)
         task.add_done_callback(lambda done: self._last.get(container) is done and self._last.pop(container))
 
     async def _carry_out(self, command: Command, before: asyncio.Task[None] | None) -> None:
@@ -197,8 +200,7 @@ class Commands:
             case CommandKind.REMOVE:
                 await self._removal.remove(row)
                 return "It was removed."
-            case CommandKind.KILL if command.pk in self._calling_off:
-                self._calling_off.discard(command.pk)
+            case CommandKind.KILL if asyncio.current_task() in self._calling_off:
                 if self._handing and not row.node_asked:  # a node may have been faster: its record says so by now
                     await self._store.flush()
                     raise CameToANode

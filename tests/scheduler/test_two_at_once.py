@@ -13,6 +13,7 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
+from scheduler.containers.launch import called_off
 from scheduler.engines.base import Launch, Sighting
 from scheduler.engines.process import tree
 from scheduler.store.promises import Promises
@@ -345,3 +346,42 @@ async def test_of_a_launch_that_was_called_off_nothing_begins_after_it_was_told(
     assert (await host.answer(launching)).code == "killed"
     await eventually(lambda: not folder.exists())
     assert host.log(container) == told
+
+
+async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothing_of_it_is_left(
+    host: Host, monkeypatch
+) -> None:
+    real, kill, done = host.up.engine.launch, host.up.engine.kill, host.up.commands._done
+    killing, go_on = asyncio.Event(), asyncio.Event()
+    left: dict[Any, bool] = {}
+
+    async def late(launch: Launch, progress=None) -> Sighting:
+        await real(launch, progress)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def slowly(*arguments: Any, **options: Any) -> None:
+        killing.set()
+        await go_on.wait()
+        await kill(*arguments, **options)
+
+    def answered(command: Command, *arguments: Any, **fields: Any) -> None:
+        left[command.pk] = (host.home / "processes" / str(command.container_id)).exists()
+        done(command, *arguments, **fields)
+
+    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)  # else it is a kill like any other
+    monkeypatch.setattr(host.up.engine, "launch", late)
+    monkeypatch.setattr(host.up.engine, "kill", slowly)
+    monkeypatch.setattr(host.up.commands, "_done", answered)
+    container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
+    await host.says(container, "began")
+    kills = []
+    for _ in range(3):
+        kills.append(await query(Command.objects.create, kind="kill", container=container))
+        await host.command("policy", policy="fifo")  # so the kill was taken before
+        await asyncio.wait_for(killing.wait(), 60)
+    go_on.set()
+    answers = [await host.answer(each) for each in kills]
+    assert [(each.outcome, each.message) for each in answers] == [("done", called_off().message)] * 3
+    assert (await host.answer(launching)).code == "killed"
+    assert [left[each.pk] for each in kills] == [False] * 3
