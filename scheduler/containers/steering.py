@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from django.db import Error
+
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers.life import Containers, as_problem
 from scheduler.containers.swapping import Swapping
@@ -117,12 +119,12 @@ class Steering:
     async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
         self.require_within(tenant.id, size)
         before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
-        if size > min(before.values(), default=size):
-            # Looked at when it was asked for, too, but something else may have been given to the owner since.
-            await self._store.promises.make(row, wanted, within_allowance=True)
         try:
+            if size > min(before.values(), default=size):
+                # Looked at when it was asked for, too, but something else may have been given to the owner since.
+                await self._store.promises.make(row, wanted, within_allowance=True)
             self._change_if_it_lives(row, tenant, wanted)
-        except Problem:
+        except (Problem, Error):
             for gpu, quota in before.items():
                 self._store.claim(tenant.id, gpu, quota=quota)
             raise

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, Error
 from django.utils import timezone
 
 from scheduler.containers import placement
@@ -90,6 +90,7 @@ class Mounts:
         self._folders = folders
         self._known: dict[str, Known] = {}  # Docker's ID of a mounting → whose it is
         self._under_way: dict[str, asyncio.Task[Path]] = {}
+        self._unanswered: set[str] = set()  # mountings that the database may have, and whose commit had no answer
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = time.time()
@@ -145,7 +146,12 @@ class Mounts:
                 return self._copy_of(mount)
             _require_its_place(users or ())
             await self._earlier_have_ended(users or (), running)
-            row = await self._record(volume, options, mount, users or ())
+            try:
+                row = await self._record(volume, options, mount, users or ())
+            except Error:
+                self._unanswered.add(mount)
+                raise
+            self._unanswered.discard(mount)
             return self._begin(row, users or ())
 
     async def _record(
@@ -245,6 +251,7 @@ class Mounts:
 
     async def _look_at_all(self) -> None:
         self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
+        await self._call_off_unanswered()
         for id_ in self._folders.left_by({known.id for known in self._known.values()}):
             self._later(self._folders.take_away(id_))
         broke_off = self._mountings.restarted_at if self._mountings else 0.0
@@ -252,6 +259,18 @@ class Mounts:
             waited = time.time() - (self._began if known.inherited else known.since)
             if known.since < broke_off or waited > (ASKED_AGAIN_WITHIN if known.inherited else STARTS_WITHIN):
                 await self._look_at(known, patience=0.0)
+
+    async def _call_off_unanswered(self) -> None:
+        """Docker was told that there is nothing, so there is to be nothing. One that asks again has its record."""
+        while left := self._unanswered - self._under_way.keys():
+            mount = left.pop()
+            self._unanswered.discard(mount)
+            try:
+                await self._store.volumes.call_off(mount, NEVER_STARTED)
+            except Error as error:
+                self._unanswered.add(mount)
+                log.debug("what became of a mounting is asked later: %s", error)
+                return
 
     async def _look_at(self, known: Known, patience: float = LETS_GO) -> None:
         """If it is not seen to have started by then, it will not."""

@@ -13,7 +13,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DataError, Error, IntegrityError, OperationalError, models, transaction
@@ -38,6 +40,8 @@ RETRY = 1.0
 SLOW = 1.0  # seconds after which what has to be durable is kept here, whatever the database may still answer
 BATCH = 5000  # rows of one kind in one transaction
 SAMPLES_KEPT = 200_000  # while the database is away
+ONCE = (AllocationEvent.Kind.STARTED, AllocationEvent.Kind.ENDED)  # to each container, on each of its GPUs
+OF_AN_END = ("finished_at", "exit_code", "reason")  # what it tells of itself
 # However often it is tried. Text that cannot be encoded, or a number that is too large, Python refuses by itself.
 NEVER_TAKEN = (IntegrityError, DataError, ValueError, OverflowError)
 
@@ -145,6 +149,11 @@ class WriteBehind:
         """While inside, nothing is written behind."""
         async with self._flushing:
             yield
+
+    def may_be_written(self, row: Row, *names: str) -> None:
+        """By a commit that had no answer: what is told next of these is written, whatever it is."""
+        for name in names:
+            self._written.get(row, {}).pop(name, None)
 
     def was_written(self, row: Row, **fields: Any) -> None:
         """By somebody else, inside `nothing_written`: what was told before is not to be written after it."""
@@ -372,8 +381,11 @@ def _write(
             found = model._default_manager.filter(**key)
             if model is Container:  # what was lost with its node, while that was away, stays so; its events come
                 found = found.exclude(reason=LOST)
+                if numbering and fields.get("finished_at") and _had_ended(found, fields["finished_at"]):
+                    fields = {name: value for name, value in fields.items() if name not in OF_AN_END}
             found.update(**fields)
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
+        new = _not_repeated(new) if numbering else new
         insert(UsageSample, samples)
         audit.append(new)  # last: until this is committed, nobody else can append
     telling.tell(new)
@@ -387,3 +399,19 @@ def _not_told(node: int, events: list[Numbered]) -> list[Numbered]:
     told = here.values_list("told", flat=True).get()
     here.filter(told__lt=last).update(told=last)
     return [each for each in events if each.number > told]
+
+
+# A scheduler that starts without the database knows of its containers what this host knew (known.py). That is kept
+# after the database has heard it, and not synced: so who was killed in between, or had a power cut, finds a start or an
+# end anew that the database has. The first one stays.
+
+
+def _not_repeated(events: list[AllocationEvent]) -> list[AllocationEvent]:
+    ids = {event.container_id for event in events if event.kind in ONCE}
+    said = AllocationEvent.objects.filter(kind__in=ONCE, container__in=ids).exclude(detail=LOST)
+    known = set(said.order_by().values_list("kind", "container", "gpu")) if ids else set()
+    return [event for event in events if (event.kind, UUID(str(event.container_id)), event.gpu_id) not in known]
+
+
+def _had_ended(found: models.QuerySet[models.Model], at: datetime) -> bool:
+    return found.filter(finished_at__isnull=False).exclude(finished_at=at).exists()

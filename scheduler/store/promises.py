@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from django.db import transaction
+from django.db import Error, transaction
 
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
@@ -21,12 +21,18 @@ class Promises:
     async def make(self, container: Container, quota: Mapping[str, int], *, within_allowance: bool) -> None:
         """Makes or changes the claims of a container: bytes by GPU.
 
-        Raises Problem if `within_allowance` is to be looked at and the owner may not have that.
+        Raises Problem if `within_allowance` is to be looked at and the owner may not have that; and DatabaseError, with
+        which the database may have them all the same.
         """
         gpus = self._here.gpus
         sizes = {gpus[gpu]: size for gpu, size in quota.items()}
         async with self._behind.nothing_written():  # an earlier quota that is still to be written must not come after
-            await self._behind.write(_promise, container, self._here.node, sizes, within_allowance)
+            try:
+                await self._behind.write(_promise, container, self._here.node, sizes, within_allowance)
+            except Error:
+                for gpu in sizes:
+                    self._behind.may_be_written((Claim, (str(container.pk), gpu)), "quota")
+                raise
             for gpu, size in sizes.items():
                 self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
         if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is

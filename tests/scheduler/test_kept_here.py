@@ -203,3 +203,42 @@ async def test_what_was_kept_is_in_the_database_before_anything_is_read_however_
     await again.open({}, {})
     assert await again.records.living() == []
     await again.close()
+
+
+async def test_end_that_this_host_had_not_learnt_of_is_told_once(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the database had it, a scheduler that started without the database found it once more."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.flush()
+
+    async def killed(_: object) -> None:
+        raise Killed
+
+    assert store.keeping is not None
+    monkeypatch.setattr(store.keeping, "rows_sent", killed)
+    store.event("ended", id_)
+    store.container(id_, finished_at=timezone.now(), exit_code=0, reason="")
+    with pytest.raises(Killed):
+        await store.flush()
+    await _let_go(store)
+    ended = await query(Container.objects.get, pk=container.pk)
+    alone = opened()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(stores, "_open", _away)
+        await alone.open({}, {})
+        assert [str(row.pk) for row in await alone.records.living()] == [id_]
+        alone.event("ended", id_)
+        gone = timezone.now()
+        alone.container(id_, finished_at=gone, exit_code=None, reason="It is not there any more.", removed_at=gone)
+        with pytest.raises(OperationalError):
+            await alone.flush()
+    await alone.flush()
+    told = await query(lambda: [event.kind for event in AllocationEvent.objects.all()])
+    row = await query(Container.objects.get, pk=container.pk)
+    assert told == ["ended"]
+    assert (row.finished_at, row.exit_code, row.reason) == (ended.finished_at, 0, "")
+    assert row.removed_at == gone
+    await alone.close()

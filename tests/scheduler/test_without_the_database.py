@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -130,6 +131,31 @@ def test_scheduler_that_is_killed_starts_again_without_the_database(lab: Lab) ->
     assert lab.events("second") == ["suspended", "resumed", "ended"]
     third = lab.hold("third", "600MiB")  # nothing is held by those that have ended
     until(lambda: lab.holds(third))
+    assert "whole" in lab.manage("verify_audit")
+
+
+def test_end_that_a_power_cut_makes_this_host_forget_is_told_once(lab: Lab) -> None:
+    """What it knows is not synced where the database has it; and that comes back later than the scheduler."""
+    first = lab.hold("first", "600MiB")
+    until(lambda: lab.holds(first) and lab.state(first) == "running")
+    outbox, on_the_disk = lab.home / "outbox.sqlite3", lab.home / "on_the_disk.sqlite3"
+    with closing(sqlite3.connect(outbox)) as file, closing(sqlite3.connect(on_the_disk)) as copy:
+        file.backup(copy)
+    lab.end_program(first)
+    until(lambda: lab.state(first) == "failed")
+    ended = lab.api("GET", f"containers/{first}/")
+    lab.postgres.kill()
+    lab.kill("scheduler")
+    for path in lab.home.glob("outbox.sqlite3*"):
+        path.unlink()
+    on_the_disk.rename(outbox)
+    lab.start_scheduler()
+    until(lambda: "starts without it" in lab.said())
+    until(lambda: "ended" in lab.kept())
+    lab.postgres.start()
+    until(lambda: lab.kept() == [])
+    assert lab.events("first") == ["ended"]
+    assert lab.api("GET", f"containers/{first}/")["finished_at"] == ended["finished_at"]
     assert "whole" in lab.manage("verify_audit")
 
 

@@ -143,7 +143,7 @@ def _mount(
     with transaction.atomic():
         ours()
         allowances.hold(owner)
-        earlier = Container.objects.live().filter(node=node, mount=mounting.mount).first()
+        earlier = Container.objects.live().whole().filter(node=node, mount=mounting.mount).first()
         if earlier is not None:
             return earlier
         sized = spec | {"gpu_memory": mounting.gpu_memory}

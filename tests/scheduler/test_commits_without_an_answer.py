@@ -1,0 +1,127 @@
+"""The database has taken what was written, and the connection broke before it said so.
+
+Whoever asked for it is told that it was not done. So what the database has of it comes to nothing: else it would count
+for its owner, and nobody would ever end it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import DatabaseError, OperationalError
+
+from scheduler.plugin import mounts
+from scheduler.store import behind
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host, query
+from web.models import Claim, Container, Volume
+from web.models.states import NOTHING_HELD
+from web.services import mounting, taking
+from web.spec.handed import Handed
+
+OPTIONS = {"gpu_memory": "1GiB"}
+
+
+@pytest.fixture
+async def host(host: Host, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Host:
+    settings.GPUSHARE_PLUGIN_PEOPLE = ["ada"]
+    monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
+    await query(User.objects.create_user, "ada")
+    return host
+
+
+def unanswered(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, only: Callable[..., bool]) -> None:
+    """The next call of this that is such a one is done, and then fails as if its connection had been cut."""
+    real, done = getattr(owner, name), []
+
+    def call(*arguments: Any) -> Any:
+        result = real(*arguments)
+        if not done and only(*arguments):
+            done.append(...)
+            raise OperationalError("server closed the connection unexpectedly")
+        return result
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def _writes(asked: str) -> Callable[..., bool]:
+    """Whether that is the query which is called in the transaction that holds the node's name."""
+    return lambda _, query, *arguments: query.__name__ == asked
+
+
+async def has_ended(host: Host, mount: str) -> Container:
+    made = Container.objects.filter(mount=mount)
+    row = await query(made.get)
+    await host.until(row, "failed")
+    return await query(made.get)
+
+
+async def test_mounting_that_docker_was_told_had_failed_comes_to_nothing(host: Host, monkeypatch) -> None:
+    unanswered(monkeypatch, mounting, "mount", lambda *_: True)
+    with pytest.raises(DatabaseError):
+        await host.up.plugin.mounts.mount("v", OPTIONS, "m")
+    row = await has_ended(host, "m")
+    assert (row.reason, row.removed_at is not None) == (mounts.NEVER_STARTED, True)
+    assert await host.living() == []
+
+
+async def test_it_comes_to_nothing_once_the_database_answers_again(host: Host, monkeypatch) -> None:
+    unanswered(monkeypatch, mounting, "mount", lambda *_: True)
+    unanswered(monkeypatch, behind, "_while_ours", _writes("call_off"))
+    with pytest.raises(DatabaseError):
+        await host.up.plugin.mounts.mount("v", OPTIONS, "m")
+    await has_ended(host, "m")
+    await eventually(lambda: not host.up.plugin.mounts._unanswered)
+
+
+async def test_mounting_that_is_asked_for_again_is_the_same(host: Host, monkeypatch) -> None:
+    unanswered(monkeypatch, mounting, "mount", lambda *_: True)
+    monkeypatch.setattr(mounts, "LOOK_EVERY", 600.0)
+    with pytest.raises(DatabaseError):
+        await host.up.plugin.mounts.mount("v", OPTIONS, "m")
+    await host.up.plugin.mounts.mount("v", OPTIONS, "m")
+    await host.up.plugin.mounts._look_at_all()
+    (row,) = await host.living()
+    assert str(row.pk) in host.up.broker.tenants
+    assert await query(Container.objects.count) == 1
+
+
+async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(host: Host, monkeypatch) -> None:
+    owner = await query(User.objects.get, username="ada")
+    fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
+    row = await query(lambda: Container.objects.create(**fields, handed="key"))
+    brought = Handed(row.pk, GIB, (0,), "key")
+    unanswered(monkeypatch, behind, "_while_ours", _writes(taking.take.__name__))
+    with pytest.raises(DatabaseError):
+        await host.up.plugin.mounts.mount("v", brought.options(), "m")
+    assert (await has_ended(host, "m")).pk == row.pk
+
+
+async def test_quota_that_was_refused_is_not_the_larger_one(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=GIB)
+    unanswered(monkeypatch, behind, "_while_ours", _writes("_promise"))
+    answer = await host.command("change", container, gpu_memory=2 * GIB)
+    assert (answer.outcome, answer.code) == ("refused", "database_away")
+    await host.up.store.flush()
+    assert (await host.claim(container)).quota == GIB
+    assert await host.events(container, "quota") == []
+
+
+async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: Host, monkeypatch) -> None:
+    unanswered(monkeypatch, behind, "_while_ours", _writes("_promise"))
+    container, launching = await host.start_launch("sleep", "600")
+    assert (await host.answer(launching)).code == "database_away"
+    assert await host.living() == []
+    assert not await query(Claim.objects.exclude(**NOTHING_HELD).exists)
+    assert str(container.pk) not in host.up.broker.tenants
+
+
+async def test_volume_that_is_made_again_is_the_same(host: Host, monkeypatch) -> None:
+    unanswered(monkeypatch, mounting, "make", lambda *_: True)
+    with pytest.raises(DatabaseError):
+        await host.up.store.volumes.make("v", OPTIONS)
+    await host.up.store.volumes.make("v", OPTIONS)
+    assert await query(Volume.objects.count) == 1
