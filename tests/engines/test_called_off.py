@@ -97,7 +97,7 @@ async def test_a_docker_that_hangs_is_not_waited_for(
 
     def hangs(*_: Any) -> Any:
         starting.set()
-        go_on.wait(5)
+        go_on.wait(60)
         over.set()
         raise OSError("It does not answer.")
 

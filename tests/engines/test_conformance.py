@@ -25,7 +25,7 @@ from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
 from tests.engines.conftest import empty, leaks_sockets, started
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 
 T = TypeVar("T")
 pytestmark = leaks_sockets
@@ -61,7 +61,7 @@ def a_launch(kind: str, a_launch: Launcher) -> Launcher:
     return partial(a_launch, image=LOCAL) if kind == "process" else a_launch
 
 
-async def told(engine: Engine, id_: str, condition: Condition, within: float = 15.0) -> Sighting:
+async def told(engine: Engine, id_: str, condition: Condition, within: float = PATIENCE) -> Sighting:
     """The first change of this container to this condition."""
     async with asyncio.timeout(within):
         async for sighting in engine.changes():
@@ -82,7 +82,7 @@ async def found(engine: Engine, id_: str) -> Sighting | None:
 
 
 async def until_logged(launch: Launch, text: str) -> None:
-    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text(), within=15.0)
+    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text())
 
 
 # ---- the start ------------------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ async def test_changes_end_when_it_is_closed(opened: Opener) -> None:
 
 async def test_it_tells_what_a_container_uses_of_the_host(engine: Engine, a_launch: Launcher) -> None:
     """One that computes, and holds some RAM; its child has ended and counts all the same."""
-    resting = await engine.launch(a_launch(*FOREVER))
+    resting = await engine.launch(a_launch("sleep", "600"))
     work = "seq 1 300000 | wc -l; echo worked; while :; do :; done"
     busy = await engine.launch(launch := a_launch("/bin/sh", "-c", work))
     await until_logged(launch, "worked\n")
@@ -405,7 +405,7 @@ async def test_it_tells_what_a_container_uses_of_the_host(engine: Engine, a_laun
         assert set(found) <= {resting.engine_id, busy.engine_id}
         return found[busy.engine_id].processor if busy.engine_id in found else 0.0
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while await asyncio.to_thread(used) < 0.5:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -106,9 +107,19 @@ async def test_a_terminals_output_reaches_the_log_across_restarts(open_engine: O
 async def test_a_terminal_may_be_quiet_for_longer_than_docker_may(
     open_engine: Opener, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "ANSWERS_WITHIN", 1)
-    launch = a_launch("/bin/sh", "-c", "sleep 3; echo late", tty=True)
+    launch = a_launch("/bin/sh", "-c", "sleep 5; echo late", tty=True)
     async with open_engine() as engine:
+        api, logs = engine._client.api, engine._client.api.logs
+
+        def impatient(*arguments: Any, **options: Any) -> Any:
+            """Only here: on a busy machine Docker needs longer than that to make a container."""
+            api.timeout = 3
+            try:
+                return logs(*arguments, **options)
+            finally:
+                api.timeout = client.ANSWERS_WITHIN
+
+        monkeypatch.setattr(api, "logs", impatient)
         engine_id = (await engine.launch(launch)).engine_id
         await next_change(engine, Condition.ENDED)
         await eventually(lambda: engine._watch._logs[engine_id].complete)

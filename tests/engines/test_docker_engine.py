@@ -67,6 +67,7 @@ async def test_kill_with_grace_lets_a_program_end_by_itself(docker_engine: Docke
     launch = a_launch("/bin/sh", "-c", script)
     engine_id = (await docker_engine.launch(launch)).engine_id
     await eventually(lambda: launch.log_path.exists() and "ready" in launch.log_path.read_text())
-    await docker_engine.kill(engine_id, grace=10)
+    await docker_engine.kill(engine_id, grace=60)
     assert (await next_change(docker_engine, Condition.ENDED)).exit_code == 3
+    await eventually(lambda: docker_engine._watch._logs[engine_id].complete)  # an end may be told before it
     assert launch.log_path.read_text() == "ready\nbye\n"

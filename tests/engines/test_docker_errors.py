@@ -181,7 +181,7 @@ class TestRealDocker:
         with pytest.raises(EngineAway, match="too slow"):
             await self.engine.launch(launch)
         filters = {"label": f"com.gpushare.container={launch.id}"}
-        await eventually(lambda: not self.api.containers(all=True, filters=filters), within=4)
+        await eventually(lambda: not self.api.containers(all=True, filters=filters))
         assert self.engine._watch.changes.last(launch.id) is None
 
 

@@ -25,7 +25,7 @@ async def test_container_that_passes_its_memory_limit_says_so(docker_engine: Doc
     launches = [a_launch("dd", "if=/dev/zero", "of=/dev/null", "bs=200M", memory=32 << 20) for _ in range(4)]
     await asyncio.gather(*(docker_engine.launch(launch) for launch in launches))
     reasons = {}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for sighting in docker_engine.changes():
             if sighting.condition is Condition.ENDED:
                 reasons[sighting.id] = (sighting.exit_code, sighting.reason)

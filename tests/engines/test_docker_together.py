@@ -23,7 +23,7 @@ Launcher = Callable[..., Launch]
 MIB = 1 << 20
 TOTAL = 96 * MIB
 # Its first process has that much and keeps it: nobody reads what it wants to write.
-HOLDS = "busybox mkfifo /tmp/p; sleep 60 < /tmp/p & exec dd if=/dev/zero of=/tmp/p bs={}M count=1"
+HOLDS = "busybox mkfifo /tmp/p; sleep 600 < /tmp/p & exec dd if=/dev/zero of=/tmp/p bs={}M count=1"
 ENDS_BY_ITSELF = "trap 'exit 3' USR1; while :; do sleep 0.1; done"
 
 
@@ -52,7 +52,7 @@ def folders(name: str) -> list[Path]:
 
 async def ended(engine: DockerEngine) -> Sighting:
     """The next."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for sighting in engine.changes():
             if sighting.condition is Condition.ENDED:
                 return sighting

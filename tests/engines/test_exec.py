@@ -15,7 +15,7 @@ from scheduler.engines.docker.attach import Attached
 from scheduler.engines.process import tree
 from tests.engines.conftest import leaks_sockets
 from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, kind, opened, told, tried
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 
 __all__ = ["KINDS", "a_launch", "engine", "kind", "opened"]
 pytestmark = leaks_sockets
@@ -25,7 +25,7 @@ SH = ("/bin/sh", "-c")
 async def all_of(executed: Executed) -> tuple[bytes, bytes, int | None]:
     """Its output, its errors and its exit code."""
     written = {Output.OUT: b"", Output.ERR: b""}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while (piece := await executed.read())[1]:
             written[piece[0]] += piece[1]
         code = await executed.exit_code()
@@ -43,7 +43,7 @@ async def die(executed: Executed) -> None:
 
 async def until(executed: Executed, words: bytes) -> bytes:
     seen = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while words not in seen:
             piece = (await executed.read())[1]
             assert piece, seen
@@ -111,7 +111,7 @@ async def test_whoever_closes_it_ends_it_and_what_it_started(engine: Engine, a_l
     await until(executed, b"ready")
     await eventually(lambda: processes(mark))
     await executed.close()
-    await eventually(lambda: not processes(mark), within=15)
+    await eventually(lambda: not processes(mark))
     assert (await engine.sightings())[0].condition is Condition.RUNNING
 
 
@@ -124,7 +124,7 @@ async def test_whoever_closes_it_ends_it_beside_a_process_of_any_name(engine: En
     executed = await engine.exec(engine_id, Exec((*SH, f"echo ready; while :; do sleep 0.1; done; : {mark}")))
     await until(executed, b"ready")
     await executed.close()
-    await eventually(lambda: not processes(mark), within=15)
+    await eventually(lambda: not processes(mark))
     assert (await engine.sightings())[0].condition is Condition.RUNNING
     await engine.kill(engine_id)
 
@@ -133,7 +133,7 @@ async def test_many_that_do_not_care_for_their_end_hold_nobody_up(
     engine: Engine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More at once than an engine has threads."""
-    monkeypatch.setattr(docker_executed, "HANGS_UP", 60.0)
+    monkeypatch.setattr(docker_executed, "HANGS_UP", 2 * PATIENCE)
     engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
     script = "trap '' HUP; echo ready; while :; do sleep 0.1; done"
     started = []
@@ -142,7 +142,7 @@ async def test_many_that_do_not_care_for_their_end_hold_nobody_up(
         await until(started[-1], b"ready")
     closing = [asyncio.create_task(executed.close()) for executed in started]
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await engine.pause(engine_id)
             assert (await engine.sightings())[0].condition is Condition.PAUSED
             await engine.resume(engine_id)
@@ -162,7 +162,7 @@ async def test_whoever_closes_it_before_it_has_begun_ends_it_as_well(engine: Eng
         await executed.close()
 
     await asyncio.gather(*(hurry() for _ in range(12)))
-    await eventually(lambda: not processes(mark), within=15)
+    await eventually(lambda: not processes(mark))
     assert (await engine.sightings())[0].condition is Condition.RUNNING
 
 
@@ -190,7 +190,7 @@ async def test_what_was_left_by_a_scheduler_that_was_killed_ends_when_the_next_o
         await eventually(lambda: processes(mark))
         await die(executed)
     async with opened() as second:
-        await eventually(lambda: not processes(mark), within=15)
+        await eventually(lambda: not processes(mark))
         assert (await second.sightings())[0].condition is Condition.RUNNING
         await second.kill(engine_id)
         await second.remove(engine_id)

@@ -26,6 +26,6 @@ def shell() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_it_is_frozen_each_time(shell: subprocess.Popen[bytes]) -> None:
     for _ in range(60):
-        tree.freeze(shell.pid, patience=5.0)
+        tree.freeze(shell.pid, patience=60.0)
         assert tree.is_frozen(shell.pid)
         tree.thaw(shell.pid)

@@ -80,7 +80,7 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
         if not removing.is_set() and threading.current_thread() is not threading.main_thread():
             removing.set()
             done = asyncio.run_coroutine_threadsafe(engine.remove(launch.id), loop)
-            done.result(10)
+            done.result(60)
             removed.set()
         return ended(*arguments)
 
