@@ -108,7 +108,7 @@ async def test_what_is_no_call_is_answered_or_cut_off_and_the_next_is_served(lab
         reader, writer = await asyncio.open_unix_connection(str(lab.socket))
         try:
             writer.write(words)
-            return await asyncio.wait_for(reader.read(4096), 10)
+            return await asyncio.wait_for(reader.read(4096), 60)
         except ConnectionError:
             return b""
         finally:

@@ -91,9 +91,9 @@ async def test_a_copy_out_of_a_container_that_runs_ends_nothing(lab: Lab) -> Non
 async def test_a_container_started_again_is_a_new_one_under_its_own_name(lab: Lab) -> None:
     first = await lab.begin("again", "sleep", "600", gpu_memory="3GiB")
     await lab.docker("restart", "-t", "0", "again")
+    await lab.until(first, "failed")  # else it may be taken for the second, while its end is being written
     second = await lab.running("again")
     assert second.pk != first.pk
-    assert (await lab.get(first)).state == "failed"
     await lab.docker("kill", "again")
     await lab.nothing_is_held()
 
@@ -104,10 +104,10 @@ async def test_one_that_nobody_could_look_at_before_it_was_started_again_has_end
     watch = lab.up.engine._watch
     async with watch._lock:  # no look has its turn
         await lab.docker("restart", "-t", "0", "again")
+    ended = await lab.until(first, "failed")
+    assert ended.exit_code == 137
     second = await lab.running("again")
     assert second.pk != first.pk
-    ended = await lab.get(first)
-    assert (ended.state, ended.exit_code) == ("failed", 137)
     assert await query(Container.objects.live().count) == 1
     await lab.docker("kill", "again")
     await lab.nothing_is_held()
