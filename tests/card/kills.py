@@ -1,7 +1,7 @@
 """Kills scheduler, helper and guardian, each and any two, at random moments of turns: `python -m tests.card.kills`.
 
-Three programs that compute, far ahead of the card, take turns. After each kill all of them go on: within a second where
-the scheduler is gone, and where it plays on, each has its turn. Says how long it took, and how long the next scheduler
+Three programs that compute, far ahead of the card, take turns. After each kill all of them go on: at once where the
+scheduler is gone, and where it plays on, each has its turn. Says how long it took, and how long the next scheduler
 was without turns. All three at once are not killed: then it is for the next start (test_turns.py).
 """
 
@@ -23,14 +23,15 @@ from pathlib import Path
 from statistics import median
 
 from scheduler.card.helper import CardError, CardHelper, State
+from scheduler.card.processes import LOCK_WITHIN
 from tests.support.card import BUILD, Card
 
 PARTS = ("scheduler", "helper", "guardian")
 SETS = [those for size in (1, 2) for those in combinations(PARTS, size)]
 GUARDIAN = BUILD / "guardian"
 CYCLE = 0.4  # seconds; of player.py
-SOON = 1.0  # seconds in which everybody goes on who was locked by one that is gone
-TURN = 5.0  # seconds in which each has a turn: of three that drain for a while, on a machine that may be busy
+SOON = LOCK_WITHIN - 1  # seconds in which everybody goes on who was locked by one that is gone; on a busy machine
+TURN = 30.0  # seconds in which each has a turn: of three that drain for a while, on a machine that may be busy
 LONG = 60.0
 COMPUTES = ("--bytes", "64MiB", "--check", "1MiB", "--compute", "100000", "--kernel", "2", "--ahead", "60")
 
