@@ -34,7 +34,7 @@ CASES = [
 
 async def told(host: Host, container: Container) -> AllocationEvent:
     """The event that tells of it."""
-    for _ in range(400):
+    for _ in range(1200):
         if events := await host.events(container, "bypass"):
             return events[0]
         await asyncio.sleep(0.05)

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.containers.consoles import Consoles
 from scheduler.engines.base import Output
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from web.console.frames import dial
 from web.errors import Problem
 
@@ -57,7 +57,7 @@ async def test_one_that_is_never_attached_to_holds_up_no_other_and_each_is_attac
     await consoles.open()
     waiting = [asyncio.create_task(opened(tmp_path, silent)) for _ in "12"]
     await eventually(lambda: engine.attached)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(opened(tmp_path, other) for _ in "123"))
     assert sorted(engine.attached) == sorted([str(silent), str(other)])
     await consoles.close()

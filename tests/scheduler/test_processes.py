@@ -203,7 +203,7 @@ async def test_300_processes_at_once_all_get_a_lease(host: Host) -> None:
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": "."},
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), 200)
     times = sorted(float(line) for line in output.split())
     # How long it takes: benchmarks/shim/startup.py.
     print(f"HELLO to lease: median {times[150] * 1e3:.0f} ms, p99 {times[297] * 1e3:.0f} ms")

@@ -21,7 +21,7 @@ from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
 from tests.engines.conftest import empty_shim
 from tests.engines.processes import a_launch
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.running import runs
 from web.console.frames import PAYLOAD_LIMIT, WINDOW, FrameKind, Line, dial
 from web.errors import Problem
@@ -51,7 +51,7 @@ def asked(*command: str, **more: Any) -> dict[str, Any]:
 async def told(line: Line) -> list[tuple[FrameKind, bytes]]:
     """All frames, with all output taken."""
     frames = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while frame := await line.read():
             frames.append(frame)
             if frame[0] in (FrameKind.OUTPUT, FrameKind.ERRORS):
@@ -76,7 +76,7 @@ async def test_who_takes_nothing_is_sent_no_more_than_the_window_and_others_are_
     still = await dial(tmp_path, container, asked("yes", "stands-still", tty=tty))
     seen = 0
     with contextlib.suppress(TimeoutError):
-        while frame := await asyncio.wait_for(still.read(), 2):
+        while frame := await asyncio.wait_for(still.read(), 2 if seen >= WINDOW else PATIENCE):
             seen += len(frame[1])
     assert frame is not None  # it was not cut off
     assert WINDOW <= seen < WINDOW + PAYLOAD_LIMIT
@@ -84,7 +84,7 @@ async def test_who_takes_nothing_is_sent_no_more_than_the_window_and_others_are_
     assert frames[0] == (FrameKind.OUTPUT, b"meanwhile\n")
     assert runs("yes", "stands-still")
     await still.close()
-    await eventually(lambda: not runs("yes", "stands-still"), within=15)
+    await eventually(lambda: not runs("yes", "stands-still"))
 
 
 async def test_who_types_more_than_the_window_is_cut_off_and_the_program_ends(container: UUID, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_who_types_more_than_the_window_is_cut_off_and_the_program_ends(co
     while await line.read():
         pass
     await line.close()
-    await eventually(lambda: not runs("sleep", "3211"), within=15)
+    await eventually(lambda: not runs("sleep", "3211"))
 
 
 async def test_what_cannot_be_started_is_refused_in_a_sentence(container: UUID, tmp_path: Path) -> None:

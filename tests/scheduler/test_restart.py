@@ -94,7 +94,7 @@ async def test_allocations_inside_the_lease_go_on_without_a_scheduler_and_others
     separate: tuple[Host, SeparateScheduler],
 ) -> None:
     host, scheduler = separate
-    script = "workload --bytes 256MiB --hold 1; workload --bytes 256MiB --check 1MiB"
+    script = "workload --bytes 256MiB --hold 3; workload --bytes 256MiB --check 1MiB"
     container = await host.launch("bash", "-c", script.replace("workload", str(host.workload)), gpu_memory=GIB)
     await host.says(container, "holding")
     await scheduler.kill()
@@ -109,8 +109,10 @@ async def test_allocations_inside_the_lease_go_on_without_a_scheduler_and_others
 
 async def test_container_that_ended_meanwhile_is_seen(separate: tuple[Host, SeparateScheduler]) -> None:
     host, scheduler = separate
-    container = await host.launch("sh", "-c", "sleep 1; exit 3")
+    go = host.home / "go"
+    container = await host.launch("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3")
     await scheduler.kill()
+    go.touch()
     kept = host.home / "processes" / str(container.pk) / "ended.json"
     await eventually(kept.exists)
     seen_from = timezone.now()

@@ -215,7 +215,7 @@ async def test_beyond_its_connections_at_once_a_container_waits_and_there_is_roo
 async def test_who_connects_and_says_nothing_is_hung_up_on(
     tmp_path: Path, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, hello_seconds=1)
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, hello_seconds=3)
     server = Server(tmp_path / "sockets", Welcoming())
     directory = server.listen("one")
     silent, spoken = await asyncio.to_thread(Raw, directory), await let_in(directory)

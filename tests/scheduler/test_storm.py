@@ -110,7 +110,7 @@ async def test_a_storm_of_kills_leaves_exactly_what_the_survivors_hold(host: Hos
         await host.up.store.flush()
         return await host.claim(container)
 
-    for _ in range(200):  # the last of the killed are still being cleared away
+    for _ in range(1200):  # the last of the killed are still being cleared away
         if (await claim()).used == held:
             break
         await asyncio.sleep(0.05)

@@ -95,17 +95,20 @@ async def test_who_asks_its_card_in_a_loop_is_none_the_worse(host: Host) -> None
     code = (
         "import time; from tests.support.cuda import *; cuda = Cuda(); address = c_uint64();"
         "cuda('cuMemAlloc_v2', byref(address), c_size_t(8 * MIB)); print('has it', flush=True);"
-        "begun = time.monotonic(); asked = 0\n"
-        "while asked < 4000 or time.monotonic() < begun + 8:\n"
+        "import os, sys; asked = 0\n"
+        "while asked < 4000 or not os.path.exists(sys.argv[1]):\n"
         "    cuda('cuCtxSynchronize'); asked += 1; time.sleep(0.0005)\n"
         "print('went on', flush=True)"
     )
-    container = await host.launch(sys.executable, "-c", code, environment={"PYTHONPATH": str(BUILD.parent)})
+    go_on = host.home / "go-on"
+    words = (sys.executable, "-c", code, str(go_on))
+    container = await host.launch(*words, environment={"PYTHONPATH": str(BUILD.parent)})
     await host.says(container, "has it")
     for _ in range(3):
         assert (await host.command("pause", container, free_memory=True)).outcome == "done"
         assert (await host.command("resume", container)).outcome == "done"
         await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == "")
+    go_on.touch()
     await host.until(container, "exited")
     assert "went on" in host.log(container)
 
@@ -115,17 +118,19 @@ async def test_managed_memory_is_refused_and_goes_on(host: Host) -> None:
     code = (
         "import sys, time; from tests.support.cuda import *; cuda = Cuda(); address = c_uint64();"
         "cuda('cuMemAllocManaged', byref(address), c_size_t(8 * MIB), 1); print('has it', flush=True);"
-        "time.sleep(0.5); [(cuda('cuCtxSynchronize'), time.sleep(0.05)) for _ in range(40)];"
+        "import os\n"
+        "while not os.path.exists(sys.argv[1]): cuda('cuCtxSynchronize'); time.sleep(0.05)\n"
         "print('went on', flush=True)"
     )
-    root = str(BUILD.parent)
-    container = await host.launch(sys.executable, "-c", code, environment={"PYTHONPATH": root})
+    root, go_on = str(BUILD.parent), host.home / "go-on"
+    container = await host.launch(sys.executable, "-c", code, str(go_on), environment={"PYTHONPATH": root})
     await host.says(container, "has it")
     answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code, answer.status) == ("refused", "cannot_swap", 409)
     assert "managed memory" in answer.message
     assert (await host.get(container)).state == "running"
     assert (await host.get(container)).swap == ""
+    go_on.touch()
     await host.until(container, "exited")
     assert "went on" in host.log(container)
 

@@ -237,7 +237,7 @@ async def test_a_killed_scheduler_leaves_nobody_stopped(host: Host, killed: tupl
     await separate.kill()
     began = time.monotonic()
     while State.LOCKED in await states():
-        assert time.monotonic() < began + 1
+        assert time.monotonic() < began + LOCK_WITHIN - 1  # at once, on a busy machine; by no deadline
     await host.start()
     await take_turns(host, *pair)
     await helper.close()

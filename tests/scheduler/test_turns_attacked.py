@@ -139,13 +139,13 @@ async def test_many_processes_have_no_more_time_to_be_stopped_than_one(
     begun = time.monotonic()
     assert await part.processes.lock() == ""
     assert len(deadlines) == 10
-    assert max(deadlines) <= begun + LOCK_WITHIN + 0.1
+    assert max(deadlines) <= begun + LOCK_WITHIN + 0.5
     assert await part.processes.unlock()
 
 
 async def test_one_that_begins_processes_all_the_time_is_given_up(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time all were stopped there was another, and everybody else waited for that one, too."""
-    monkeypatch.setattr(processes, "LOCK_WITHIN", 0.5)
+    monkeypatch.setattr(processes, "LOCK_WITHIN", 2.0)
     words = f"{host.workload} --bytes 4MiB --chunks 1 --hold 600"
     many = await host.launch("sh", "-c", f"for i in $(seq 20); do {words} & done; wait", gpu_memory=2 * GIB)
     await eventually(lambda: host.log(many).count("holding") == 20)
@@ -154,7 +154,7 @@ async def test_one_that_begins_processes_all_the_time_is_given_up(host: Host, mo
     pids, looks = sorted(host.up.computing.pids(part.id)), itertools.count(1)
 
     async def slowly(pid: int, within: float) -> Done:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         return await stop(pid, within)
 
     monkeypatch.setattr(host.up.turns._card, "stop", slowly)
