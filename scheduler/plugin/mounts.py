@@ -46,9 +46,10 @@ log = logging.getLogger(__name__)
 AT_ONCE = 16  # mountings that ask Docker and the database; the next wait
 STARTS_WITHIN = 300.0  # seconds from its mount to a container's start, with the hooks that run before it
 ASKED_AGAIN_WITHIN = 45.0  # seconds from a scheduler's start; Docker asks again for 30
-ENDS_WITHIN = 2.0  # seconds that an earlier run of the same container may take to be seen as ended
+ENDS_WITHIN = 2.0  # seconds that an earlier run of the same container may take to be seen as ended,
+IS_TOLD_WITHIN = 15.0  # and until what was told of its end is known to all, on a busy host
 LOOK_EVERY = 2.0
-LETS_GO = 0.1  # seconds after its Unmount in which Docker lets others look at a container
+LETS_GO = 0.5  # seconds after its Unmount in which Docker lets others look at a container
 NEVER_STARTED = "Docker has mounted its volume, and did not start it."
 
 
@@ -311,7 +312,7 @@ class Mounts:
         if not await _all_end(ending, ENDS_WITHIN) and self._mountings is not None:
             for tenant in ending:  # Docker's list is word enough: it may let nobody look any closer at who begins again
                 self._mountings.stopped(tenant.id)
-            await _all_end(ending, ENDS_WITHIN)
+            await _all_end(ending, IS_TOLD_WITHIN)
         if copied or ending:
             await self._store.durable()
 
