@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
@@ -15,8 +17,9 @@ from web.models import Node
 @pytest.fixture
 def gpu2(site):
     rows.gpu()
+    alive = timezone.now() + timedelta(hours=1)  # to the end of a test, however long it takes
     return Node.objects.create(
-        name="gpu2", seen_at=timezone.now(), release="0.1", engine="docker", labels={"rack": "a", "disk": "ssd"}
+        name="gpu2", seen_at=alive, release="0.1", engine="docker", labels={"rack": "a", "disk": "ssd"}
     )
 
 

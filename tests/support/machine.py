@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -12,17 +14,18 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.utils import timezone
 
+from tests.support.eventually import PATIENCE
 from web.models import Claim, Command, Container, Gpu, Node
-from web.services import issuing
+from web.services import issuing, steering
 
 GIB = 2**30
 
 
 def make_node(**fields: Any) -> Node:
+    """One that lives for as long as a test takes on a busy machine, unless `fields` say otherwise."""
     now = timezone.now()
-    return Node.objects.create(
-        **{"name": "host", "engine": "process", "policy": "fair", "started_at": now, "seen_at": now, **fields}
-    )
+    lives = {"started_at": now, "seen_at": now + timedelta(hours=1)}
+    return Node.objects.create(**{"name": "host", "engine": "process", "policy": "fair", **lives, **fields})
 
 
 def make_gpu(node: Node, index: int = 0, capacity: int = 5 * GIB, **fields: Any) -> Gpu:
@@ -61,7 +64,9 @@ def commands_answered(**outcome: Any) -> Iterator[None]:
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        with patch.object(issuing, "LOOK_AGAIN", 0.01):  # no word comes with the answer
+        # No word comes with the answer; and on a busy machine it may take longer than a person is left waiting.
+        patient = patch.object(steering, "wait_for", partial(issuing.wait_for, timeout=PATIENCE))
+        with patch.object(issuing, "LOOK_AGAIN", 0.01), patient:
             yield
     finally:
         stop.set()
@@ -77,5 +82,5 @@ def elsewhere(work: Callable[[], Any]) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert not thread.is_alive()

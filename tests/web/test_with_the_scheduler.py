@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from scheduler.core import policies
 from tests.support.events import recomputed
+from tests.support.eventually import PATIENCE
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
 from web import audit
@@ -49,6 +50,12 @@ class Rest:
         status, body = await self("POST", "containers/", asked)
         assert status == 201, body
         return body
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the outcome may take longer than a person is left waiting; each answer here tells it."""
+    monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=PATIENCE))
 
 
 @pytest.fixture
