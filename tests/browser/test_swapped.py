@@ -83,7 +83,7 @@ def test_it_has_a_mark_of_its_own_wherever_it_stands(swapped, open_as, shot, the
     expect(page.locator(".life .stretch.swapped")).to_have_count(1)
     shot(page, f"swapped-container-{theme}")
     gpu = swapped.claims.get().gpu
-    samples = [UsageSample(at=rows.ago(-second), gpu=gpu, container=swapped, used=0, peak=0) for second in range(30)]
+    samples = [UsageSample(at=rows.ago(-second), gpu=gpu, container=swapped, used=0, peak=0) for second in range(120)]
     UsageSample.objects.bulk_create(samples)  # as the scheduler goes on to write them
     page.goto("/history/")
     expect(page.locator("#replay")).to_have_attribute("data-ready", "true")

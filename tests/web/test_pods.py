@@ -77,7 +77,10 @@ def test_a_pod_of_which_only_units_are_known_is_one_all_the_same(client, browser
 def test_a_replay_says_of_which_namespace_each_is_and_keeps_the_one_that_is_chosen(browser, pod, ada, gpu):
     now = timezone.now().replace(microsecond=0)
     for container in (pod, make_container(ada, "other", gpu)):
-        UsageSample.objects.create(at=now, span=1, gpu=gpu, container=container, used=GIB, peak=GIB)
+        UsageSample.objects.bulk_create(
+            UsageSample(at=now + timedelta(seconds=later), span=1, gpu=gpu, container=container, used=GIB, peak=GIB)
+            for later in range(120)  # as the scheduler goes on to write them
+        )
         append(container, now, EventKind.KILLED)
     day = browser.get(f"/history/{gpu.uuid}/day/").json()
     assert {each["name"]: each["namespace"] for each in day["containers"]} == {"train": "team-a", "other": ""}
