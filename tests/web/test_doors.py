@@ -59,7 +59,7 @@ class Stranger:
         self.open: list[socket.socket] = []
 
     def connect(self, say: bytes = b"") -> socket.socket:
-        made = socket.create_connection(self._to, timeout=10, source_address=(self._from, 0))
+        made = socket.create_connection(self._to, timeout=60, source_address=(self._from, 0))
         self.open.append(made)
         made.sendall(say)
         return made
@@ -83,7 +83,7 @@ def stranger(site: Site) -> Iterator[Any]:
 
 
 def ask(site: Site, key: str, address: str = "127.0.0.9") -> httpx.Response:
-    with httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=10) as client:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=60) as client:
         return client.get(f"{site.url}/api/v1/me/", headers={"Authorization": f"Token {key}"})
 
 
@@ -97,9 +97,10 @@ def closed(made: socket.socket) -> bool:
         return True
 
 
-def ended_after(made: socket.socket, word: bytes) -> float:
-    """Seconds for which one could go on saying this word."""
+def ended_after(comer: Stranger, head: bytes, word: bytes) -> float:
+    """Seconds from before the connection for which one could go on saying this word, after this head."""
     began = time.monotonic()
+    made = comer.connect(head)
     try:
         while time.monotonic() - began < 20:
             made.sendall(word)
@@ -179,17 +180,16 @@ def test_of_a_body_without_an_end_no_more_is_kept_than_may_be_sent(site, strange
 
 @pytest.mark.budget("body_seconds")
 def test_a_body_that_comes_too_slowly_is_ended(site, stranger):
-    made = stranger("127.0.0.12").connect(HEAD + b"Content-Length: 100\r\n\r\n{")
     began = time.monotonic()
+    made = stranger("127.0.0.12").connect(HEAD + b"Content-Length: 100\r\n\r\n{")
     status, headers, body = answer_to(made)
     assert (status, headers["connection"], json.loads(body)["error"]["code"]) == (408, "close", "too_slow")
-    assert 1.5 < time.monotonic() - began < 8
+    assert 1.5 < time.monotonic() - began < 30  # and not the minute that it is by itself
 
 
 @pytest.mark.budget("header_seconds")
 def test_a_head_that_comes_byte_by_byte_is_ended(site, stranger):
-    made = stranger("127.0.0.13").connect(HEAD)
-    assert 1.5 < ended_after(made, b"X-A: b\r\n") < 8
+    assert 1.5 < ended_after(stranger("127.0.0.13"), HEAD, b"X-A: b\r\n") < 8
 
 
 def test_bytes_after_an_answer_do_not_keep_a_connection(site, stranger):
@@ -197,17 +197,23 @@ def test_bytes_after_an_answer_do_not_keep_a_connection(site, stranger):
     path = re.search(r'href="(/static/[^"]+\.css)"', httpx.get(f"{site.url}/login/").text)
     assert path is not None
     head = f"GET {path[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n".encode()
-    assert ended_after(stranger("127.0.0.14").connect(head), b"x") < 8
+    assert ended_after(stranger("127.0.0.14"), head, b"x") < 8
 
 
 @pytest.mark.budget("http_connections_of_an_address")
 def test_one_address_has_its_share_and_the_newest_of_its_connections_are_kept(site, stranger, key):
-    many = stranger("127.0.0.15")
-    halves = [many.connect(HEAD) for _ in range(EACH + 5)]
-    until(lambda: sum(map(closed, halves)) == 5)
-    assert [closed(each) for each in halves] == [True] * 5 + [False] * EACH
-    assert ask(site, key, "127.0.0.15").status_code == 200
-    assert ask(site, key).status_code == 200
+    for last in range(140, 150):
+        many, begun = stranger(f"127.0.0.{last}"), time.monotonic()
+        halves = [many.connect(HEAD) for _ in range(EACH + 5)]
+        until(lambda opened=halves: sum(map(closed, opened)) >= 5)
+        left = [closed(each) for each in halves]
+        if time.monotonic() - begun < BUDGETS["HEADER_SECONDS"] - 0.5:  # else some are closed for coming too slowly
+            assert left == [True] * 5 + [False] * EACH
+            assert ask(site, key, f"127.0.0.{last}").status_code == 200
+            assert ask(site, key).status_code == 200
+            return
+        many.close()
+    pytest.fail("This machine never was quick enough to show it.")
 
 
 @pytest.mark.budget("http_connections_in_all")

@@ -69,7 +69,7 @@ def to(site: Site, path: str, headers: dict[str, str], address: str = "127.0.0.1
     given = {"origin": site.url, **given}
     return connect(
         f"ws{site.url.removeprefix('http')}{path}", additional_headers=headers, local_addr=(address, 0),
-        proxy=None, open_timeout=20, **given,
+        proxy=None, open_timeout=60, **given,
     )  # fmt: skip
 
 
@@ -153,14 +153,11 @@ async def test_everything_is_sent_again_once_a_second_at_most(site, cookie):
         for _ in range(50):
             await socket.send('{"type": "resync"}')
         whole, loop = 0, asyncio.get_running_loop()
-        until = loop.time() + 2.5
-        try:
-            async with asyncio.timeout_at(until):
-                while True:
-                    whole += json.loads(await socket.recv())["type"] == "snapshot"
-        except TimeoutError:
-            pass
-        assert 1 <= whole <= 4
+        begun = loop.time()
+        async with asyncio.timeout(60):
+            while whole < 1 or loop.time() - begun < 2.5:  # a sign of life comes every two seconds
+                whole += json.loads(await socket.recv())["type"] == "snapshot"
+        assert whole <= loop.time() - begun + 2
 
 
 async def test_a_place_comes_free_however_much_was_asked_before(site, cookie):
@@ -232,7 +229,7 @@ async def test_who_sends_more_than_its_budget_is_heard_in_the_next_second(settin
 
 def sign_in(site: Site, address: str, forwarded: str | None, password: str = "wrong") -> int:
     headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
-    with httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=20) as client:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=60) as client:
         body = {"username": "ann", "password": password}
         return client.post(f"{site.url}/api/v1/sign-in/", json=body, headers=headers).status_code
 
