@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, http
 from tests.support.eventually import until
+from tests.support.ports import free_port
 
 DOCS = ROOT / "docs" / "monitoring"
 PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
@@ -90,9 +90,7 @@ class Prometheus:
             assert told in given
             given = given.replace(told, here)
         (folder / "prometheus.yml").write_text(given)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}/api/v1"
         self.process = subprocess.Popen(
             [str(PROMETHEUS), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",

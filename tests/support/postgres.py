@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import psycopg
 
 from scheduler.engines.process import tree
 from tests.support.eventually import until
+from tests.support.ports import free_port
 
 _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
 BIN = _FOUND[-1].parent if _FOUND else None
@@ -34,9 +34,7 @@ class Postgres:
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._folder, self._data = folder, f"{folder}/data"
         shutil.chown(folder, self._user)
-        with socket.socket() as free:
-            free.bind((address, 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port(address)
         self.url = f"postgres://gpushare@{address}:{self._port}/postgres"
         if like is None:
             self._run("initdb", "--no-sync", "--wal-segsize=1", "-A", "trust", "-U", "gpushare")

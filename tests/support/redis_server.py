@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
+from tests.support.eventually import PATIENCE
+from tests.support.ports import free_port
+
 BIN = shutil.which("redis-server")
 
 
@@ -18,9 +21,7 @@ class Redis:
 
     def __init__(self, folder: str, address: str = "127.0.0.1") -> None:
         self._folder, self._address = folder, address
-        with socket.socket() as free:
-            free.bind((address, 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port(address)
         self.url = f"redis://{address}:{self._port}/0"
         self.start()
 
@@ -29,7 +30,7 @@ class Redis:
         place = ["--port", str(self._port), "--bind", self._address, "--protected-mode", "no"]
         options = [*place, "--save", "", "--dir", self._folder]
         self._process = subprocess.Popen([BIN, *options], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while not self._answers():
             assert self._process.poll() is None, "redis-server has ended"
             assert time.monotonic() < deadline, "redis-server does not answer"

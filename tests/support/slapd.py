@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.eventually import PATIENCE
+from tests.support.ports import free_port
+
 SLAPD = shutil.which("slapd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
 _CONFIGURATION = """
@@ -93,9 +96,7 @@ def running_slapd(folder: Path) -> Iterator[str]:
     configuration.write_text(_CONFIGURATION.format(folder=folder))
     people.write_text(_PEOPLE.lstrip())
     subprocess.run([SLAPD, "-T", "add", "-f", str(configuration), "-l", str(people)], check=True, capture_output=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"ldap://127.0.0.1:{port}"
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -106,11 +107,11 @@ def running_slapd(folder: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while True:
         assert process.poll() is None, "slapd ended by itself"
         with socket.socket() as probe:
