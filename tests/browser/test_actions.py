@@ -73,6 +73,7 @@ def test_keys_act_on_the_row_that_has_the_focus(site, open_as):
     card, ann = rows.gpu(), person("ann")
     older, newer = (rows.container(name, ann, card, used=0.2) for name in ("older", "newer"))
     page = open_as("ann")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")  # it hears keys by now
     with answering(obey):
         row(page, newer).locator(".name a").focus()
         page.keyboard.press("ArrowDown")

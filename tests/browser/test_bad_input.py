@@ -149,7 +149,7 @@ def test_a_days_history_of_200_containers_is_drawn_and_walked_through(site, open
     page.locator("#slider").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#then li")).to_have_count(201, timeout=15_000)
+    expect(page.locator("#then li")).to_have_count(201)
 
 
 def test_the_first_load_is_small(site, open_as):

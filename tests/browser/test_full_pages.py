@@ -45,7 +45,7 @@ FAULTS = """() => {
 }"""
 
 
-@pytest.mark.timeout(300)  # some twenty pages, each at three widths
+@pytest.mark.timeout(900)  # some twenty pages, each at three widths
 def test_nothing_lies_over_another_or_comes_apart_on_any_page(site, open_as):
     cards, made = scenes.a_crowd()
     scenes.a_life(made[-1], cards[1])

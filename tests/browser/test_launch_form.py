@@ -80,8 +80,15 @@ def test_the_schedulers_own_forecast_is_told(site, open_as):
     page = open_as("ann", "/login/", role="user")
     with answering(start):
         page.goto("/launch/")
-        quota(page).fill("2GiB")
-        expect(page.locator("#forecast")).to_have_text("GPU 0 lacks 1 GiB; it fits in 90 s at the latest.")
+        for again in (True, True, True, True, False):
+            quota(page).fill("2GiB")
+            try:
+                told = "GPU 0 lacks 1 GiB; it fits in 90 s at the latest."
+                expect(page.locator("#forecast")).to_have_text(told, timeout=6_000 if again else 30_000)
+                break
+            except AssertionError:  # the form waits a second and a half for it, and asks again when something changes
+                if not again:
+                    raise
         until(lambda: not Command.objects.exists())  # a question leaves no trace
 
 
