@@ -37,7 +37,7 @@ def layer(tmp_path: Path) -> Datagrams:
 
 def say(layer: Datagrams, times: int = 1) -> None:
     """From another process."""
-    subprocess.run([sys.executable, "-c", SAY, layer._path, str(times)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", SAY, layer._path, str(times)], check=True, timeout=120)
 
 
 async def soon(layer: Datagrams, channel: str) -> dict[str, object]:

@@ -222,7 +222,7 @@ def test_processes_killed_at_random_leave_nothing(grants_of, program, card):
     programs = [program(grants) for _ in range(8)]
     for one in programs:
         one.send(do="run", code=STORM)
-    until(lambda: len(grants.peers) == 8, 30)
+    until(lambda: len(grants.peers) == 8 and all(peer.used() >= CONTEXT for peer in grants.peers))
     time.sleep(1)
     survivors = chance.sample(programs, 3)
     for one in programs:

@@ -96,7 +96,7 @@ class Appliance:
         self._log.close()
 
     def _reap(self) -> None:
-        self.process.wait(30)
+        self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -114,7 +114,17 @@ class Appliance:
         if answer.is_error:
             told = f"{method} {path}: {answer.status_code} {answer.text}"
             raise httpx.HTTPStatusError(told, request=answer.request, response=answer)
-        return answer.json()
+        said = answer.json()
+        if answer.status_code == httpx.codes.ACCEPTED and said.get("command"):
+            return self._outcome(answer)
+        return said
+
+    def _outcome(self, promise: httpx.Response) -> Any:
+        """What the answer would have been, had the machine been less busy: this one is only the promise of it."""
+        told = outcome(self.api, promise.json()["command"])
+        if told["outcome"] != "done":
+            raise httpx.HTTPStatusError(told["message"], request=promise.request, response=promise)
+        return self.api("GET", f"containers/{told['container']}/") if told["container"] else told
 
     def containers(self, **filters: str) -> list[dict[str, Any]]:
         """Those that live, or as the filters say."""
@@ -134,18 +144,24 @@ class Appliance:
         return self.containers(name=name)[0]
 
     def launch(self, *command: str, **fields: Any) -> dict[str, Any]:
-        made = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
-        return launched(self.api, made)
+        made: dict[str, Any] = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
+        return made
 
 
 def launched(api: Callable[..., Any], made: Any) -> dict[str, Any]:
     """The container that `made` is the answer about: on a machine so busy, that may be only the promise of one."""
     if "id" not in made:
-        told = until(lambda: (found := api("GET", f"commands/{made['command']}/"))["done"] and found)
+        told = outcome(api, made["command"])
         assert told["outcome"] == "done", told["message"]
         made = api("GET", f"containers/{told['container']}/")
     container: dict[str, Any] = made
     return container
+
+
+def outcome(api: Callable[..., Any], command: str) -> dict[str, Any]:
+    """What became of it, once it is done."""
+    found: dict[str, Any] = until(lambda: (told := api("GET", f"commands/{command}/"))["done"] and told)
+    return found
 
 
 def until(condition: Callable[[], T], within: float = PATIENCE) -> T:

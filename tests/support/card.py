@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 import shim.sim
+from tests.support.eventually import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / ".build"
@@ -148,7 +149,7 @@ class Card:
     def used(self, gpu: int = 0) -> int:
         return int(self.gpus()[gpu]["used"])
 
-    def wait_until_empty(self, timeout: float = 60.0) -> None:
+    def wait_until_empty(self, timeout: float = PATIENCE) -> None:
         """Waits until nothing is held on any GPU: what died processes held has come back."""
         end = time.monotonic() + timeout
         while any(gpu["used"] for gpu in self.gpus()):

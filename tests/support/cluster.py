@@ -80,7 +80,7 @@ class Cluster:
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         service = self._services.pop(name)
         service.send_signal(number)
-        assert service.wait(30) in (0, -number), self.said(name)
+        assert service.wait(60) in (0, -number), self.said(name)
 
     def kill(self, name: str) -> None:
         self.stop(name, signal.SIGKILL)

@@ -125,7 +125,7 @@ class Host:
         self.scheduler, self._stop = Scheduler(), asyncio.Event()
         self._run = asyncio.create_task(self.scheduler.run(self._stop))
         started = asyncio.create_task(self.scheduler.started.wait())
-        await asyncio.wait([started, self._run], return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        await asyncio.wait([started, self._run], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
         if self._run.done():
             self._run.result()
         return self.scheduler

@@ -69,7 +69,7 @@ class Site:
     def stop(self, name: str) -> None:
         scheduler = self._schedulers.pop(name)
         scheduler.send_signal(signal.SIGTERM)
-        assert scheduler.wait(30) in (0, -signal.SIGTERM)
+        assert scheduler.wait(60) in (0, -signal.SIGTERM)
 
     def refused(self, name: str) -> str:
         """What its scheduler says that cannot start."""

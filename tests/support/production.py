@@ -65,13 +65,13 @@ class Production:
     def stop(self, name: str) -> None:
         service = self._services.pop(name)
         service.send_signal(signal.SIGTERM)
-        assert service.wait(30) in (0, -signal.SIGTERM), self.said()
+        assert service.wait(60) in (0, -signal.SIGTERM), self.said()
 
     def kill(self, name: str) -> None:
         """As `kill -9` does, if it has not ended."""
         service = self._services.pop(name)
         service.kill()
-        service.wait(30)
+        service.wait(60)
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
         return self._services[name]

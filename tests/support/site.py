@@ -110,7 +110,7 @@ def running_site(home: Path, blocker: Any, **environment: str) -> Iterator[Site]
         process = subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=log, **run)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
-            httpx.get(f"{url}/login/", timeout=30).raise_for_status()  # waits: the socket already listens
+            httpx.get(f"{url}/login/", timeout=120).raise_for_status()  # waits: the socket already listens
             yield Site(url, home, process, blocker)
         finally:
             process.terminate()

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 
 import pyte
 
+from tests.support.eventually import PATIENCE
+
 
 class Terminal:
     """`with Terminal(command) as terminal`: ended when the test leaves it."""
@@ -49,7 +51,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def until(self, words: str, within: float = 20.0) -> str:
+    def until(self, words: str, within: float = PATIENCE) -> str:
         """What has been shown since the last call, up to and with these words."""
         deadline = time.monotonic() + within
         while words.encode() not in self.seen:
@@ -59,7 +61,7 @@ class Terminal:
         shown, self.seen = self.seen[:at], self.seen[at:]
         return shown.decode()
 
-    def exit_code(self, within: float = 20.0) -> int:
+    def exit_code(self, within: float = PATIENCE) -> int:
         deadline = time.monotonic() + within
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it still runs; it showed {self.seen!r}"
@@ -96,7 +98,7 @@ class Screen(Terminal):
         self._screen.resize(rows, columns)
         super().resize(rows, columns)
 
-    def shows(self, condition: Callable[[list[str]], object], within: float = 30.0) -> list[str]:
+    def shows(self, condition: Callable[[list[str]], object], within: float = PATIENCE) -> list[str]:
         """The lines as soon as they are so, and nothing is half drawn."""
         deadline = time.monotonic() + within
         while self._half_drawn() or not condition(self.lines):

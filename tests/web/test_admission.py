@@ -14,6 +14,7 @@ from django.db import DatabaseError, connections
 from django.test import Client
 
 from appliance.asgi import application
+from tests.support.eventually import PATIENCE
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.people import make_user
 from web.live.consumer import SIGN_IN
@@ -62,11 +63,11 @@ async def page(browser: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
     page = open_page(browser)
     await page.send_input({"type": "websocket.connect"})
-    assert (await page.receive_output(10))["type"] == "websocket.accept"
-    assert '"snapshot"' in (await page.receive_output(10))["text"]
+    assert (await page.receive_output(PATIENCE))["type"] == "websocket.accept"
+    assert '"snapshot"' in (await page.receive_output(PATIENCE))["text"]
     yield page
     await page.send_input({"type": "websocket.disconnect", "code": 1005})
-    await page.wait()
+    await page.wait(PATIENCE)
     await sync_to_async(connections.close_all)()
 
 
@@ -77,7 +78,7 @@ def open_page(browser: Client) -> ApplicationCommunicator:
 
 
 async def closed_with(page: ApplicationCommunicator) -> Any:
-    while (said := await page.receive_output(10))["type"] != "websocket.close":
+    while (said := await page.receive_output(PATIENCE))["type"] != "websocket.close":
         pass
     return said["code"]
 
@@ -97,7 +98,7 @@ async def test_whoever_stays_signed_in_stays_even_if_the_database_is_away_for_a_
     looks: Looks, page: ApplicationCommunicator
 ) -> None:
     await asyncio.wait_for(looks.enough.wait(), 60)
-    assert (await page.receive_output(10))["type"] == "websocket.send"
+    assert (await page.receive_output(PATIENCE))["type"] == "websocket.send"
 
 
 async def test_a_nul_in_the_cookie_of_a_websocket_is_refused(transactional_db: None) -> None:
@@ -105,5 +106,5 @@ async def test_a_nul_in_the_cookie_of_a_websocket_is_refused(transactional_db: N
     scope = {"type": "websocket", "path": "/ws/dashboard/", "headers": headers, "query_string": b""}
     page = ApplicationCommunicator(application, scope)
     await page.send_input({"type": "websocket.connect"})
-    assert await page.receive_output(10) == {"type": "websocket.close"}
-    await page.wait()
+    assert await page.receive_output(PATIENCE) == {"type": "websocket.close"}
+    await page.wait(PATIENCE)

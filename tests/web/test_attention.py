@@ -233,7 +233,7 @@ def test_what_somebody_wrote_into_environments_is_not_read_however_often_it_fail
 def test_whoever_launches_in_a_loop_makes_it_look_at_no_more_than_so_many_runs(card, ann, monkeypatch):
     monkeypatch.setattr(containers, "ENDED_MOST", 4)
     for number in range(6):
-        ended(f"run-{number}", ann, card, 5, 1, 60 + number)
+        ended(f"run-{number}", ann, card, 5, 1, 60 + 10 * number)
     assert '"run-0" failed 4 times in a row' in message_of("failing")
 
 

@@ -16,6 +16,7 @@ from django.test import Client
 
 from appliance.asgi import application
 from appliance.budgets import Budgets
+from tests.support.eventually import PATIENCE
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.machine import make_container
 from tests.support.people import make_user
@@ -110,14 +111,14 @@ class Connection(ApplicationCommunicator):
     async def connect(self) -> str:
         """accept or close"""
         await self.send_input({"type": "websocket.connect"})
-        return str((await self.receive_output(10))["type"]).removeprefix("websocket.")
+        return str((await self.receive_output(PATIENCE))["type"]).removeprefix("websocket.")
 
     async def send(self, message: bytes) -> None:
         await self.send_input({"type": "websocket.receive", "bytes": message})
 
     async def receive(self) -> Any:
         """Bytes, an error's text as what it says, or the close code; not that it is open."""
-        said = await self.receive_output(10)
+        said = await self.receive_output(PATIENCE)
         if said.get("bytes") == bytes([FrameKind.OPEN]):
             return await self.receive()
         if said["type"] == "websocket.close":
@@ -126,7 +127,7 @@ class Connection(ApplicationCommunicator):
 
     async def close(self) -> None:
         await self.send_input({"type": "websocket.disconnect", "code": 1005})
-        await self.wait()
+        await self.wait(PATIENCE)  # else it is cut off in the middle of what it does at the end
 
 
 async def refused(socket: Connection) -> tuple[int, dict[str, Any]]:
@@ -140,12 +141,12 @@ async def refused(socket: Connection) -> tuple[int, dict[str, Any]]:
 async def test_it_is_open_once_the_containers_end_has_answered(shell: Container, scheduler: Scheduler) -> None:
     socket = Connection(shell, await sync_to_async(key_of)("owner"))
     await socket.connect()
-    assert (await socket.receive_output(10))["bytes"] == bytes([FrameKind.OPEN])
+    assert (await socket.receive_output(PATIENCE))["bytes"] == bytes([FrameKind.OPEN])
     await socket.close()
     scheduler.refuses = Problem("container_ended", "It has ended.", 409)
     other = Connection(shell, await sync_to_async(key_of)("owner"))
     await other.connect()
-    assert "It has ended." in (await other.receive_output(10))["text"]
+    assert "It has ended." in (await other.receive_output(PATIENCE))["text"]
     await other.close()
 
 

@@ -25,7 +25,7 @@ async def _broken() -> dict[str, Any]:
 
 def test_whoever_comes_is_told_the_rest_where_what_needs_somebody_cannot_be_found_out(caplog):
     async def first() -> dict[str, Any]:
-        async with _feed(_broken).watching() as feed, asyncio.timeout(10):
+        async with _feed(_broken).watching() as feed, asyncio.timeout(60):
             return json.loads(await anext(feed.messages()))
 
     told = asyncio.run(first())
@@ -42,7 +42,7 @@ def test_what_needed_somebody_stays_told_while_it_cannot_be_found_out_and_the_lo
         return {"a": {"message": "It waits."}} if looks == 1 else await _broken()
 
     async def run() -> snapshot.Snapshot | None:
-        async with _feed(once).watching() as feed, asyncio.timeout(10 * ATTEND):
+        async with _feed(once).watching() as feed, asyncio.timeout(60 * ATTEND):
             while looks < 4:
                 feed.hint.set()
                 await asyncio.sleep(0.01)

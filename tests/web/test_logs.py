@@ -162,7 +162,7 @@ def rights(user, browser):
 
 
 async def rest_of(stream) -> list[bytes]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [part async for part in stream]
 
 

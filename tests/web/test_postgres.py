@@ -20,6 +20,7 @@ LONG = ["test_admin", "test_admin_rules", "test_audit_page", "test_hostile_launc
 
 
 @pytest.mark.production
+@pytest.mark.timeout(1200)  # ten files of tests, on a machine that may be busy
 @pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL")
 @pytest.mark.parametrize("names", [SHOWN, pytest.param(LONG, marks=pytest.mark.long)], ids=["history", "views"])
 def test_the_web_side_works_on_postgresql(names):

@@ -149,7 +149,7 @@ def test_rows_that_refer_to_what_is_locked_are_written_meanwhile(ada, running, d
     def issue(*arguments: Any, **words: Any) -> Command:
         writer = threading.Thread(target=write)
         writer.start()
-        writer.join(10)
+        writer.join(60)
         assert not writer.is_alive()
         return issuing.issue(*arguments, **words)
 

@@ -57,7 +57,7 @@ async def test_a_request_takes_over_the_thread_and_the_connection_of_the_one_bef
     # One stays for the next request; the thread of the other ends, and its connection with it.
     [(last, _)] = await requests.run(1)
     [(gone, _)] = {start for start, _ in both} - {last}
-    await asyncio.to_thread(gone.join, 10)
+    await asyncio.to_thread(gone.join, 60)
     assert not gone.is_alive()
     monkeypatch.setattr(threads, "KEPT", 0)
     await requests.run(1)  # or its connection would hold the test's database
