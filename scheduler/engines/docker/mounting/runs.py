@@ -80,7 +80,7 @@ class Mounted:
     @property
     def nobodys(self) -> set[str]:
         """Volumes with a mounting of which it is not known yet for sure whose it is."""
-        return {run.volume for run in self._runs.values() if not run.sure}
+        return {run.volume for run in self._all() if not run.sure}
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -92,7 +92,7 @@ class Mounted:
         if not self._runs:
             return []
         found = api.containers(all=True, filters={"volume": SOCKETS})
-        volumes = {run.volume for run in self._runs.values()}
+        volumes = {run.volume for run in self._all()}
         return [each for each in found if volumes & set(volumes_of(each))]
 
     def users(self, api: docker.APIClient, volume: str) -> list[MountUser]:
@@ -129,7 +129,7 @@ class Mounted:
 
     def _only_one(self, found: Mapping[str, Any]) -> Run | None:
         began, names = _seconds(found["State"]["StartedAt"]), set(volumes_of(found))
-        open_ = [run for run in self._runs.values() if not run.engine_id and run.volume in names and run.since <= began]
+        open_ = [run for run in self._all() if not run.engine_id and run.volume in names and run.since <= began]
         return open_[0] if len(open_) == 1 else None
 
     # ---- what events say ----
@@ -166,7 +166,11 @@ class Mounted:
         self._births.pop(engine_id, None)
 
     def _all_of(self, engine_id: str) -> list[Run]:
-        return [run for run in self._runs.values() if run.engine_id == engine_id]
+        return [run for run in self._all() if run.engine_id == engine_id]
+
+    def _all(self) -> list[Run]:
+        """As of now: other threads look at them, too."""
+        return list(self._runs.values())
 
 
 class Place(NamedTuple):
