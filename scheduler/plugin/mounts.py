@@ -102,10 +102,14 @@ class Mounts:
 
     async def expect(self) -> None:
         """Before the engine is asked what it has: which of it came by a volume. Raises DatabaseError."""
-        for row in await self._store.volumes.mounted():
+        rows = await self._store.volumes.mounted()
+        last = {row.engine_id: row for row in rows}
+        for row in rows:
             id_, since = str(row.pk), row.created_at.timestamp()
             if row.finished_at is None:
                 self._known[row.mount] = Known(id_, row.volume, since, row.engine_id, inherited=True)
+            elif last[row.engine_id] is not row:
+                continue  # its container has been started again since
             self._expect(Run(id_, row.volume, since, self._log(id_), row.engine_id, memory=row.memory))
         if self._mountings is not None and self._known:
             try:

@@ -67,3 +67,19 @@ async def test_a_container_with_a_restart_policy_is_itself_at_every_run(lab: Lab
     assert len(runs) == 4
     assert [run.exit_code for run in runs][-1] == 5
     assert {run.name for run in runs} == {"loop"}
+
+
+async def test_of_one_that_is_started_again_and_again_nobody_looks_at_the_runs_that_have_ended(lab: Lab) -> None:
+    """A program chooses how often, and each of Docker's events is looked at: with all of them, in ever more time."""
+    words = ["-d", "--name", "loop", "--restart=on-failure:3", "--network=none", *lab.volume(gpu_memory="3GiB")]
+    await lab.docker("run", *words, IMAGE, "sh", "-c", "exit 5")
+    ended = Container.objects.filter(exit_code=5).order_by("created_at")
+    while await query(ended.count) < 4:
+        await lab.docker("wait", "loop")
+    last = str((await query(lambda: list(ended)))[-1].pk)
+    assert list(lab.up.engine._watch.mounted._runs) == [last]
+    await lab.stop()
+    await lab.start()
+    assert list(lab.up.engine._watch.mounted._runs) == [last]
+    await lab.docker("rm", "loop")
+    await lab.nothing_is_held()

@@ -132,8 +132,9 @@ class Watch:
         run = self.mounted.run(id_)
         if run is None:
             return ""
-        for earlier in self.mounted.earlier(engine_id, id_):  # it was started again before anybody had looked
-            self.has_ended(earlier.id)
+        for earlier in self.mounted.earlier(engine_id, id_):
+            self.has_ended(earlier.id)  # it was started again before anybody had looked
+            self.mounted.forget(earlier.id)  # or each look would take longer after each of its starts
         if before is None or before.id != id_ or not before.sure:
             self.found_out(id_, about(found))
         if (tty := terminal(found)) is not None:
