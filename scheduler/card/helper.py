@@ -161,10 +161,18 @@ class CardHelper:
             done = await self._call("unlock", pid, within)
         except CardError as error:
             if error.nothing_to_unlock:
-                self._let_go(pid)
+                self.forget(pid)
             raise
-        self._let_go(pid)
+        self.forget(pid)
         return done
+
+    def forget(self, pid: int) -> None:
+        """Who has stopped a process lets it go when this one is gone, but not whom another has let go since: it may be
+        locked again by then, to be moved. One whose unlock has failed is not forgotten; one that has ended is.
+        """
+        whose = self._stopped.pop(pid, None)
+        if whose is not None and whose.stdin is not None:
+            whose.stdin.write(b"forget %d\n" % pid)  # to one that has ended: nobody minds
 
     async def close(self) -> None:
         """The workers end, and let go on whom they have stopped. A call under way is brought to its end before that.
@@ -210,6 +218,8 @@ class CardHelper:
                 exchange.cancel()
                 self._busy.discard(worker)
             if order == "stop" and answer is not None and answer[0] == 0:
+                if self._stopped.get(pid) is not worker:
+                    self.forget(pid)  # somebody else has let it go, or it is another one
                 self._stopped[pid] = worker
             if answer is None or worker.returncode is not None:
                 await self._end(worker)
@@ -235,14 +245,6 @@ class CardHelper:
                 worker.stdin.write((" ".join(map(str, words)) + "\n").encode())
                 await worker.stdin.drain()
         return (await worker.stdout.readline()).decode().split(maxsplit=2)
-
-    def _let_go(self, pid: int) -> None:
-        """Who has stopped a process lets it go when this one is gone, but not whom another has let go since: it may be
-        locked again by then, to be moved. One whose unlock has failed is not forgotten.
-        """
-        whose = self._stopped.pop(pid, None)
-        if whose is not None and whose.stdin is not None:
-            whose.stdin.write(b"forget %d\n" % pid)  # to one that has ended: nobody minds
 
     def _judge(self, order: str, pid: int, answer: Answer | None) -> Done:
         if answer is None:

@@ -305,6 +305,8 @@ class TurnPlayer:
         self._tell(core.Left(self.now(), part.id))
         part.orders.clear()
         self._guardian.release(part.processes.locked)
+        for pid in part.processes.locked:
+            self._card.forget(pid)
 
     # ---- one container ----
 

@@ -35,6 +35,25 @@ async def test_a_worker_whose_scheduler_dies_lets_nobody_go_whom_another_has_let
         await helper.unlock(each.pid, LONG)
 
 
+async def test_one_whom_another_worker_stops_later_is_forgotten_by_the_first(card: Card, helper: CardHelper) -> None:
+    """It was let go by somebody else meanwhile, or has ended, and this is another process of its number."""
+    one = program(card)
+    calls = CardHelper(card.env())
+    await calls.stop(one.pid, LONG)
+    (first,) = calls._idle
+    await helper.unlock(one.pid, LONG)
+    await calls.prepare(2)  # the last is asked first
+    await calls.stop(one.pid, LONG)
+    await calls.unlock(one.pid, LONG)
+    await helper.lock(one.pid, LONG)  # to be moved
+    assert first.stdin is not None
+    first.stdin.close()  # as by the scheduler's death
+    await first.wait()
+    assert await helper.state(one.pid, LONG) is State.LOCKED
+    await helper.unlock(one.pid, LONG)
+    await calls.close()
+
+
 @pytest.mark.parametrize("workers", [1, 2], ids=["by itself", "by another"])
 async def test_a_worker_forgets_nobody_whose_unlock_has_failed(card: Card, helper: CardHelper, workers: int) -> None:
     """Scheduler and guardian may both be killed before it is tried again: then nobody else lets it go."""

@@ -86,6 +86,15 @@ async def test_one_that_is_frozen_and_barred_in_the_middle_of_a_lock_goes_on_whe
     assert await all_go_on(helper, one) < LONG
 
 
+async def test_of_a_container_that_ends_while_it_is_stopped_nobody_is_let_go_later(pair: Pair) -> None:
+    """Another process, which is just being moved, may have its number by then."""
+    await eventually(lambda: pair.player.is_stopped("one"))
+    pid = pair.programs["one"].pid
+    os.kill(pid, signal.SIGKILL)
+    pair.player.join({"two": Terms((GPU,))})
+    assert pid not in pair.player._card._stopped
+
+
 async def test_a_fault_of_ours_at_one_turn_holds_up_nobody(pair: Pair, helper: CardHelper) -> None:
     await eventually(lambda: pair.player.is_stopped("two") and not pair.asked("one"))
     pids = pair.player.pids
