@@ -244,15 +244,16 @@ class Mounts:
                 return
 
     async def run(self) -> None:
-        """Gives back what Docker has mounted and never started. Until cancelled: what it had begun ends with it."""
-        try:
-            while True:
-                await asyncio.sleep(LOOK_EVERY)
-                await self._look_at_all()
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Gives back what Docker has mounted and never started. Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            await self._look_at_all()
+
+    async def close(self) -> None:
+        """What was begun ends; `run` may have failed, and have begun again, meanwhile."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look_at_all(self) -> None:
         self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}

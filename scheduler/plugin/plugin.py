@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from django.conf import settings
@@ -40,6 +41,7 @@ class Plugin:
         self._driver = VolumeDriver(store, self._folders)
         self._server = PluginServer(Path(settings.GPUSHARE_PLUGIN_SOCKET), self._driver.call)
         self._serving: asyncio.Task[None] | None = None
+        self._closing = AsyncExitStack()
         self._driver_name = Path(settings.GPUSHARE_PLUGIN_SOCKET).stem
 
     async def open(self) -> None:
@@ -54,6 +56,7 @@ class Plugin:
         self.mounts = Mounts(
             containers, engine.mountings, broker, server, ender, self._store, self._folders, self._home
         )
+        self._closing.push_async_callback(self.mounts.close)
         self._served = engine.in_swarm or bool(settings.GPUSHARE_PLUGIN_PEOPLE)
         if self._served and engine.mountings is None:
             log.warning("The volume plugin (GPUSHARE_PLUGIN_PEOPLE) is not served: it needs the Docker engine.")
@@ -65,7 +68,7 @@ class Plugin:
             # While Docker waits for an answer of ours, it shows nobody that container: it has it before it is asked.
             self._begin_serving()
         else:
-            await self.close()
+            await self._stop_serving()
         await self.mounts.expect()
 
     def _begin_serving(self) -> None:
@@ -79,6 +82,10 @@ class Plugin:
         self.mounts.give_again()
 
     async def close(self) -> None:
+        await self._stop_serving()
+        await self._closing.aclose()
+
+    async def _stop_serving(self) -> None:
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.cancel()

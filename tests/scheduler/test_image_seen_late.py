@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.db import OperationalError
 
+from scheduler import worker
 from scheduler.plugin import mounts
+from scheduler.plugin.folders import Folders
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import volumes
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, query
 from tests.support.people import make_user
 from web.models import Allowance, Container, Node
@@ -55,6 +60,36 @@ async def test_the_database_was_away_when_it_was_seen(
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
     await eventually(lambda: tenant_of(host, guessed).killed)
     assert "You may not launch miner:latest" in tenant_of(host, guessed).reason
+
+
+async def test_the_plugin_failed_and_began_again_while_the_database_was_away(
+    host: Host, guessed: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at the folders, and the host may have no descriptor left for that."""
+    monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(worker, "RESTART", 0.05)
+    await host.start()
+    require, left_by, away = volumes._require_image, Folders.left_by, [True]
+    failed, looked = asyncio.Event(), asyncio.Event()
+
+    def failing(*arguments: Any) -> Any:
+        if away:
+            raise OperationalError("away")
+        return require(*arguments)
+
+    def short(*arguments: Any) -> list[str]:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        looked.set()
+        return left_by(*arguments)
+
+    monkeypatch.setattr(volumes, "_require_image", failing)
+    host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
+    monkeypatch.setattr(Folders, "left_by", short)
+    await asyncio.wait_for(looked.wait(), PATIENCE)
+    away.clear()
+    await eventually(lambda: tenant_of(host, guessed).killed)
 
 
 async def test_the_scheduler_was_killed_after_its_start_and_before_it_was_written_down(
