@@ -273,8 +273,10 @@ class Mounts:
             self._unanswered.discard(mount)
             try:
                 await self._store.volumes.call_off(mount, NEVER_STARTED)
-            except Error as error:
+            except BaseException as error:
                 self._unanswered.add(mount)
+                if not isinstance(error, Error):
+                    raise
                 log.debug("what became of a mounting is asked later: %s", error)
                 return
 

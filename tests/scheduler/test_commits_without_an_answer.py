@@ -13,6 +13,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, OperationalError
 
+from scheduler import worker
 from scheduler.plugin import mounts
 from scheduler.store import behind
 from tests.support.eventually import eventually
@@ -75,6 +76,22 @@ async def test_it_comes_to_nothing_once_the_database_answers_again(host: Host, m
         await host.up.plugin.mounts.mount("v", OPTIONS, "m")
     await has_ended(host, "m")
     await eventually(lambda: not host.up.plugin.mounts._unanswered)
+
+
+async def test_it_comes_to_nothing_although_the_host_let_nobody_ask_the_database(host: Host, monkeypatch) -> None:
+    unanswered(monkeypatch, mounting, "mount", lambda *_: True)
+    monkeypatch.setattr(worker, "RESTART", 0.05)
+    call_off, failures = host.up.store.volumes.call_off, iter([RuntimeError("can't start new thread")])
+
+    async def failing(*arguments: str) -> None:
+        for failure in failures:
+            raise failure
+        await call_off(*arguments)
+
+    monkeypatch.setattr(host.up.store.volumes, "call_off", failing)
+    with pytest.raises(DatabaseError):
+        await host.up.plugin.mounts.mount("v", OPTIONS, "m")
+    await has_ended(host, "m")
 
 
 async def test_mounting_that_is_asked_for_again_is_the_same(host: Host, monkeypatch) -> None:
