@@ -8,6 +8,7 @@ rest, it waited for the kernel, or for a core that others had.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
@@ -76,7 +77,20 @@ class Watchdog:
     def _watch(self, thread: int, stop: threading.Event) -> None:
         while not stop.wait(LATE / 2):
             if self._seen is None and self._clock() - self._beat - BEAT >= LATE / 2:
-                self._seen = _doing(sys._current_frames().get(thread))
+                self._seen = _doing(_frame_of(thread))
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    """What runs there. Nothing is collected meanwhile: up to CPython 3.11.7 (its issue 106883) that could call Python
+    code while the list of all threads is locked, and with any thread that ended then all stood still for ever.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _doing(frame: FrameType | None) -> str:
