@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -65,7 +64,7 @@ def commands_answered(**outcome: Any) -> Iterator[None]:
     thread.start()
     try:
         # No word comes with the answer; and on a busy machine it may take longer than a person is left waiting.
-        patient = patch.object(steering, "wait_for", partial(issuing.wait_for, timeout=PATIENCE))
+        patient = patch.object(steering, "wait_for", lambda command, _=0.0: issuing.wait_for(command, PATIENCE))
         with patch.object(issuing, "LOOK_AGAIN", 0.01), patient:
             yield
     finally:

@@ -19,7 +19,6 @@ from web.pages.frame import person, show
 from web.people import allowances
 from web.people.roles import Deed, may_steer, require
 from web.services import steering
-from web.services.steering import wait_for
 from web.sizes import format_size
 from web.spec import quotas
 from web.spec.where import constraints
@@ -38,7 +37,7 @@ def launch(request: HttpRequest) -> HttpResponse:
         require(user, Deed.LAUNCH)
         if request.method == "GET":
             return _form(request, _start(request), None)
-        command = wait_for(steering.launch(user, launch_form.spec_of(request.POST)))
+        command = steering.wait_for(steering.launch(user, launch_form.spec_of(request.POST)))
         steering.settled(command)
         return redirect("container", command.container_id)
     except Problem as problem:
@@ -139,7 +138,7 @@ def _told(found: peaks.Peak) -> str:
 @login_required
 @require_POST
 def forecast(request: HttpRequest) -> JsonResponse:
-    """What the scheduler says would become of it now: {"text"}, empty while nothing sensible is asked."""
+    """What the scheduler says would become of it now: {"text"}, empty while nothing sensible is asked; or {"again"}."""
     try:
         size = quotas.read(request.POST.get("gpu_memory", "").strip() or quotas.DEFAULT)
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
@@ -147,18 +146,21 @@ def forecast(request: HttpRequest) -> JsonResponse:
         asks = constraints.read(request.POST.get("constraints", "").splitlines())
         question = steering.forecast(person(request), size, gpus, node=node, constraints=asks)
         why = "" if node else question.arguments["reason"]
-        return JsonResponse({"text": _for_people(_foreseen(question), question.node, why)})
+        foreseen = _foreseen(question)
+        return JsonResponse(
+            {"again": True} if foreseen is None else {"text": _for_people(foreseen, question.node, why)}
+        )
     except ValueError:
         return JsonResponse({})
     except Problem as problem:
         return JsonResponse({"text": problem.message, "bad": True})
 
 
-def _foreseen(question: Command) -> str:
-    """The scheduler's answer; empty if it takes its time. Raises its refusal as a Problem."""
+def _foreseen(question: Command) -> str | None:
+    """The scheduler's answer; None if it takes its time. Raises its refusal as a Problem."""
     try:
-        answered = wait_for(question, PATIENCE)
-        return (answered.result or {}).get("message", "") if steering.settled(answered) else ""
+        answered = steering.wait_for(question, PATIENCE)
+        return (answered.result or {}).get("message", "") if steering.settled(answered) else None
     finally:
         question.delete()  # a question leaves no trace
 

@@ -5,6 +5,7 @@ import { atRest } from "../parts/press.js";
 
 const form = document.getElementById("launch");
 const value = (name) => form.elements[name]?.value.trim() ?? "";
+const AGAIN = 1000; // after so long a scheduler that had no time for an answer is asked once more
 const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 
 /** "2GiB" → bytes, as web/sizes.py reads it; null if it is no size; the default quota if nothing is there. */
@@ -109,6 +110,7 @@ async function forecast(signal) {
   if (!told) return;
   place.textContent = told.text ?? "";
   place.classList.toggle("error", Boolean(told.bad));
+  if (told.again) setTimeout(() => signal.aborted || forecast(signal), AGAIN);
 }
 /** What was wrong with a field was wrong with what stood there. */
 function forgetError(field) {
