@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.appliance import ROOT, WORKLOAD, Appliance, until
+from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
 
 SOON = 60_000  # milliseconds; only a test that fails waits so long
 PASSWORD = "a long enough password"
@@ -155,6 +155,12 @@ def test_a_student_sees_why_a_launch_waits_is_served_and_finds_the_wait_in_the_h
 def test_an_admin_frees_what_blocks_others_changes_an_allowance_and_takes_a_report_home(
     opened: Callable[[], Page], appliance: Appliance
 ) -> None:
+    for other in ("newcomer", "student@example.org"):  # the other tests may be another worker's
+        signed_in = http.post(f"{appliance.url}/api/v1/sign-in/", json={"username": other, "password": PASSWORD})
+        body = {"image": "local", "command": ["workload", "--bytes", "64MiB", "--hold", "2"], "gpu_memory": "256MiB"}
+        token = {"Authorization": f"Token {signed_in.raise_for_status().json()['key']}"}
+        http.post(f"{appliance.url}/api/v1/containers/", json=body, headers=token).raise_for_status()
+    until(lambda: not appliance.containers())
     blocker = appliance.launch("workload", "--bytes", "4GiB", "--check", "1MiB", "--hold", "600", name="blocker",
                                gpu_memory="4352MiB")  # fmt: skip
     until(lambda: sum(each["used"] for each in appliance.named("blocker")["gpus"]) > 4 << 30)
