@@ -10,12 +10,13 @@ import docker
 import httpx
 import pytest
 
-from tests.engines.test_user_namespaces import HOLDS, LAB, OUT_OF_MEMORY, host_process, used
+from tests.engines.test_user_namespaces import HOLDS, LAB, OUT_OF_MEMORY, host_process, launch, used
 from tests.support.appliance import Appliance, until
 from tests.support.dockerd import build_image
 from tests.support.host import BUILD, MIB
 from tests.support.rootless import ADA, Rootless, rootless, why_not_rootless
 
+__all__ = ["launch"]
 pytestmark = pytest.mark.docker
 
 
@@ -42,13 +43,6 @@ def appliance(engine: Rootless) -> Iterator[Appliance]:
     )
     yield running
     running.close()
-
-
-@pytest.fixture
-def launch(appliance: Appliance) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Launches; what still runs at the end is killed."""
-    yield lambda name, *command, **fields: appliance.launch(*command, image=LAB, name=name, **fields)
-    appliance.end_all()
 
 
 def refused(call: Callable[[], Any]) -> dict[str, Any]:
