@@ -24,6 +24,15 @@ ACCESSORS = """
     static type slot_##name(const struct lease_slot *slot) { return atomic_load(&slot->name); } \\
     static void set_##name(struct lease_slot *slot, type value) { atomic_store(&slot->name, value); }
 """
+# The mapping needs no descriptor; the one of Python's mmap keeps another open for as long as anybody knows it.
+MAPPING = """
+#include <sys/mman.h>
+static void *page_map(int fd) {
+    void *page = mmap(NULL, LEASE_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return page == MAP_FAILED ? NULL : page;
+}
+static void page_unmap(void *page) { munmap(page, LEASE_PAGE_SIZE); }
+"""
 FIELD = re.compile(r"_Atomic (\w+) (\w+);")
 
 
@@ -45,6 +54,7 @@ def build(folder: Path) -> None:
     ffi = FFI()
     ffi.cdef(
         "\n".join(declarations(source) for source in sources.values())
+        + "void *page_map(int fd); void page_unmap(void *page);"
         + "".join(
             f"{kind} slot_{name}(const struct lease_slot *slot);void set_{name}(struct lease_slot *slot, {kind} value);"
             for kind, name in fields
@@ -53,6 +63,7 @@ def build(folder: Path) -> None:
     ffi.set_source(
         NAME,
         '#include "lease.c"\n#include "lease_v1.c"\n#include "wire.h"\n'
+        + MAPPING
         + ACCESSORS
         + "".join(f"FIELD({kind}, {name})\n" for kind, name in fields),
         include_dirs=[str(HERE)],

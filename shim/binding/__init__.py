@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -113,14 +112,14 @@ class LeasePage:
         Raises BadPage, or OSError if the scheduler itself is out of descriptors or memory.
         """
         self._fd = fd
-        try:
-            self._map = mmap.mmap(fd, PAGE_SIZE)
-        except (OSError, ValueError) as error:
+        mapped = _lib.page_map(fd)
+        if not mapped:
+            error = OSError(_ffi.errno, os.strerror(_ffi.errno))
             os.close(fd)
-            if isinstance(error, OSError) and error.errno in EXHAUSTED:
-                raise  # that says nothing about the page
-            raise BadPage(f"it cannot be mapped: {error}") from error
-        self._raw = _ffi.from_buffer("struct lease_page *", self._map)
+            if error.errno in EXHAUSTED:
+                raise error  # that says nothing about the page
+            raise BadPage(f"it cannot be mapped: {error}")
+        self._raw = _ffi.gc(_ffi.cast("struct lease_page *", mapped), _lib.page_unmap)
         self._count = 0
         self._slot: type[Slot] = Slot
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +93,34 @@ def test_page_that_another_scheduler_left_while_it_took_back_is_right_again():
     assert not page[0].reserve(1)
     page[0].settle()
     assert (page[0].leased, page[0].used, page[0].headroom) == (8, 8, 0)
+    page.close()
+
+
+def test_a_page_costs_one_descriptor_and_none_once_it_is_closed_whoever_still_has_a_slot_of_it():
+    """An error that was caught keeps what its functions knew until the next look for garbage, and that may be long."""
+    page = LeasePage.create([FIRST], "one-of-its-own")
+    slot = page[0]
+    assert _opened("one-of-its-own") == 1
+    page.close()
+    del page
+    gc.collect()
+    slot.extend(7)
+    assert slot.headroom == 7
+    assert _opened("one-of-its-own") == 0
+
+
+def _opened(name: str) -> int:
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return links.count(f"/memfd:{name} (deleted)")
+
+
+def test_a_page_that_cannot_be_mapped_is_refused_and_closed():
+    page = LeasePage.create([FIRST])
+    fd = os.open(f"/proc/self/fd/{page.fileno()}", os.O_RDONLY)
+    with pytest.raises(BadPage, match=r"cannot be mapped: .*Permission denied"):
+        LeasePage.adopt(fd)
+    with pytest.raises(OSError):  # noqa: PT011 -- it was closed
+        os.fstat(fd)
     page.close()
 
 
