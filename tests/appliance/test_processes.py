@@ -20,6 +20,7 @@ import pytest
 
 from appliance.datagrams import Datagrams
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
+from tests.support.running import ended
 from web.services.issuing import hint_channel
 
 HOLDS = [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"]
@@ -53,13 +54,6 @@ def program(appliance: Appliance) -> int:
     return int(json.loads(running.read_text())["pid"])
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_a_web_process_that_dies_is_there_again_and_nobody_else_notices(appliance):
     hold(appliance)
     before, job = appliance.parts(), program(appliance)
@@ -68,7 +62,7 @@ def test_a_web_process_that_dies_is_there_again_and_nobody_else_notices(applianc
     after = until(lambda: len(appliance.parts()) == 2 and appliance.parts())
     assert after["scheduler"] == before["scheduler"]
     assert after["web"] != before["web"]
-    assert not gone(job)
+    assert not ended(job)
 
 
 def test_a_scheduler_that_dies_is_there_again_with_the_containers_as_they_were(appliance):
@@ -79,7 +73,7 @@ def test_a_scheduler_that_dies_is_there_again_with_the_containers_as_they_were(a
     assert after["web"] == before["web"]
     killed = until(lambda: ready(appliance) and appliance.api("POST", f"containers/{made['id']}/kill/", {}))
     assert killed["state"] == "killed"
-    assert gone(job)
+    assert ended(job)
 
 
 def test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there(appliance):
@@ -94,7 +88,7 @@ def test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there(applian
     until(lambda: ready(appliance))
     assert appliance.parts().keys() == {"scheduler", "web"}
     assert len(list((parent / "fd").iterdir())) == held
-    assert (appliance.named("holds")["state"], gone(job)) == ("running", False)
+    assert (appliance.named("holds")["state"], ended(job)) == ("running", False)
     assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
 
 
@@ -103,8 +97,8 @@ def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(ap
     parts, job = appliance.parts(), program(appliance)
     appliance.process.kill()
     appliance.process.wait()
-    until(lambda: all(gone(pid) for pid in parts.values()))
-    assert not gone(job)
+    until(lambda: all(ended(pid) for pid in parts.values()))
+    assert not ended(job)
     with socket.create_server(("127.0.0.1", int(appliance.port))):
         pass  # nobody holds the port
     with (appliance.home / "scheduler.lock").open() as lock:
@@ -112,7 +106,7 @@ def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(ap
     appliance.process.stdout.close()
     appliance.start()
     assert appliance.named("holds")["state"] == "running"
-    assert not gone(job)
+    assert not ended(job)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -121,8 +115,8 @@ def test_a_signal_ends_all_of_it_but_no_container(appliance, number):
     parts, job = appliance.parts(), program(appliance)
     appliance.process.send_signal(number)
     assert appliance.process.wait(30) == 0
-    assert all(gone(pid) for pid in parts.values())
-    assert not gone(job)
+    assert all(ended(pid) for pid in parts.values())
+    assert not ended(job)
     appliance.process.stdout.close()
     appliance.start()  # and for the fixture, which ends the container
 

@@ -25,6 +25,7 @@ from statistics import median
 from scheduler.card.helper import CardError, CardHelper, State
 from scheduler.card.processes import LOCK_WITHIN
 from tests.support.card import BUILD, Card
+from tests.support.running import of_a_scheduler
 
 PARTS = ("scheduler", "helper", "guardian")
 SETS = [those for size in (1, 2) for those in combinations(PARTS, size)]
@@ -82,7 +83,7 @@ class Play:
         return self._card.popen(words, stdin=-1, stdout=-1)
 
     def _kill(self, player: subprocess.Popen[str], those: tuple[str, ...]) -> None:
-        parts = {"scheduler": [player.pid], **children(player.pid)}
+        parts = {"scheduler": [player.pid], **of_a_scheduler(player.pid)}
         for part in self._random.sample(those, len(those)):
             for pid in parts[part]:
                 os.kill(pid, signal.SIGKILL)
@@ -110,17 +111,6 @@ async def ready(player: subprocess.Popen[str]) -> int:
     assert player.stdout is not None
     async with asyncio.timeout(LONG):
         return int(await asyncio.to_thread(player.stdout.readline))
-
-
-def children(parent: int) -> dict[str, list[int]]:
-    """A scheduler's helper (its workers) and guardian."""
-    found: dict[str, list[int]] = {"helper": [], "guardian": []}
-    for pid in map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        for name, sign in (("helper", b"card/worker.py"), ("guardian", b"/guardian\0")):
-            if sign in words:
-                found[name].append(pid)
-    return found
 
 
 def main() -> None:

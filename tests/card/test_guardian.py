@@ -21,6 +21,7 @@ from scheduler.card.processes import LOCK_WITHIN
 from tests.support.card import BUILD, Card
 from tests.support.eventually import eventually, until
 from tests.support.program import Program
+from tests.support.running import ended
 
 LONG = 30.0
 SOON = LOCK_WITHIN - 1  # seconds in which everybody goes on: at once, also on a busy machine, and by no deadline
@@ -68,13 +69,6 @@ def following(generation: Generation, lock: Path) -> Iterator[Generation]:
     os.dup2(os.open(os.devnull, os.O_RDONLY), generation.fd)  # its own descriptor is closed, as by its end
     yield next_one
     next_one.close()
-
-
-def ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 @pytest.mark.parametrize(

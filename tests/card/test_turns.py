@@ -18,10 +18,11 @@ from scheduler.card.helper import CardError, CardHelper, State
 from scheduler.card.processes import Processes
 from scheduler.card.turns import Seen, Terms, TurnPlayer
 from scheduler.core.turns import Mode, Rules
-from tests.card.test_guardian import GUARDIAN, LONG, all_go_on, ended, program
+from tests.card.test_guardian import GUARDIAN, LONG, all_go_on, program
 from tests.card.workers import worker
 from tests.support.card import Card
 from tests.support.eventually import eventually
+from tests.support.running import children, command, ended
 
 GPU = "GPU-0"
 LOCK, HANGS = 1, 2
@@ -263,8 +264,4 @@ async def test_one_that_is_found_locked_goes_on_though_the_worker_that_looks_at_
 
 
 def _run_by(program: Path) -> list[int]:
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [
-        pid for pid in map(int, children)
-        if not ended(pid) and str(program).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]  # fmt: skip
+    return [pid for pid in children(os.getpid()) if str(program).encode() in command(pid)]

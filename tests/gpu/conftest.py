@@ -19,6 +19,7 @@ import pytest
 
 from tests.gpu import host_image
 from tests.gpu.host_image import IMAGE, PYTHON
+from tests.support.running import children, comm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).parent
@@ -84,9 +85,7 @@ class Appliance:
     def part(self, name: str) -> int:
         """The process id of "web" or "scheduler"."""
         assert self.process is not None
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return next(int(child) for child in children if Path(f"/proc/{child}/comm").read_text().strip() == name)
+        return next(pid for pid in children(self.process.pid) if comm(pid) == name)
 
     def stop(self) -> None:
         assert self.process is not None

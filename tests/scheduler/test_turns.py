@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from scheduler.card.turns import HUNG
 from scheduler.core.turns import Standing
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, SeparateScheduler, on_card, query
+from tests.support.running import of_a_scheduler
 from tests.support.swapped import HANGS, LOCK, at_once, fault
 from web.models import Container, Gpu, Node
 
@@ -230,7 +230,7 @@ async def test_a_killed_scheduler_leaves_nobody_stopped(host: Host, killed: tupl
         while State.LOCKED not in await states():
             pass
     assert separate._process is not None
-    parts = children(separate._process.pid)
+    parts = of_a_scheduler(separate._process.pid)
     for name in killed:
         for pid in parts.get(name, [separate._process.pid]):
             os.kill(pid, signal.SIGKILL)
@@ -253,17 +253,6 @@ async def test_what_is_found_locked_at_a_start_is_let_go(host: Host) -> None:
     await host.start()
     await goes_on(host, one)
     await helper.close()
-
-
-def children(parent: int) -> dict[str, list[int]]:
-    """A scheduler's helper (its workers) and guardian."""
-    found: dict[str, list[int]] = {"helper": [], "guardian": []}
-    for pid in map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        for name, sign in (("helper", b"card/worker.py"), ("guardian", b"/guardian\0")):
-            if sign in words:
-                found[name].append(pid)
-    return found
 
 
 async def test_why_it_takes_no_turns_is_told_no_longer_than_it_is_so(host: Host) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.test_turns import ALWAYS, children, computing, goes_on, standing
+from tests.scheduler.test_turns import ALWAYS, computing, goes_on, standing
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host
+from tests.support.running import of_a_scheduler
 from tests.support.swapped import ASKER_DIES, FAILS, LOCK, UNLOCK, at_once, fault
 from web.models import Container
 
@@ -89,7 +90,7 @@ class Steps:
         self._kill("helper")
 
     def _kill(self, part: str) -> None:
-        for pid in children(os.getpid())[part]:
+        for pid in of_a_scheduler(os.getpid())[part]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

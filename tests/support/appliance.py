@@ -22,6 +22,7 @@ import httpx
 
 from tests.support import eventually
 from tests.support.eventually import PATIENCE
+from tests.support.running import children, comm
 from tests.support.tables import begin_with_tables
 
 T = TypeVar("T")
@@ -85,9 +86,7 @@ class Appliance:
 
     def parts(self) -> dict[str, int]:
         """The process ids of "web" and "scheduler", those that run."""
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return {Path(f"/proc/{child}/comm").read_text().strip(): int(child) for child in children}
+        return {name: pid for pid in children(self.process.pid) if (name := comm(pid))}
 
     def close(self) -> None:
         self.end_all()

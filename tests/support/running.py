@@ -1,9 +1,11 @@
-"""What runs on this host, by its command line."""
+"""What runs on this host, by the kernel's word. Whoever ends while it is looked at is as if it had ended before."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+
+from scheduler.engines.process import tree
 
 
 def runs(*command: str) -> bool:
@@ -14,3 +16,37 @@ def runs(*command: str) -> bool:
             if path.read_bytes() == wanted:
                 return True
     return False
+
+
+def ended(pid: int) -> bool:
+    """Also if nobody has waited for it yet."""
+    found = tree.stat(pid)
+    return found is None or found.state == "Z"
+
+
+def children(pid: int) -> list[int]:
+    """Those that its main thread has started, also if they have ended and it has not waited for them yet."""
+    return [int(child) for child in _read(pid, f"task/{pid}/children").split()]
+
+
+def comm(pid: int) -> str:
+    """Its name; nothing if it has ended."""
+    return _read(pid, "comm").decode().strip()
+
+
+def command(pid: int) -> bytes:
+    """Its words, each followed by NUL; nothing if it has ended."""
+    return _read(pid, "cmdline")
+
+
+def of_a_scheduler(pid: int) -> dict[str, list[int]]:
+    """Its card's helper (workers) and guardian."""
+    signs = {"helper": b"card/worker.py", "guardian": b"/guardian\0"}
+    words = {child: command(child) for child in children(pid)}
+    return {part: [child for child, said in words.items() if sign in said] for part, sign in signs.items()}
+
+
+def _read(pid: int, file: str) -> bytes:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    return b""
