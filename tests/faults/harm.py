@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from tests.faults.world import MIB
 
 WEIGHTS = {"scheduler": 4, "web": 2, "parent": 1, "program": 4, "keeper": 2}
 LASTS = (0.5, 3.0)  # seconds; a trouble's
+STARVED, RUNS = 0.3, 0.05  # seconds in which others have the processors, and in which they do not
 
 
 class Reaper:
@@ -90,6 +92,7 @@ class Reaper:
             "full": self._full,
             "descriptors": lambda: self._limited(resource.RLIMIT_NOFILE, _open_now, 3),
             "memory": lambda: self._limited(resource.RLIMIT_AS, _mapped_now, 2 * MIB),
+            "starved": self._starved,
             "clock": lambda: self.world.trouble("clock", str(self._random.choice([-7200, -90, 90, 7200]))),
         }
         try:
@@ -155,6 +158,26 @@ class Reaper:
         for pid, limits in before.items():
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(pid, what, limits)
+
+    @contextmanager
+    def _starved(self) -> Iterator[None]:
+        """A machine so busy that whatever the scheduler and the web do comes late, and late again."""
+        over = threading.Event()
+
+        def hold_up() -> None:
+            while not over.is_set():
+                held = [*self.world.pids("scheduler"), *self.world.pids("web")]
+                for what, seconds in ((signal.SIGSTOP, STARVED), (signal.SIGCONT, RUNS)):
+                    for pid in held:
+                        with contextlib.suppress(ProcessLookupError):  # it has been killed
+                            os.kill(pid, what)
+                    time.sleep(seconds)
+
+        others = threading.Thread(target=hold_up)
+        others.start()
+        yield
+        over.set()
+        others.join()
 
     def _of_containers(self, kind: str) -> Iterator[tuple[int, str]]:
         """Processes and the containers that they belong to."""

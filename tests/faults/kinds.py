@@ -3,5 +3,5 @@
 PROCESSES = ("scheduler", "web", "parent", "program", "keeper")  # with Docker, a keeper is containerd's shim
 SERVERS = ("dockerd", "postgres", "redis")  # where they are used
 KILLS = (*PROCESSES, *SERVERS)
-# The database locked or slow, the disk full, no descriptors, no memory, a wrong clock, no card, no hints.
-TROUBLES = ("locked", "slow", "full", "descriptors", "memory", "clock", "card", "deaf")
+# The database locked or slow, the disk full, no descriptors, no memory, a wrong clock, no card, no hints, no processor.
+TROUBLES = ("locked", "slow", "full", "descriptors", "memory", "clock", "card", "deaf", "starved")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -80,12 +81,17 @@ def plan(seen: dict[str, set[str]], among: list[str]) -> dict[str, str]:
 def why_not(place: str) -> str:
     """What kind of line this is, that no play came by."""
     file, _, line = place.partition(":")
-    for node in ast.walk(ast.parse((ROOT / file).read_text())):
-        if isinstance(node, ast.ExceptHandler) and node.lineno <= int(line) <= (node.end_lineno or node.lineno):
-            return "after an error that did not occur"
-        if isinstance(node, ast.Raise) and node.lineno <= int(line) <= (node.end_lineno or node.lineno):
-            return "raises an error that did not occur"
+    for node in _errors(file):
+        if node.lineno <= int(line) <= (node.end_lineno or node.lineno):
+            after = isinstance(node, ast.ExceptHandler)
+            return "after an error that did not occur" if after else "raises an error that did not occur"
     return "on a way that no play goes"
+
+
+@cache
+def _errors(file: str) -> list[ast.ExceptHandler | ast.Raise]:
+    tree = ast.parse((ROOT / file).read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler | ast.Raise)]
 
 
 def text(place: str) -> str:
