@@ -27,20 +27,29 @@ def main() -> int:
     words = [options.engine, options.database, *(["redis"] if options.redis else [])]
     words += ["small"] if options.what == "storm" else []
     report = Report(options.out or Path(tempfile.mkdtemp(prefix="faults-out-")))
+
+    def play(tasks: list[Task], ground: str = "first") -> list[tuple[Task, Result]]:
+        played = []
+        for task in tasks:
+            task["keep"] = str(report.folder / task["name"].replace("/", "."))
+        report.planned += len(tasks)
+        for task, result in jobs.play(tasks, home / ground, words, options.jobs, until):
+            report.tell(task, result)
+            played.append((task, result))
+        return played
+
     match options.what:
         case "lines":
-            tasks = _lines(options, home, words, report)
+            played = play(_lines(options, home, words, report))
+            if options.deaths > 1:
+                play(_one_by_one(played), "second")
         case "storm":
-            tasks = _storms(options)
+            play(_storms(options))
         case "soak":
-            tasks = [{"kind": "soak", "name": f"soak {options.seed}", "seed": options.seed, "hours": options.hours,
-                      "seconds": 150 * options.hours}]  # fmt: skip
-    for task in tasks:
-        task["keep"] = str(report.folder / task["name"].replace("/", "."))
-    for task, result in jobs.play(tasks, home, words, options.jobs, until):
-        report.tell(task, result)
+            play([{"kind": "soak", "name": f"soak {options.seed}", "seed": options.seed, "hours": options.hours,
+                   "seconds": 150 * options.hours}])  # fmt: skip
     shutil.rmtree(home, ignore_errors=True)
-    return report.end(len(tasks))
+    return report.end()
 
 
 def _options() -> argparse.Namespace:
@@ -54,6 +63,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="A folder for results.jsonl and what wrong rounds left.")
     parser.add_argument("--count", type=int, default=0, help="Lines to die before; 0: all.")
     parser.add_argument("--seed", type=int, default=1, help="Which lines, or the first storm's.")
+    parser.add_argument(
+        "--deaths", type=int, default=1, help="Lines to die before in one round; who dies at none is tried alone."
+    )
     parser.add_argument("--only", default="", help="Lines of this file, or this one line (file:line).")
     parser.add_argument(
         "--but", type=Path, help="A results.jsonl: lines that were died before there, and rightly, are not again."
@@ -96,15 +108,37 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
     # In no order, so that a run that is cut short has seen something of everything.
     random.Random(options.seed).shuffle(chosen)
     chosen.sort(key=lambda place: plan[place] not in options.first.split(","))
+    return _rounds(chosen[: options.count or len(chosen)], plan, options.deaths)
+
+
+def _rounds(places: list[str], plan: dict[str, str], deaths: int) -> list[Task]:
+    """So many lines of one play in each, and of one kind of process. All keepers die: theirs are alone."""
+    together: dict[tuple[str, bool], list[Task]] = {}
+    tasks = []
+    for place in places:
+        kind = plan[place], place.startswith(lines.WORKER)
+        open_ones = together.setdefault(kind, [])
+        if not open_ones or len(open_ones[-1]["places"]) == (1 if kind[0] == "keepers" else deaths):
+            open_ones.append({"kind": "line", "name": place, "places": [], "play": plan[place]})
+            tasks.append(open_ones[-1])
+        open_ones[-1]["places"].append(place)
+    return tasks
+
+
+def _one_by_one(played: list[tuple[Task, Result]]) -> list[Task]:
+    """Again, each alone: lines that nobody came by for the deaths before, and those of wrong rounds, to tell which."""
     return [
-        {"kind": "line", "name": place, "place": place, "play": plan[place]}
-        for place in chosen[: options.count or len(chosen)]
+        {"kind": "line", "name": f"{place} alone", "places": [place], "play": task["play"]}
+        for task, result in played
+        if len(task["places"]) > 1
+        for place in task["places"]
+        if result["wrong"] or place not in result["died"]
     ]
 
 
 def _died_rightly(results: Path) -> set[str]:
     told = [json.loads(line) for line in results.read_text().splitlines()]
-    return {each["place"] for each in told if each["kind"] == "line" and each["died"] and not each["wrong"]}
+    return {place for each in told if each["kind"] == "line" and not each["wrong"] for place in each["died"]}
 
 
 def _storms(options: argparse.Namespace) -> list[Task]:
@@ -122,20 +156,23 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._begun = folder, time.monotonic()
         self._results = (folder / "results.jsonl").open("w")
-        self._told = self._wrong = 0
+        self.planned = self._told = self._wrong = 0
         self._sums: Counter[str] = Counter()
+        self._died: set[str] = set()
 
     def tell(self, task: Task, result: Result) -> None:
         kept = {key: value for key, value in {**task, **result}.items() if key not in ("files", "keep", "seen")}
         self._results.write(json.dumps(kept) + "\n")
         self._results.flush()
         said = {key: value for key, value in result.items() if key not in ("wrong", "seen", "died", "table")}
-        fate = {True: "died", False: "lived"}.get(result.get("died", ""), "")
+        died, lived = result.get("died", []), set(task.get("places", ())) - set(result.get("died", ()))
+        fate = f"died {' '.join(died)}" + f", lived {' '.join(sorted(lived))}" * bool(lived) if died or lived else ""
         print(f"{task['name']} {fate} {said}", *result["wrong"], sep="\n    ", flush=True)
         print(result.get("table", ""), end="", flush=True)
         if task["kind"] != "record":
             self._told += 1
-            self._sums.update({fate: 1} if fate else {})
+            self._died.update(died)
+            self._sums.update({"died": len(died)} if died else {})
             self._sums.update({f"{who} killed": times for who, times in result.get("killed", {}).items()})
             self._sums.update(result.get("troubles", {}))
         self._wrong += bool(result["wrong"])
@@ -147,11 +184,14 @@ class Report:
         (self.folder / "not-come-by.txt").write_text("\n".join(text))
         print("not come by:", dict(Counter(why.values())), flush=True)
 
-    def end(self, planned: int) -> int:
+    def end(self) -> int:
         took = time.monotonic() - self._begun
-        print(f"{self._told} of {planned} rounds, {dict(self._sums)}, {took:.0f} s, {self._wrong} with something wrong")
-        if self._told < planned:
-            print(f"{planned - self._told} were not begun: the time was over")
+        rounds = f"{self._told} of {self.planned} rounds"
+        print(f"{rounds}, {dict(self._sums)}, {took:.0f} s, {self._wrong} with something wrong")
+        if self._died:
+            print(f"{len(self._died)} lines were died before")
+        if self._told < self.planned:
+            print(f"{self.planned - self._told} were not begun: the time was over")
         print(f"results: {self.folder}")
         self._results.close()
         return min(self._wrong, 1)

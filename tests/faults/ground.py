@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from appliance.database import FOLDER, NAME
+from tests.faults.traced import NOTES
 
 if TYPE_CHECKING:
     from tests.support.dockerd import Dockerd
@@ -30,7 +31,7 @@ OF_A_ROUND = (
     "processes",
     "logs",
     "consoles",
-    "died",
+    NOTES,
     "trouble",
     "ballast",
     "grants",

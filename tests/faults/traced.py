@@ -1,9 +1,10 @@
-"""Has a program die by SIGKILL, as the power might fail, just before it would run one chosen line: `file:line`.
+"""Has a program die by SIGKILL, as the power might fail, just before it would run one of some chosen lines.
 
-Only frames of the chosen file are traced, in every thread, so that all else keeps its speed. A line of a keeper's dies
-in the keepers that the program starts, one of the card's workers in the first worker that comes by it. With
-`record:FOLDER` instead of a place nothing dies: which lines of the files named in FOLDER/files are run is written
-there, one file a process.
+They are named as `file:line`, with spaces between them. Each ends one process: who starts after it goes on to the next
+of them that it comes by. Only frames of these files are traced, in every thread, so that all else keeps its speed. A
+line of a keeper's dies in all keepers that the program starts, one of the card's workers in the first worker that comes
+by it. With `record:FOLDER` instead of places nothing dies: which lines of the files named in FOLDER/files are run is
+written there, one file a process.
 """
 
 from __future__ import annotations
@@ -24,32 +25,51 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 KEEPER = "scheduler/engines/process/keeper.py"
 WORKER = "scheduler/card/worker.py"
+NOTES = "died"
 IN_KEEPERS = (KEEPER, "scheduler/engines/process/tree.py")
 
 
-def die_before(file: str, line: int, *, once: bool = False) -> None:
-    """From now on the process ends when it is about to run this line, and leaves the note `died` that it did.
+def died(home: Path) -> set[str]:
+    """Before which lines a process of this GPUSHARE_HOME has died."""
+    notes = home / NOTES
+    return {name.replace("!", "/") for name in os.listdir(notes)} if notes.exists() else set()
 
-    `once`: but for one that finds such a note.
+
+def die_before(places: str) -> None:
+    """From now on the process ends when it is about to run one of these lines, and leaves a note that it did.
+
+    None dies before a line that another has died before already, but for keepers.
     """
-    note = str(Path(os.environ["GPUSHARE_HOME"]) / "died")
+    notes = Path(os.environ["GPUSHARE_HOME"]) / NOTES
+    notes.mkdir(exist_ok=True)
+    over = died(notes.parent)
+    lines: dict[str, set[int]] = {}
+    for place in places.split():
+        file, _, line = place.partition(":")
+        if file in IN_KEEPERS or place not in over:
+            lines.setdefault(f"{ROOT}/{file}", set()).add(int(line))
 
     def in_file(frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line" and frame.f_lineno == line and _noted(note, once):
+        file = frame.f_code.co_filename
+        if event == "line" and frame.f_lineno in lines[file] and _noted(notes, file, frame.f_lineno):
             os.kill(os.getpid(), signal.SIGKILL)
         return in_file
 
     def entered(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != file:
+        if frame.f_code.co_filename not in lines:
             return None
         return in_file(frame, "line", argument)  # a function's first line, too
 
-    _everywhere(entered)
+    if lines:
+        _everywhere(entered)
 
 
-def _noted(path: str, once: bool) -> bool:
+def _noted(notes: Path, path: str, line: int) -> bool:
+    file = path.removeprefix(f"{ROOT}/")
+    once = file not in IN_KEEPERS
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL * once, 0o600))
+        note = notes / f"{file}:{line}".replace("/", "!")
+        os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL * once, 0o600))
     except FileExistsError:
         return False
     return True
@@ -108,7 +128,7 @@ def in_others(how: str, whose: str) -> None:
 
 
 def begin(how: str) -> None:
-    """Traces this process from now on: `file:line`, or `record:FOLDER`."""
+    """Traces this process from now on: places of one kind of process, or `record:FOLDER`."""
     file, _, rest = how.partition(":")
     if file == "record":
         record(Path(rest))
@@ -118,7 +138,7 @@ def begin(how: str) -> None:
     elif file == WORKER:
         in_others(how, WORKER)
     else:
-        die_before(str(ROOT / file), int(rest))
+        die_before(how)
 
 
 def main() -> None:
@@ -129,7 +149,7 @@ def main() -> None:
     if file == "record":
         record(Path(rest))
     else:
-        die_before(str(ROOT / file), int(rest), once=file == WORKER)
+        die_before(how)
     if words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -29,7 +29,7 @@ from scheduler.engines.process import tree
 from tests.faults.ground import Ground
 from tests.faults.placing import SECOND
 from tests.faults.stopped import Driver
-from tests.faults.traced import IN_KEEPERS as ALWAYS_TRACED
+from tests.faults.traced import died
 from tests.support.card import _NVML, BUILD, ROOT
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 from web.services.issuing import hint
@@ -71,12 +71,12 @@ class World:
         self._log.truncate(0)
 
     @property
-    def died(self) -> bool:
-        """Whether a process was killed before the line that this round is about."""
-        return (self.home / "died").exists()
+    def died(self) -> set[str]:
+        """Before which of the lines that this round is about a process was killed."""
+        return died(self.home)
 
     def start(self, traced: str = "") -> None:
-        """Starts it, `traced` if so told (see traced.py); when it dies at the line, another one starts undisturbed."""
+        """Starts it, `traced` if so told (see traced.py); when it dies before a line, another one follows."""
         self.starts += 1
         self._traced = traced
         if self._nursery is None:
@@ -102,17 +102,14 @@ class World:
             if self._coming:
                 if status != [str(-signal.SIGKILL)]:
                     print(f"the scheduler ended by itself with status {status[0]}", file=sys.stderr)
-                threading.Thread(target=self.start, args=(self._next(),)).start()
-
-    def _next(self) -> str:
-        return "" if self.died and not self._traced.startswith(ALWAYS_TRACED) else self._traced
+                threading.Thread(target=self.start, args=(self._traced,)).start()
 
     def interrupt(self, meanwhile: Callable[[], None], how: int = signal.SIGKILL) -> None:
         """As a power cut would end it, or `how`; `meanwhile` happens while nobody is there, and another one follows."""
         self._end(how)
         meanwhile()
         self._ending = False
-        self.start(self._next())
+        self.start(self._traced)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
