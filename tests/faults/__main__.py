@@ -112,16 +112,18 @@ def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Re
 
 
 def _rounds(places: list[str], plan: dict[str, str], deaths: int) -> list[Task]:
-    """So many lines of one play in each, and of one kind of process. All keepers die: theirs are alone."""
-    together: dict[tuple[str, bool], list[Task]] = {}
+    """So many lines of one play in each, but for those of keepers and workers: no play bears two deaths of theirs."""
+    unfinished: dict[str, Task] = {}
     tasks = []
     for place in places:
-        kind = plan[place], place.startswith(lines.WORKER)
-        open_ones = together.setdefault(kind, [])
-        if not open_ones or len(open_ones[-1]["places"]) == (1 if kind[0] == "keepers" else deaths):
-            open_ones.append({"kind": "line", "name": place, "places": [], "play": plan[place]})
-            tasks.append(open_ones[-1])
-        open_ones[-1]["places"].append(place)
+        play, alone = plan[place], place.startswith((*lines.IN_KEEPERS, lines.WORKER))
+        task = None if alone else unfinished.get(play)
+        if task is None or len(task["places"]) == deaths:
+            task = {"kind": "line", "name": place, "places": [], "play": play}
+            tasks.append(task)
+            if not alone:
+                unfinished[play] = task
+        task["places"].append(place)
     return tasks
 
 
