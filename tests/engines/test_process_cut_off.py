@@ -22,6 +22,7 @@ from scheduler.engines.process import keeper
 from scheduler.engines.process.engine import ProcessEngine
 from tests.engines.processes import a_launch, engine, next_change, outfit
 from tests.support.eventually import PATIENCE, eventually
+from tests.support.running import ended
 
 __all__ = ["engine", "outfit"]
 
@@ -60,8 +61,11 @@ async def test_removal_that_an_earlier_release_left_half_done_has_ended(
     launch = a_launch(tmp_path, "true")
     await engine.launch(launch)
     await next_change(engine, Condition.ENDED)
+    folder = tmp_path / "processes" / launch.id
+    keeper_pid = json.loads((folder / "running.json").read_text())["keeper"]
+    await eventually(lambda: ended(keeper_pid))
     for name in ("launch.json", "ended.json"):
-        (tmp_path / "processes" / launch.id / name).unlink()
+        (folder / name).unlink()
     (found,) = await engine.sightings()
     assert found.condition is Condition.ENDED
     await engine.remove(launch.id)

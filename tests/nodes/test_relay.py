@@ -37,7 +37,12 @@ def launched(cluster: Cluster, *command: str, node: str = "large", **fields: Any
 
 
 def logs(cluster: Cluster, made: Any, query: str = "") -> str:
-    answer = cluster.ask("GET", f"containers/{made['id']}/logs/{query}")
+    def answered() -> httpx.Response | None:  # a busy node says that it is to be asked again
+        answer = cluster.ask("GET", f"containers/{made['id']}/logs/{query}")
+        return answer if answer.status_code != 503 else None
+
+    answer = until(answered)
+    assert answer is not None
     assert answer.status_code == 200, answer.text
     return answer.text
 
