@@ -128,6 +128,7 @@ class MountUser:
     command: str  # as one text
     labels: Mapping[str, str]  # its image's among them
     target: str  # where the volume is to be mounted in it
+    has_run: bool  # it is not its first start
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +181,9 @@ class Mountings(Protocol):
         `since`: seconds since the epoch; it is called once, after all that an earlier scheduler knew are expected.
         """
 
-    def stopped(self, id_: str) -> None:
-        """It ran, and `users` has shown since that it does not: tells its end, as far as it is known."""
+    def stopped(self, id_: str) -> bool:
+        """It does not run any more, as `users` has shown: tells its end, as far as it is known. False: it is not known
+        to have begun."""
 
     async def begin_given_up(self, driver: str, refused: str) -> Sequence[str]:
         """Starts what the engine restarts by itself, and gave up as nobody served volumes of this driver at that time.

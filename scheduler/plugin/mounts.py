@@ -299,7 +299,10 @@ class Mounts:
 
     def _never_started(self, known: Known) -> None:
         tenant = self._containers.find(known.id)
-        if tenant is not None and tenant.started_at is None and not tenant.finished:
+        if tenant is None or tenant.started_at is not None or tenant.finished:
+            return
+        # It may have begun and ended before anybody had looked at it.
+        if self._mountings is None or not self._mountings.stopped(known.id):
             self._containers.told(Sighting(known.id, "", Condition.GONE, reason=NEVER_STARTED))
             if self._mountings is not None:
                 self._mountings.forget(known.id)
@@ -311,16 +314,20 @@ class Mounts:
 
         `running`: those of which that was known before Docker was asked who does not run.
         """
-        ids = {user.engine_id for user in users}
-        copied = [known for known in self._known.values() if not known.on and known.engine_id in ids]
-        for known in copied:  # it was mounted only to copy what its image has there
-            self._never_started(known)
-        ending = [tenant for tenant in running if tenant.engine_id in ids]
+        by_id = {user.engine_id: user for user in users}
+        let_go = [known for known in self._known.values() if not known.on and known.engine_id in by_id]
+        for known in let_go:
+            if not by_id[known.engine_id].has_run:  # it was mounted only to copy what its image has there
+                self._never_started(known)
+        unseen = [tenant for known in let_go if (tenant := self._containers.find(known.id)) is not None]
+        ending = [*unseen, *(tenant for tenant in running if tenant.engine_id in by_id)]
         if not await _all_end(ending, ENDS_WITHIN) and self._mountings is not None:
             for tenant in ending:  # Docker's list is word enough: it may let nobody look any closer at who begins again
                 self._mountings.stopped(tenant.id)
+            for known in let_go:
+                self._never_started(known)
             await _all_end(ending, IS_TOLD_WITHIN)
-        if copied or ending:
+        if let_go or ending:
             await self._store.durable()
 
     def _expect(self, run: Run) -> None:

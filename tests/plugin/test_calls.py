@@ -113,6 +113,20 @@ async def test_one_that_nobody_could_look_at_before_it_was_started_again_has_end
     await lab.nothing_is_held()
 
 
+async def test_a_run_that_nobody_saw_before_it_was_started_again_has_begun_and_ended(lab: Lab) -> None:
+    watch = lab.up.engine._watch
+    async with watch._lock:
+        words = ["-d", "--name", "quick", "--network=none", *lab.volume(gpu_memory="3GiB")]
+        await lab.docker("run", *words, IMAGE, "sh", "-c", "exit 5")
+        await lab.docker("wait", "quick")
+        await lab.docker("start", "quick")
+    await lab.docker("wait", "quick")
+    await lab.nothing_is_held()
+    runs = await query(lambda: list(Container.objects.order_by("created_at")))
+    assert [(run.name, run.exit_code, run.reason) for run in runs] == [("quick", 5, "")] * 2
+    assert all(run.started_at for run in runs)
+
+
 async def test_a_run_whose_end_no_list_had_shown_either_ends_with_the_next_one(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

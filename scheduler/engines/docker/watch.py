@@ -115,13 +115,17 @@ class Watch:
         self.mounted.removed(engine_id)
         self.pids.pop(engine_id, None)
 
-    def has_ended(self, id_: str) -> None:
-        """Tells the end of a run that nobody can look at any more: its container is, or will be, another one."""
+    def has_ended(self, id_: str) -> bool:
+        """Tells the end of a run that nobody can look at any more: its container is, or will be, another one.
+
+        False if nothing says that it has begun.
+        """
         run, last = self.mounted.run(id_), self.changes.last(id_)
         if run is None or (last is not None and last.condition is Condition.ENDED):
-            return
+            return last is not None
         if (ended := self.mounted.ended(run, last)) is not None:
             self.changes.see(ended)
+        return ended is not None
 
     async def _whose(self, found: Mapping[str, Any]) -> str:
         """Our id of a container that was not launched here; empty if it has nothing of ours, or not any more."""

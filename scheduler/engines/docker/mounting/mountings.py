@@ -61,8 +61,8 @@ class DockerMountings:
             self._not_before = time.monotonic() + ASKED_AGAIN_AFTER
             return None
 
-    def stopped(self, id_: str) -> None:
-        self._watch.has_ended(id_)
+    def stopped(self, id_: str) -> bool:
+        return self._watch.has_ended(id_)
 
     async def announce(self) -> None:
         """Docker knows of a plugin once it has asked it something; a Swarm passes by who does not know of ours."""

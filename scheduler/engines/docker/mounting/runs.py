@@ -253,6 +253,7 @@ def _user(listed: Mapping[str, Any], mount: Mapping[str, Any]) -> MountUser:
         command=listed.get("Command") or "",
         labels=listed.get("Labels") or {},
         target=mount.get("Destination", ""),
+        has_run=listed["State"] != "created",
     )
 
 
