@@ -65,7 +65,7 @@ protocols: dev
 # Kills the scheduler before each line that acts, then everything at random. Its short part is in `make test`.
 # `soak` is a day in an hour.
 faults: dev
-	$(PY) -m tests.faults lines --jobs $$(nproc)
+	$(PY) -m tests.faults lines --jobs $$(nproc) --deaths 12
 	$(PY) -m tests.faults storm --seconds 600
 
 soak: dev
