@@ -182,6 +182,24 @@ def test_a_run_is_under_its_owner_s_allowance_as_a_launch_is(nodes, first, ada) 
     assert take(nodes[0], first, "m2").run_of_id == first.pk
 
 
+def test_a_run_weighs_and_computes_no_more_than_its_owner_s_launch_may(nodes, first, ada) -> None:
+    """Between two runs there was room in the sum of the weights, and others have it now."""
+    take(nodes[0], first, "m1")
+    ends(first)
+    Allowance.objects.create(user=ada, compute_weights=150, compute_limit=50)
+    Container.objects.create(owner=ada, name="meanwhile", image="x", compute_weight=100)
+    assert refused(nodes[0], first) == "over_allowance"
+    Allowance.objects.update(compute_weights=200)
+    assert take(nodes[0], first, "m2").compute_limit == 50
+
+
+def test_no_run_begins_of_an_image_that_its_owner_may_not_launch(nodes, first, ada) -> None:
+    take(nodes[0], first, "m1")
+    ends(first)
+    Allowance.objects.create(user=ada, images=["lab/*"])
+    assert refused(nodes[0], first) == "over_allowance"
+
+
 def test_what_is_not_to_be_begun_again_is_not(nodes, first) -> None:
     goes(first, restart="")
     take(nodes[0], first, "m1")

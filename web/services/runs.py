@@ -110,7 +110,7 @@ def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> C
     for lives in (run for run in runs if run.finished_at is None):
         if lives.node_id is None or alive.filter(pk=lives.node_id).exists():
             raise Problem("started_already", f'"{lives.name}" runs already.', 409)
-    _require_allowed(owner, first, quota)
+    share = _allowed(owner, first, quota)
     again = Container(
         pk=uuid.uuid4(),
         owner=owner,
@@ -121,7 +121,7 @@ def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> C
         gpu_count=first.gpu_count,
         gpu_uuids=first.gpu_uuids,
         environment=first.environment,
-        **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)},
+        **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)} | share,
     )
     if first.gpu_memory is not None:  # what the first was given while it ran is not what is reserved for this one
         again.gpu_memory = quota // first.gpu_count
@@ -135,11 +135,14 @@ def _owner_of(first: Container) -> User:
     return account_that_launches(get_user_model().objects.values_list("username", flat=True).get(pk=first.owner_id))
 
 
-def _require_allowed(owner: User, first: Container, quota: int) -> None:
-    """As at its launch: between two runs its owner, who is held, may have used the room for others."""
+def _allowed(owner: User, first: Container, quota: int) -> dict[str, int | None]:
+    """Its share of the turns. As at its launch: between two runs its owner, who is held, may have used the room for
+    others. Raises Problem."""
     limits = allowances.limits_of(owner)
+    allowances.require_image(limits, first.image)
     require_gib_hours(gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0, limits.gib_hours)
     allowances.require_launch(owner, limits, first.priority, quota, ())
+    return allowances.share(owner, limits, first.compute_weight, first.compute_limit)
 
 
 def _left(first: Container) -> float | None:
