@@ -13,6 +13,7 @@ from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from web.history.reports import report
 from web.models import Container, UsageSample
+from web.services import attention
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -72,6 +73,19 @@ def test_a_pod_of_which_only_units_are_known_is_one_all_the_same(client, browser
     assert "which pods these are is not known" in page
     assert f"/containers/{pod.pk}/shell/" not in page
     assert f"?from={pod.pk}" not in page
+
+
+def test_no_pod_is_offered_to_be_launched_again(browser, pod, ada):
+    """What it is its cluster knows: here only its image would be known, and no claim."""
+    now = timezone.now()
+    for number in range(3):
+        Container.objects.create(
+            owner=ada, name=f"job-{number}", image="pytorch", volume="team-a/job", node=pod.node, exit_code=1,
+            started_at=now - timedelta(seconds=20), finished_at=now - timedelta(seconds=10),
+        )  # fmt: skip
+    (item,) = attention.items()
+    assert (item.kind, item.acts) == (attention.Kind.FAILING, ())
+    assert "?from=" not in browser.get("/launch/").content.decode()
 
 
 def test_a_replay_says_of_which_namespace_each_is_and_keeps_the_one_that_is_chosen(browser, pod, ada, gpu):

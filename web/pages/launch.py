@@ -103,10 +103,14 @@ def _images(limits: allowances.Allowed) -> list[str]:
 
 
 def _recent(request: HttpRequest) -> list[Container]:
-    """This person's last launches, each image and command once: templates that nobody had to write."""
+    """This person's last launches, each image and command once: templates that nobody had to write.
+
+    Pods are none: they are their cluster's to launch.
+    """
     seen: dict[Any, Container] = {}
     for container in Container.objects.filter(owner=person(request)).defer("environment").order_by("-created_at")[:60]:
-        seen.setdefault((container.image, tuple(container.command)), container)
+        if not container.is_of_pods:
+            seen.setdefault((container.image, tuple(container.command)), container)
     return list(seen.values())[:RECENT]
 
 

@@ -124,7 +124,8 @@ def _failing(now: datetime) -> Iterator[Item]:
         person = container.owner.get_username()
         # Not by a run: the first of them is another one with each that is long enough ago.
         key = f"{Kind.FAILING}:{sha256(repr(launch).encode()).hexdigest()[:32]}"
-        yield Item(key, Kind.FAILING, person, message, container.finished_at, container, acts=("again",))
+        acts = () if container.is_of_pods else ("again",)
+        yield Item(key, Kind.FAILING, person, message, container.finished_at, container, acts=acts)
 
 
 def _failed_soon(run: Any) -> bool:
