@@ -55,6 +55,13 @@ def test_the_table_shows_and_filters_namespaces(pods, open_as, shot):
     expect(names).to_have_count(2)
 
 
+def test_to_show_all_is_to_show_those_of_all_namespaces(pods, open_as):
+    page = open_as("owner-0", "/?namespace=team-b&q=nothing-like-it")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("tr[data-id] .name a")).to_have_count(4)
+    expect(page.get_by_label("Namespace", exact=True)).to_have_value("")
+
+
 def test_a_replay_of_one_namespace_shows_the_others_as_one(pods, open_as, shot):
     page = open_as("owner-0", "/history/")
     page.locator("#replay[data-ready]").wait_for()

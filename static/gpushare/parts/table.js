@@ -107,10 +107,9 @@ if (rows) {
     } else if (button.dataset.page) choose("page", button.dataset.page);
     else if ("clear" in button.dataset) {
       filters.reset();
-      choose("q", "");
       choose("state", "all");
       filters.elements.mine.checked = false;
-      if (filters.elements.node) choose("node", "");
+      for (const name of ["q", "node", "namespace"]) if (filters.elements[name]) choose(name, "");
     } else return;
     htmx.trigger(filters, "refresh");
   });
