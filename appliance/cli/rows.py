@@ -50,7 +50,7 @@ def state_words(container: Json, now: datetime) -> str:
         place = f", {ordinal(container['queue_position'])}" if container["queue_position"] else ""
         return f"suspended {age(container['suspended_since'], now)}{place}"
     if state == "running" and any(gpu["held_back_lately"] for gpu in container["gpus"]):
-        return f"running, {_share(container, now):.0f} % in turns"
+        return f"running, {int(_share(container, now) + 0.5)} % in turns"  # halves up, as the pages have it
     if state == "running" and container["idle_since"]:
         return f"running, idle {age(container['idle_since'], now)}"
     if state == "swapped" and container["gave_way"]:

@@ -14,6 +14,7 @@ from appliance.cli import console, text
 from appliance.cli.attach import STANDING
 from appliance.cli.client import PAGE
 from appliance.cli.reports import Group
+from appliance.cli.rows import state_words
 from appliance.cli.top import drawing
 from appliance.cli.views import FILTERS
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -24,9 +25,10 @@ from web.console import frames
 from web.history.reports import GROUPINGS
 from web.live import feed, snapshot
 from web.live.consumer import SIGN_IN
-from web.models import AllocationEvent, Container, State
+from web.models import AllocationEvent, Claim, Container, State
 from web.models.records import COLOURS, MARKS
 from web.models.states import ENDED
+from web.pages.table import load
 from web.sizes import format_size, parse_size
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
 
@@ -182,3 +184,13 @@ def test_the_page_of_a_container_refuses_no_size_that_the_server_takes(browser, 
 
 def test_no_launch_may_have_more_gpus_than_a_lease_page_has_slots():
     assert MOST_GPUS == PAGE_SLOTS
+
+
+def test_a_load_between_two_per_cent_is_the_one_that_scripts_write(ada, gpu):
+    """Python rounds a half to the even one, JavaScript up: with two GPUs 12 % became 13 % a second later."""
+    container = make_container(ada, "a", gpu)
+    claims = [Claim(gpu=gpu, utilisation=percent) for percent in (25, 0)]
+    assert load(container, claims).startswith("13 %")
+    held_back = {"state": "running", "started_at": ago(600).isoformat(),
+                 "gpus": [{"had_lately": 7.5, "held_back_lately": 1.0}]}  # fmt: skip
+    assert state_words(held_back, NOW) == "running, 13 % in turns"

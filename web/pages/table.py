@@ -186,7 +186,7 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
 def load(container: Container, claims: Sequence[Claim]) -> str:
     """What it computes on its GPUs, processors, and host RAM, as static/gpushare/parts/load.js writes it."""
     busy = [claim.utilisation for claim in claims if claim.utilisation is not None]
-    gpu = f"{round(sum(busy) / len(busy))} %" if busy else "–"
+    gpu = f"{int(sum(busy) / len(busy) + 0.5)} %" if busy else "–"  # halves up, as JavaScript's Math.round has it
     cpus = "–" if container.cpus_used is None else tenths(container.cpus_used)
     memory = "–" if container.memory_used is None else format_size(container.memory_used)
     return f"{gpu} / {cpus} / {memory}"
