@@ -30,6 +30,7 @@ from web.models.records import COLOURS, MARKS
 from web.models.states import ENDED
 from web.pages.table import load
 from web.sizes import format_size, parse_size
+from web.spec.quotas import asked
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
 
 pytestmark = pytest.mark.django_db
@@ -194,3 +195,11 @@ def test_a_load_between_two_per_cent_is_the_one_that_scripts_write(ada, gpu):
     held_back = {"state": "running", "started_at": ago(600).isoformat(),
                  "gpus": [{"had_lately": 7.5, "held_back_lately": 1.0}]}  # fmt: skip
     assert state_words(held_back, NOW) == "running, 13 % in turns"
+
+
+def test_what_a_container_without_a_gpu_yet_may_have_is_the_same_in_the_table_and_on_its_page(browser, ada, gpu):
+    """Nobody had named a quota, and the table said 0 bytes."""
+    made = Container.objects.create(owner=ada, name="a", image="x", node=gpu.node, gpu_count=2)
+    each = asked(made.gpu_memory)
+    assert f'placeholder="{format_size(each)}"' in browser.get(f"/containers/{made.pk}/").content.decode()
+    assert f"0 bytes / {format_size(2 * each)} / 0 bytes" in browser.get("/").content.decode()

@@ -54,7 +54,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "may_read": steers,  # output and environment may hold secrets
         "outputs": pods.outputs(found),
         "settings": _settings(found, steers),
-        "quota": claims[0].quota if claims else found.gpu_memory or quotas.DEFAULT,
+        "quota": claims[0].quota if claims else quotas.asked(found.gpu_memory),
         "ended": seconds(found.finished_at),
         "ran": table.ran(found),
         "created": seconds(found.created_at),

@@ -19,6 +19,7 @@ from web.models.states import place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of
 from web.sizes import format_size, tenths
+from web.spec import quotas
 from web.times import seconds
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
         "mark": container.colour,
         "gpu_indexes": ", ".join(str(claim.gpu.index) for claim in claims),
         "used": sum(claim.used for claim in claims),
-        "quota": sum(claim.quota for claim in claims) or container.gpu_memory,
+        "quota": sum(claim.quota for claim in claims) or quotas.asked(container.gpu_memory) * container.gpu_count,
         "peak": sum(claim.peak for claim in claims),
         "load": load(container, claims),
         "suspended_since": seconds(container.waiting_since),
