@@ -87,6 +87,12 @@ def test_a_program_has_its_environment_as_it_was_said(appliance: Appliance) -> N
     assert httpx.get(f"{appliance.url}/api/v1/containers/{id_}/logs/", headers=headers).text == f"{said}\n"
 
 
+def test_a_program_has_as_much_shared_memory_as_on_one_host(appliance: Appliance) -> None:
+    id_ = launch(appliance, *SHELL, "grep ' /dev/shm ' /proc/mounts | grep size=1048576k")
+    until_it_is(appliance, id_, "exited")
+    assert refusal(appliance, memory=64 * MIB, shm_size=65 * MIB)["code"] == "shm_too_large"
+
+
 def test_a_service_of_others_that_has_our_label_is_in_nobodys_way(appliance: Appliance, swarm: Lab) -> None:
     """A label is a word that anybody writes; its removal is theirs, too."""
     api = swarm.members[0].api

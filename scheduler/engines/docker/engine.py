@@ -116,7 +116,7 @@ class DockerEngine:
 
     def _swarm(self, info: Mapping[str, Any]) -> Placer:
         require_manager(info)
-        kept = {"memory": self._settings.memory, "cpus": self._settings.cpus}
+        kept = {"memory": self._settings.memory, "cpus": self._settings.cpus, "pids": self._settings.pids}
         return SwarmManager(
             info["Swarm"]["Cluster"]["ID"], self._client, self._outfit.simulation, self._settings.log_bytes,
             self._settings.registries, **kept,

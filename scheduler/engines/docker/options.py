@@ -103,7 +103,7 @@ def create_body(
             ],
             "DeviceRequests": list(additions.requests),
             "PortBindings": bindings,
-            "ShmSize": _shared_memory(launch, limits),
+            "ShmSize": shared_memory(launch.shm_size, launch.memory or limits.memory),
             "RestartPolicy": {"Name": "no"},
             "LogConfig": _log_config(given.log_bytes),
         },
@@ -152,17 +152,16 @@ def _limits(launch: Launch, limits: DefaultLimits) -> dict[str, Any]:
     }
 
 
-def _shared_memory(launch: Launch, limits: DefaultLimits) -> int:
-    """Bytes. It is made of the container's own memory: more than that would be promised and never be there."""
-    memory = launch.memory or limits.memory
-    if launch.shm_size and memory and launch.shm_size > memory:
+def shared_memory(asked: int | None, memory: int | None) -> int:
+    """Bytes. It is made of the container's own `memory`: more than that would be promised and never be there."""
+    if asked and memory and asked > memory:
         raise EngineError(
-            f"{format_size(launch.shm_size)} is more than all of its host memory, which is {format_size(memory)}.",
+            f"{format_size(asked)} is more than all of its host memory, which is {format_size(memory)}.",
             code="shm_too_large",
             status=400,
             field="shm_size",
         )
-    return launch.shm_size or SHARED_MEMORY
+    return asked or SHARED_MEMORY
 
 
 def _log_config(kept: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def require_manager(info: Mapping[str, Any]) -> None:
 
 
 class SwarmManager:
-    """`cluster`: the Swarm's ID. `kept`: host memory (bytes) and cpus for those that ask for none."""
+    """`cluster`: the Swarm's ID. `kept`: host memory (bytes), cpus and processes for those that ask for none."""
 
     name = "swarm"
 

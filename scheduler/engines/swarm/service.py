@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from scheduler.engines.docker.options import shared_memory
 from scheduler.engines.outfit import Simulation, environment
 from scheduler.engines.placer import Order
 from scheduler.engines.swarm.kinds import reservation
@@ -24,7 +25,6 @@ DRIVER = "gpushare"  # of the volume: scheduler/plugin/
 LABEL = "com.gpushare.launch"  # on the service and on its container: our id
 LABEL_OWNER = "com.gpushare.owner"
 SHIM = f"{SOCKETS}/libgpushare.so"  # the volume has it
-PIDS = 4096
 NANO = 1_000_000_000
 ONCE = {"ReplicatedJob": {"MaxConcurrent": 1, "TotalCompletions": 1}}
 AGAIN_AFTER = 5  # seconds: by then the end of the run before is written down
@@ -45,7 +45,8 @@ def launch_of(spec: Mapping[str, Any]) -> str:
 
 
 def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict[str, Any]) -> dict[str, Any]:
-    """Of POST /services/create. `kept`: limits for those that ask for none, `memory` (bytes) and `cpus`, or None."""
+    """Of POST /services/create. `kept`: limits for those that ask for none, `memory` (bytes) and `cpus`, or None; and
+    of processes, `pids`. Raises EngineError."""
     labels = {LABEL: order.id, LABEL_OWNER: order.owner}
     task: dict[str, Any] = {
         "ContainerSpec": {
@@ -54,7 +55,7 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict
             "Env": _environment(order, simulation),
             "Dir": order.working_dir,
             "Labels": labels,
-            "Mounts": _mounts(order, simulation),
+            "Mounts": _mounts(order, simulation, kept),
             "CapabilityDrop": ["ALL"],
             "Privileges": {"NoNewPrivileges": True},
             "Healthcheck": {"Test": ["NONE"]},
@@ -107,7 +108,7 @@ def _as_it_is(text: str) -> str:
     return text.replace("{{", '{{"{{"}}')
 
 
-def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]:
+def _mounts(order: Order, simulation: Simulation | None, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The volume has the order's name: Swarm mounts those that have none for writing only, and ours is read-only."""
     options = Handed(UUID(order.id), order.quota, tuple(order.cards), order.key).options()
     driver = {"Name": DRIVER, "Options": options}
@@ -118,10 +119,13 @@ def _mounts(order: Order, simulation: Simulation | None) -> list[dict[str, Any]]
             "Target": SOCKETS,
             "ReadOnly": True,
             "VolumeOptions": {"DriverConfig": driver},
-        }
+        },
+        {
+            "Type": "tmpfs",
+            "Target": "/dev/shm",
+            "TmpfsOptions": {"SizeBytes": shared_memory(order.shm_size, order.memory or kept["memory"])},
+        },
     ]
-    if order.shm_size:
-        mounts.append({"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": {"SizeBytes": order.shm_size}})
     if simulation is not None:  # where each node keeps its own: the same paths on all
         mounts.append(_bind(str(simulation.libraries), f"{LIBRARIES}/sim", read_only=True))
         mounts.append(_bind(str(simulation.state.parent), CARD, read_only=False))
@@ -134,7 +138,7 @@ def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
 
 def _limits(order: Order, kept: dict[str, Any]) -> dict[str, int]:
     memory, cpus = order.memory or kept["memory"], order.cpus or kept["cpus"]
-    limits = {"Pids": PIDS}
+    limits = {"Pids": kept["pids"]}
     if memory:
         limits["MemoryBytes"] = memory
     if cpus:
