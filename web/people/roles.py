@@ -2,9 +2,9 @@
 
 viewer looks (everything but the audit log, and other people's output, command lines and environments); user launches,
 and steers what is theirs; operator steers everybody's containers and the queue; admin sets the policy and how GPUs are
-shared, says who is told of what, reads the audit log and manages people. Whoever may steer a container may also read
-its output, command line and environment, type into it, and warn its owner. A role is the Django group of that name; a
-superuser is an admin; somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
+shared, manages nodes and people, says who is told of what, and reads the audit log. Whoever may steer a container may
+also read its output, command line and environment, type into it, and warn its owner. A role is the Django group of that
+name; a superuser is an admin; somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
 
 Beside the roles there is one right for programs, the group `launches-for-others`: a service such as JupyterHub may say
 for whom it launches. That person is the owner, under their own allowance; the service steers what it launched so, and
