@@ -149,6 +149,11 @@ def test_the_command_line_knows_what_the_appliance_knows():
     assert [group.value for group in Group] == list(GROUPINGS)
 
 
+def test_the_document_of_rest_names_all_that_a_report_may_be_grouped_by():
+    (told,) = re.findall(r"^`group_by` is ([^.]*)\.", (STATIC.parents[1] / "docs" / "rest.md").read_text(), re.M)
+    assert re.findall(r"`(\w+)`", told) == list(GROUPINGS)
+
+
 def test_a_list_is_filtered_by_the_same_over_rest_and_on_the_command_line():
     asked = {*ContainerQuery().fields} - {*PageQuery().fields} - {"ordering", "live"}  # `live` is --all there
     assert set(FILTERS) == asked

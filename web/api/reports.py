@@ -34,7 +34,7 @@ class ReportQuery(SpanQuery):
 
 
 class RowAnswer(serializers.Serializer[Any]):
-    """One line: `group` is a user, group, container, image, namespace or day, as `group_by` asked."""
+    """One line: `group` is a user, container, day or what else `group_by` asked for."""
 
     group = serializers.CharField()
     containers = serializers.IntegerField()
