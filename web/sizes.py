@@ -66,6 +66,11 @@ def format_size(size: int) -> str:
     return f"{number.rstrip('0').rstrip('.')} {_UNITS[unit]}"
 
 
+def whole(value: float) -> int:
+    """Halves up, as JavaScript's Math.round and the templates' floatformat have it."""
+    return int(Decimal(value).quantize(Decimal(1), ROUND_HALF_UP))
+
+
 def tenths(value: float) -> str:
     """With one decimal, halves up, as JavaScript's toFixed(1) has it."""
     return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))

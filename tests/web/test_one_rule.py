@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.template.defaultfilters import floatformat
 from django.test import Client
 from django.utils import timezone
 
@@ -22,6 +23,7 @@ from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
 from web.api.protocol.queries import ContainerQuery, PageQuery, Pages
 from web.console import frames
+from web.history.fairness import Share
 from web.history.reports import GROUPINGS
 from web.live import feed, snapshot
 from web.live.consumer import SIGN_IN
@@ -32,6 +34,7 @@ from web.pages.table import load
 from web.sizes import format_size, parse_size
 from web.spec.quotas import asked
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
+from web.templatetags.gpushare import percent
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -200,6 +203,12 @@ def test_a_load_between_two_per_cent_is_the_one_that_scripts_write(ada, gpu):
     held_back = {"state": "running", "started_at": ago(600).isoformat(),
                  "gpus": [{"had_lately": 7.5, "held_back_lately": 1.0}]}  # fmt: skip
     assert state_words(held_back, NOW) == "running, 13 % in turns"
+
+
+def test_who_is_over_their_share_is_so_by_the_figures_that_are_shown():
+    """Of eight people each is entitled to 12.5 %, shown as 13 %: 13 % held was told as more than that."""
+    shown = [floatformat(percent(part), 0) for part in (0.13, 1 / 8)]
+    assert (shown, Share("ada", part=0.13, entitled=1 / 8).over) == (["13", "13"], False)
 
 
 def test_what_a_container_without_a_gpu_yet_may_have_is_the_same_in_the_table_and_on_its_page(browser, ada, gpu):

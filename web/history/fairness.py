@@ -18,6 +18,7 @@ from web.history.samples import samples_within
 from web.models import Claim, Container, large
 from web.people import allowances
 from web.people.roles import Role
+from web.sizes import whole
 
 GIB_HOUR = 2**30 * 3600
 
@@ -38,7 +39,7 @@ class Share:
     @property
     def over(self) -> bool:
         """More than they are entitled to, as the figures show it: in whole percents."""
-        return self.entitled is not None and round(100 * self.part) > round(100 * self.entitled)
+        return self.entitled is not None and whole(100 * self.part) > whole(100 * self.entitled)
 
     @property
     def busy(self) -> float | None:

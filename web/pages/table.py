@@ -18,7 +18,7 @@ from web.models.hosts import ordered
 from web.models.states import place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of
-from web.sizes import format_size, tenths
+from web.sizes import format_size, tenths, whole
 from web.spec import quotas
 from web.times import seconds
 
@@ -187,7 +187,7 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
 def load(container: Container, claims: Sequence[Claim]) -> str:
     """What it computes on its GPUs, processors, and host RAM, as static/gpushare/parts/load.js writes it."""
     busy = [claim.utilisation for claim in claims if claim.utilisation is not None]
-    gpu = f"{int(sum(busy) / len(busy) + 0.5)} %" if busy else "–"  # halves up, as JavaScript's Math.round has it
+    gpu = f"{whole(sum(busy) / len(busy))} %" if busy else "–"
     cpus = "–" if container.cpus_used is None else tenths(container.cpus_used)
     memory = "–" if container.memory_used is None else format_size(container.memory_used)
     return f"{gpu} / {cpus} / {memory}"
