@@ -24,7 +24,7 @@ from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
 from web.models import Container, Shortage, Swap
-from web.models.states import NOT_SWAPPED
+from web.models.states import NOT_STANDING
 
 log = logging.getLogger(__name__)
 
@@ -145,10 +145,7 @@ class Containers:
             tenant.id,
             finished_at=at,
             exit_code=sighting.exit_code,
-            paused_at=None,
-            swap="",
-            **NOT_SWAPPED,
-            no_turns="",
+            **NOT_STANDING,
             reason=reason[:500],
             **({"removed_at": now} if sighting.condition is Condition.GONE else {}),
         )

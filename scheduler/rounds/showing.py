@@ -15,7 +15,7 @@ from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
-from web.models.states import NOTHING_HELD
+from web.models.states import NOT_WAITING, NOTHING_HELD, NOTHING_USED
 
 PAUSE = 0.05  # seconds; the most often that rows are looked through
 GLANCE = 0.1  # seconds; the most that use inside a lease, which sends no message, goes unnoticed
@@ -83,7 +83,7 @@ class Showing:
                 for gpu in tenant.quota:
                     peak = tenant.peak.get(gpu, 0)
                     self._store.claim(id_, gpu, **NOTHING_HELD, peak=peak)
-                self._store.container(id_, cpus_used=None, memory_used=None)
+                self._store.container(id_, **NOTHING_USED)
                 self._store.forget(id_, list(tenant.quota))
         self.show_gpus()
         if self._queue is not self.broker.state.waiting:
@@ -150,9 +150,7 @@ class Showing:
                 expected_by=expected.by,
             )
         for container in self._queued - calls.keys():
-            self._store.container(
-                container, queue_position=None, queue_bytes=0, queue_reason="", expected_at=None, expected_by=""
-            )
+            self._store.container(container, **NOT_WAITING)
         self._queued = set(calls)
 
 

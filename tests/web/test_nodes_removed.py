@@ -15,6 +15,7 @@ from web import audit
 from web.errors import Problem
 from web.live import figures, openmetrics
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
+from web.models.records import ExpectedBy
 from web.services import launching, nodes
 from web.services.placing import Place
 
@@ -62,6 +63,15 @@ def test_with_force_what_it_held_has_ended_as_lost_with_it(held: Container) -> N
     assert AuditEntry.objects.get(action="node-removed").detail == {"lost": [str(held.pk)]}
     assert node().removed_at is not None
     assert audit.verify()[1] == []
+
+
+def test_of_what_is_lost_with_its_node_no_use_and_no_expectation_is_told_on(held: Container) -> None:
+    """docs/rest.md: null once it has ended, as where its node's scheduler tells the end."""
+    now = timezone.now()
+    Container.objects.update(cpus_used=3.0, memory_used=GIB, expected_at=now, expected_by=ExpectedBy.LIMITS)
+    nodes.expel("root", "gone", force=True)
+    held.refresh_from_db()
+    assert (held.cpus_used, held.memory_used, held.expected_at, held.expected_by) == (None, None, None, "")
 
 
 def test_what_a_node_whose_clock_is_ahead_held_has_not_ended_before_its_start(held: Container) -> None:

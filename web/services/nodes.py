@@ -19,7 +19,7 @@ from web import audit
 from web.errors import conflict, invalid, not_found
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitation, Node
 from web.models.hosts import LAPSES
-from web.models.states import LOST, NOT_SWAPPED, NOTHING_HELD
+from web.models.states import LOST, NOT_STANDING, NOT_WAITING, NOTHING_HELD, NOTHING_USED
 from web.people.roles import Deed, require
 from web.services.joining import invitations, roles
 from web.spec.nodes import LabelsSpec
@@ -159,8 +159,8 @@ def _lose(node: Node) -> list[str]:
     gone = Container.objects.filter(pk__in=ids)
     # Its start is by its node's clock, which may be ahead of ours: nothing ends before that.
     end = Case(When(started_at__gt=now, then=F("started_at")), default=now)
-    gone.update(finished_at=end, removed_at=now, reason=LOST, paused_at=None, swap="", suspended_since=None,
-                no_turns="", queue_position=None, queue_bytes=0, queue_reason="", **NOT_SWAPPED)  # fmt: skip
+    gone.update(finished_at=end, removed_at=now, reason=LOST, suspended_since=None,
+                **NOT_STANDING, **NOT_WAITING, **NOTHING_USED)  # fmt: skip
     Claim.objects.filter(container__in=ids).update(**NOTHING_HELD)
     open_ = Command.objects.filter(Q(node=node) | Q(container__in=ids), done_at=None)
     open_.update(done_at=now, outcome=Command.Outcome.REFUSED, code="node_removed", status=409,
