@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-WINDOW = 256 << 10  # bytes each way; 256 sessions are 128 MiB in Redis at the most
+WINDOW = 256 << 10  # bytes each way; how many sessions there are at once is a budget (relayed_in_all)
 CHUNK = 32 << 10  # bytes of a message
 BEAT = 4.0  # seconds
 SILENCE = 15.0
