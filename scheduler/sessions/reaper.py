@@ -62,3 +62,4 @@ class Reaper:
             if late or all(gpu in shown and session.pid not in shown[gpu] for gpu in session.leases):
                 del self._dying[session]
                 self._gone(session)
+                await asyncio.sleep(0)  # a thousand may have died at once: what each costs grows with their number
