@@ -53,6 +53,8 @@ class House(Protocol):
 
     def refuses_descriptors(self, container: str) -> bool: ...
 
+    def room(self, taken: int) -> int: ...
+
     def complain(self, container: str, text: str, error: Exception | None = None) -> None: ...
 
     def forget(self, connection: Connection, sock: socket.socket) -> None: ...
@@ -165,6 +167,10 @@ class Connection:
             self._house.handler.hello(self, frame)
         else:
             self._house.handler.message(self, frame)
+
+    def room(self, taken: int) -> int:
+        """For so many more processes of everybody, who have `taken` of them together."""
+        return self._house.room(taken)
 
     def hold(self, unheard: Frame | None = None) -> None:
         """Hears nothing more for now; `unheard` is heard first, then."""

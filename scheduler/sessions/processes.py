@@ -105,6 +105,9 @@ class Sessions:
     def _meet(
         self, tenant: Tenant, connection: Connection, program: Program, version: int, handed_back: int | None
     ) -> None:
+        if handed_back is None and self._has_enough(tenant, connection):
+            connection.close("its container has enough processes")  # no refusal: it may try again
+            return
         try:
             session = self._open(tenant, connection, program, version, handed_back)
         except BadPage as error:
@@ -113,6 +116,11 @@ class Sessions:
             self._refuse(connection, Code.BAD_VERSION)
         else:
             self._welcome(connection, session)
+
+    def _has_enough(self, tenant: Tenant, connection: Connection) -> bool:
+        """As many as it may have connections: a process that has hung up is known, and costs, as long as it lives."""
+        room = connection.room(len(self._broker.sessions))
+        return len(tenant.sessions) >= min(self._budgets.connections, room)
 
     def _replace(self, session: Session, connection: Connection, hello: Frame) -> None:
         """It has become another program (exec). What the old one held must be back before the new one starts."""

@@ -253,17 +253,18 @@ class Server:
         leave a third, and there is room for the next at any time.
         """
         mine = self._connections.get(container, ())
-        every = sum(len(connections) for connections in self._connections.values())
-        room = min(
-            self._budgets.connections_in_all - every,
-            _free_descriptors(self._budgets.reserved_descriptors) // EACH_TAKES,
-        )
+        room = self.room(sum(map(len, self._connections.values())))
         if len(mine) >= min(self._budgets.connections, room):
             raise OSError(errno.EMFILE, f"it has {len(mine)}, and there is room for {max(0, room)} more of everybody")
         if sum(not connection.greeted for connection in mine) >= self._budgets.connections_before_hello:
             raise OSError(errno.EMFILE, "too many that have not said HELLO")
         if self.closer.waiting(container) >= MOST_CLOSING:
             raise OSError(errno.EMFILE, "too many of it are being closed")
+
+    def room(self, taken: int) -> int:
+        """For so many more of everybody, who have `taken` of them together: connections, or processes."""
+        free = _free_descriptors(self._budgets.reserved_descriptors) // EACH_TAKES
+        return min(self._budgets.connections_in_all - taken, free)
 
     def _rest(self, container: str, pause: float) -> None:
         """Who connects waits in the backlog, instead of being refused."""

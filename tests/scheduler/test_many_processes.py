@@ -7,10 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from scheduler.sessions.tenants import Session
-from tests.support.host import ROOT, Host
+from tests.support.eventually import eventually
+from tests.support.host import ROOT, Host, a_host
+from tests.support.raw import Raw
 
 # Each child says HELLO, and hangs up if it is told so. All of them live until a line comes, and die at one moment.
 PROCESSES = """
@@ -88,3 +94,29 @@ async def test_of_many_that_die_at_once_each_end_leaves_the_loop_to_others(host:
     await dying
     assert len(ends) == 30
     assert len(set(ends)) == 30, "several ended without anybody else having had a turn in between"
+
+
+@pytest.mark.budget("connections", "connections_in_all")
+@pytest.mark.parametrize("budgets", [{"connections": 3}, {"connections_in_all": 6}], ids=["its own", "in all"])
+async def test_processes_that_have_hung_up_are_counted_like_those_that_are_connected(
+    transactional_db: None, settings: Any, tmp_path: Path, budgets: dict[str, int]
+) -> None:
+    """Each is known as long as it lives, and costs. Of six in all, who is first has three: as many as are left then."""
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, **budgets)
+    host: Host
+    async with a_host(settings, tmp_path) as host:
+        directory, sessions = await a_container(host)
+        other, _ = await a_container(host)
+        many = processes(directory, 12, "hang up")
+        await asyncio.to_thread(many.__enter__)
+        try:
+            assert len(sessions) == 3
+            raw = await asyncio.to_thread(Raw, other)
+            await asyncio.to_thread(raw.hello)
+            raw.close()
+        finally:
+            await asyncio.to_thread(many.__exit__, None, None, None)
+        await eventually(lambda: not sessions)
+        raw = await asyncio.to_thread(Raw, directory)
+        await asyncio.to_thread(raw.hello)
+        raw.close()
