@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +22,7 @@ from web.api.protocol.queries import PageQuery, SpanQuery
 from web.errors import invalid
 from web.history import peaks, reports
 from web.spec import periods
+from web.spec.requests import words_of
 
 _MONTH = timedelta(days=30)
 
@@ -122,7 +122,7 @@ class Peaks(ListAPIView[Any]):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         query = PeakQuery.of(request)
         try:
-            command = shlex.split(query["command"]) if "command" in query else None
+            command = words_of(query["command"]) if "command" in query else None
         except ValueError as error:
             raise invalid(f"This cannot be split into words: {error}.", "command") from None
         page = self.paginate_queryset(peaks.peaks(person(request), query["image"], command))

@@ -21,6 +21,7 @@ from web.people.roles import Deed, may_steer, require
 from web.services import steering
 from web.sizes import format_size
 from web.spec import quotas
+from web.spec.requests import words_of
 from web.spec.where import constraints
 
 RECENT = 8
@@ -120,7 +121,7 @@ def suggestion(request: HttpRequest) -> JsonResponse:
     """A quota from what runs like this one really took: {"size", "text"}, or {} if too few of them have shown it."""
     image = request.GET.get("image", "").strip()
     try:
-        command = shlex.split(request.GET.get("command", ""))
+        command = words_of(request.GET.get("command", ""))
     except ValueError:  # a quotation mark that is still to be closed
         return JsonResponse({})
     found = peaks.best(person(request), image, command) if image else None

@@ -23,11 +23,22 @@ from web.spec.where import constraints, restarts
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
 LONGEST_SECONDS = 366 * 24 * 3600.0
+LONGEST_COMMAND = 32768  # characters, with one between two words
+LONGEST_WRITTEN = 5 * LONGEST_COMMAND  # as a shell reads it: a quotation mark may be quoted by five
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _MIB = 2**20
 _OR_NULL: dict[str, Any] = {"required": False, "allow_null": True, "default": None}
+
+
+def words_of(text: str) -> list[str]:
+    """A command as a shell would split it. Raises ValueError.
+
+    Text that is longer than any command is one word, which is refused as too long: to find the end of a word of 3 MiB
+    takes `shlex` minutes, as it writes the word anew with each character.
+    """
+    return shlex.split(text) if len(text) <= LONGEST_WRITTEN else [text]
 
 
 @extend_schema_field({"oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
@@ -37,13 +48,13 @@ class WordsField(serializers.Field[list[str], Any, list[str], Any]):
     def to_internal_value(self, data: Any) -> list[str]:
         if isinstance(data, str):
             try:
-                data = shlex.split(data)
+                data = words_of(data)
             except ValueError as error:
                 raise serializers.ValidationError(f"This cannot be split into words: {error}.") from None
         if not isinstance(data, list) or not all(isinstance(word, str) for word in data):
             raise serializers.ValidationError("This has to be a list of words, or one text.")
-        if sum(len(word) + 1 for word in data) > 32768:
-            raise serializers.ValidationError("This is longer than 32768 characters.")
+        if sum(len(word) + 1 for word in data) > LONGEST_COMMAND:
+            raise serializers.ValidationError(f"This is longer than {LONGEST_COMMAND} characters.")
         return data
 
     def to_representation(self, value: list[str]) -> list[str]:

@@ -5,13 +5,12 @@ Each is brought into the kind of value that REST takes; whether that value makes
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from web.errors import invalid
 from web.spec.asked import FIELDS
 from web.spec.fields import StrictBoolean, StrictInteger, StrictNumber
-from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField
+from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField, words_of
 
 YES, NO = "yes", "no"
 _SAID = {YES: True, "true": True, NO: False, "false": False}
@@ -52,7 +51,7 @@ def number(kind: type[int] | type[float], text: str, field: str) -> int | float:
 
 def _split(text: str, field: str) -> list[str]:
     try:
-        return shlex.split(text)
+        return words_of(text)
     except ValueError:
         raise invalid("A quotation mark in the command is not closed.", field) from None
 
