@@ -37,6 +37,14 @@ def test_after_ten_failures_even_the_right_password_has_to_wait():
     assert attempt("right", address="10.0.0.2") == 201  # others are not locked out by it
 
 
+def test_another_address_of_the_same_ipv6_network_is_no_second_chance():
+    """One customer has all 2**64 of them: with a new one for every ten guesses nobody ever had to wait."""
+    wrong = [attempt("wrong", address=f"2001:db8:0:1::{number:x}") for number in range(signin.FAILURES)]
+    assert wrong == [401] * signin.FAILURES
+    assert attempt("right", address="2001:db8:0:1:ffff::1") == 429
+    assert attempt("right", address="2001:db8:0:2::1") == 201
+
+
 def test_whoever_has_to_wait_is_told_for_how_long(monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)

@@ -19,9 +19,10 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
 
 from web import audit
+from web.budgets import address_key
 from web.errors import Problem
 
-FAILURES = 10  # in a row, for one name from one address
+FAILURES = 10  # in a row, for one name from one address, or one IPv6 network: whoever has one has 2**64 addresses
 FAILURES_OF_ADDRESS = 50  # whatever the names: somebody who tries a list of them
 PAUSE = 300  # seconds that have to pass without an attempt
 
@@ -103,7 +104,7 @@ def connect() -> None:
 
 
 def _keys(request: HttpRequest | None, username: str) -> tuple[str, str]:
-    address = request.META.get("REMOTE_ADDR", "") if request is not None else ""
+    address = address_key(str(request.META.get("REMOTE_ADDR") or "")) if request is not None else ""
     # Hex: cache keys may not hold spaces or control characters, names from outside may.
     return f"failures:{address}:{username.lower()[:150].encode().hex()}", f"failures:{address}"
 
