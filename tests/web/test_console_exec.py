@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from web.console.frames import FrameKind
 from web.models import AuditEntry, Container, Scope, Token
 from web.people import roles, tokens, visitor
 from web.people.roles import Deed, Role
+from web.spec import requests
 
 __all__ = ["scheduler"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -162,6 +164,26 @@ async def test_what_makes_no_sense_is_refused(plain: Container, scheduler: Sched
     assert await socket.receive() == 4400
     await socket.close()
     assert scheduler.asked == []
+
+
+async def test_a_command_is_split_where_nobody_waits_for_it(
+    plain: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One word of 64 KiB took a tenth of a second of the loop that serves everybody, with each connection."""
+    split: list[threading.Thread] = []
+    words_of = requests.words_of
+
+    def noted(text: str) -> list[str]:
+        split.append(threading.current_thread())
+        return words_of(text)
+
+    monkeypatch.setattr(requests, "words_of", noted)
+    socket = Exec(plain, await sync_to_async(key_of)("owner"))
+    await socket.ask(command="x" * 60_000)
+    assert (await socket.receive())["error"]["field"] == "command"
+    await socket.close()
+    assert len(split) == 1
+    assert split[0] is not threading.current_thread()
 
 
 @pytest.mark.parametrize("letter", ["é", "\x01", "🜁"], ids=["beyond ASCII", "control", "two units"])

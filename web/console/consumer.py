@@ -188,7 +188,8 @@ class ExecConsumer(ConsoleConsumer):
         self.waiting.cancel()
         self.waiting = None
         try:
-            program = ExecSpec.parse(_json(text_data))
+            # Elsewhere: to split a word of 64 KiB takes `shlex` a tenth of a second, and all others would wait.
+            program = await asyncio.to_thread(_program, text_data)
         except Problem as problem:
             await self._refuse(problem)
         else:
@@ -198,6 +199,11 @@ class ExecConsumer(ConsoleConsumer):
         if self.waiting:
             self.waiting.cancel()
         await super().disconnect(code)
+
+
+def _program(text: str | None) -> dict[str, Any]:
+    """What is to be started. Raises Problem."""
+    return ExecSpec.parse(_json(text))
 
 
 def _json(text: str | None) -> Any:
