@@ -183,7 +183,6 @@ class Scheduler:
         begun = time.monotonic()
         await self.plugin.expect()
         await self.take_over.run()
-        self.plugin.give_again()
         self.grants.all_noted()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
@@ -193,6 +192,8 @@ class Scheduler:
         stack.push_async_callback(self.turns.close)
         stack.push_async_callback(self.commands.close)
         await self.measure.once()  # foreign memory is to be known before the first decision
+        self.take_over.open_sockets()
+        self.plugin.give_again()
         self.report.publish()
         self.store.node(seen_at=timezone.now())
         await self.store.durable()

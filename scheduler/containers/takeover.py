@@ -73,9 +73,13 @@ class TakeOver:
         await self._containers.reconcile()
         living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
         self._server.clear(living | launching)
+
+    def open_sockets(self) -> None:
+        """From here on they are decided on: what the cards have for them is to be known."""
         self._broker.tell(self._broker.waits.expected())
-        for id_ in living & self._broker.tenants.keys():
-            self._server.listen(id_)
+        for tenant in list(self._broker.tenants.values()):
+            if not tenant.finished:
+                self._server.listen(tenant.id)
 
     def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]

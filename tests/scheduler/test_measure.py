@@ -11,6 +11,7 @@ import pytest
 from pytest_django import Settings
 
 from scheduler.core.events import Returned
+from scheduler.gpus import Gpus, Reading
 from scheduler.rounds import measure
 from tests.support.card import ROOT
 from tests.support.eventually import PATIENCE, eventually
@@ -84,6 +85,42 @@ async def test_memory_of_a_program_outside_is_foreign_and_comes_off_the_capacity
     await outside.communicate()
     await host.until(waiter, "exited")
     await eventually(lambda: state.state.gpus[_gpu(host)].capacity == 5 * GIB)
+
+
+async def test_who_waits_for_foreign_memory_waits_on_for_a_new_scheduler_that_has_not_seen_it_yet(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be given what is not there, and its program be told that the card is full."""
+    outside = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB), stdout=asyncio.subprocess.PIPE
+    )
+    assert outside.stdout is not None
+    assert await outside.stdout.readline() == b"holds\n"
+    broker = host.up.broker
+    await eventually(lambda: broker.state.gpus[_gpu(host)].capacity == 4 * GIB - CONTEXT)
+    waiter = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", gpu_memory=5 * GIB)
+    await host.until(waiter, "suspended")
+    (session,) = broker.sessions.values()
+    had, read = session.leases[_gpu(host)].granted, Gpus.read
+    await host.stop()
+
+    async def when_it_has_asked_again(gpus: Gpus) -> dict[str, Reading]:
+        """As on a card that tells slowly who is on it."""
+        monkeypatch.setattr(Gpus, "read", read)
+        (session,) = host.up.broker.sessions.values()
+        lease = session.leases[_gpu(host)]
+        await eventually(lambda: session.asked or lease.granted > had or not host.up.server._listeners)
+        return await read(gpus)
+
+    monkeypatch.setattr(Gpus, "read", when_it_has_asked_again)
+    await host.start()
+    assert host.up.broker.state.gpus[_gpu(host)].capacity == 4 * GIB - CONTEXT
+    (session,) = host.up.broker.sessions.values()
+    await eventually(lambda: session.asked or session.leases[_gpu(host)].granted > had)
+    assert session.leases[_gpu(host)].granted == had
+    outside.kill()
+    await outside.communicate()
+    assert (await host.until(waiter, "exited")).exit_code == 0
 
 
 async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -> None:
