@@ -63,12 +63,16 @@ class Known:
             self._set(f"volume {name}", {"options": dict(options)})
 
     def promised(self, row: Container, quota: Mapping[str, int]) -> None:
-        """It is to have these claims (bytes by GPU), and may be started from now on."""
-        if row.started_at is not None and _key(row.pk) not in self._entries:
+        """It is to have these claims (bytes by GPU), and may be started from now on.
+
+        `row` may be of an earlier moment than what is known: a command has it from when it was read, and may wait.
+        """
+        known = self._entries.get(_key(row.pk))
+        if known is None and row.started_at is not None:
             return  # it has ended meanwhile
-        before = self._entries.get(_key(row.pk), {})
-        claims = {gpu: {**before.get("claims", {}).get(gpu, {}), "quota": size} for gpu, size in quota.items()}
-        self._set(_key(row.pk), _entry(row, claims, before.get("told", {})))
+        entry = known or _entry(row, {}, {})
+        claims = {gpu: {**entry["claims"].get(gpu, {}), "quota": size} for gpu, size in quota.items()}
+        self._set(_key(row.pk), {**entry, "claims": claims})
 
     def put(self, model: type[models.Model], key: Any, fields: Mapping[str, Any]) -> None:
         """What is told of a row, if it is one that matters here."""

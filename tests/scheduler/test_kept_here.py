@@ -242,3 +242,29 @@ async def test_end_that_this_host_had_not_learnt_of_is_told_once(
     assert (row.finished_at, row.exit_code, row.reason) == (ended.finished_at, 0, "")
     assert row.removed_at == gone
     await alone.close()
+
+
+async def test_change_of_a_quota_does_not_make_the_host_forget_what_has_happened_since_it_was_asked_for(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its command waits for the one before, and has the row of then: a start alone took what is out for what is not."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    store.container(id_, started_at=timezone.now())
+    await store.flush()
+    row = await query(Container.objects.whole().get, pk=container.pk)
+    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    store.container(id_, swap="out", paused_at=timezone.now())
+    store.container(id_, kill_requested_at=timezone.now(), reason="Killed by ada")
+    await store.flush()
+    await store.promises.make(row, {}, within_allowance=False)
+    await store.flush()
+    await _let_go(store)
+    alone = opened()
+    monkeypatch.setattr(stores, "_open", _away)
+    await alone.open({}, {})
+    (known,) = await alone.records.living()
+    assert known.swap == "out"
+    assert known.paused_at is not None
+    assert (known.kill_requested_at is not None, known.reason) == (True, "Killed by ada")
+    await _let_go(alone)
