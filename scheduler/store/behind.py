@@ -156,9 +156,15 @@ class WriteBehind:
             self._written.get(row, {}).pop(name, None)
 
     def was_written(self, row: Row, **fields: Any) -> None:
-        """By somebody else, inside `nothing_written`: what was told before is not to be written after it."""
+        """By somebody else, inside `nothing_written`: what was told before is not to be written after it.
+
+        Nor by the next scheduler, which finds it where it was kept: it goes from there when this has been written, too.
+        """
         for name in fields:
             self._rows.get(row, {}).pop(name, None)
+        if self.keeping:
+            self._remember(row, fields)
+            self._dirty.set()
         self._written.setdefault(row, {}).update(fields)
 
     # ---- writing ----

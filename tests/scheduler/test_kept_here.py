@@ -14,11 +14,12 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from scheduler import store as stores
+from scheduler.gpus import Card
 from scheduler.store import Store, behind
 from scheduler.store.keeping import Keeping
 from scheduler.store.naming import NameTaken
 from tests.support.host import query
-from web.models import AllocationEvent, Command, Container, Node
+from web.models import AllocationEvent, Claim, Command, Container, Node
 
 
 class Killed(Exception):
@@ -30,6 +31,9 @@ def opened(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Stores that keep what they cannot write, all of them in one place, as where the database is a server."""
     monkeypatch.setattr(stores, "_keeping", lambda: Keeping(tmp_path / "outbox", 1 << 20))
     return lambda: Store("here", "us")
+
+
+CARD = Card("GPU-a", 0, "Simulated card", 1 << 30, 1 << 30, 0, simulated=True)
 
 
 @pytest.fixture
@@ -268,3 +272,27 @@ async def test_change_of_a_quota_does_not_make_the_host_forget_what_has_happened
     assert known.paused_at is not None
     assert (known.kill_requested_at is not None, known.reason) == (True, "Killed by ada")
     await _let_go(alone)
+
+
+async def test_quota_that_was_given_is_not_undone_by_one_that_is_kept_from_before(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first change was refused while the database was away; the second came as soon as it was back."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({CARD.uuid: CARD}, {})
+    await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(behind, "_while_ours", _away)
+        meanwhile.setattr(behind, "_write", _away)
+        with pytest.raises(OperationalError):
+            await store.promises.make(container, {CARD.uuid: 2 << 30}, within_allowance=False)
+        store.claim(id_, CARD.uuid, quota=1 << 30)
+        with pytest.raises(OperationalError):
+            await store.flush()
+    await store.promises.make(container, {CARD.uuid: 3 << 30}, within_allowance=False)
+    store.claim(id_, CARD.uuid, quota=3 << 30)
+    await store.close()
+    again = opened()
+    await again.open({CARD.uuid: CARD}, {})
+    assert (await query(Claim.objects.get)).quota == 3 << 30
+    await again.close()
