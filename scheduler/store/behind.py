@@ -225,7 +225,8 @@ class WriteBehind:
             try:
                 await self.keeping.keep([*self._sending, *events], rows)
             except BaseException:
-                self._events[:0] = events
+                # Those that the database did not take meanwhile are back already, and are older.
+                self._events = sorted([*events, *self._events], key=lambda each: each.number)
                 self._unkept |= unkept
                 self.keeping.known.put_back(learnt)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from scheduler.gpus import Card
 from scheduler.store import Store, behind
 from scheduler.store.keeping import Keeping
 from scheduler.store.naming import NameTaken
+from tests.support.eventually import eventually
 from tests.support.host import query
 from web.models import AllocationEvent, Claim, Command, Container, Node
 
@@ -296,3 +298,47 @@ async def test_quota_that_was_given_is_not_undone_by_one_that_is_kept_from_befor
     await again.open({CARD.uuid: CARD}, {})
     assert (await query(Claim.objects.get)).quota == 3 << 30
     await again.close()
+
+
+async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_the_disk_takes_it(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of it, the database noted too small a number for the last one, and what it had came a second time."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    assert store.keeping is not None
+    writing, fails, write = threading.Event(), threading.Event(), behind._write
+
+    def in_vain(*_: Any) -> None:
+        writing.set()
+        fails.wait()
+        raise OperationalError("the server is away")
+
+    async def no_room(*_: Any) -> None:
+        fails.set()
+        await eventually(lambda: not store._sending)
+        raise OperationalError("the disk is full")
+
+    def unanswered(*arguments: Any) -> None:
+        monkeypatch.setattr(behind, "_write", write)
+        write(*arguments)
+        raise OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(behind, "_write", in_vain)
+        meanwhile.setattr(store.keeping, "keep", no_room)
+        store.event("accepted", id_)
+        flush = asyncio.create_task(store.flush())
+        await eventually(writing.is_set)
+        store.event("freed", id_)
+        store.away = True  # it takes too long
+        for each in (store.durable(), flush):
+            with pytest.raises(OperationalError):
+                await each
+    monkeypatch.setattr(behind, "_write", unanswered)
+    with pytest.raises(OperationalError):
+        await store.flush()
+    await store.flush()
+    told = AllocationEvent.objects.order_by("id").values_list("kind", flat=True)
+    assert await query(lambda: list(told)) == ["accepted", "freed"]
+    await store.close()
