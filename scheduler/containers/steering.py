@@ -67,7 +67,7 @@ class Steering:
             # Told before it is done: whoever is being frozen can be asked to give way no more.
             self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
             await self._freeze(tenant)
-        except EngineError:
+        except Exception:  # the engine's, or the host's
             if not tenant.paused:
                 self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._swapping.want_back(tenant)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 
 from scheduler.engines.base import EngineAway, Launch, Sighting
+from scheduler.engines.process import tree
 from scheduler.gpus import Reading
 from scheduler.rounds.idle import Idle
 from tests.support.eventually import eventually
@@ -42,6 +45,23 @@ async def test_pause_and_resume(host: Host) -> None:
     assert (await host.command("resume", container)).outcome == "done"
     assert (await host.get(container)).state == "running"
     assert [e.kind for e in await host.events(container, "paused", "unpaused")] == ["paused", "unpaused"]
+
+
+async def test_who_could_not_be_paused_as_the_host_had_no_descriptors_left_is_given_memory_like_before(
+    host: Host, monkeypatch
+) -> None:
+    holder = await _full(host)
+    waiter = await _waiting(host)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(tree, "freeze", _no_descriptors)
+        refused = await host.command("pause", waiter)
+    assert (refused.outcome, refused.code) == ("refused", "host_short")
+    assert (await host.command("kill", holder)).outcome == "done"
+    await host.says(waiter, "holding")
+
+
+def _no_descriptors(*_: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 async def test_weight_and_limit_change_while_it_runs(host: Host) -> None:
