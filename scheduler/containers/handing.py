@@ -62,9 +62,15 @@ class Handing:
     async def came_to_a_node(self, row: Container) -> bool:
         """Of one that failed, or was broken off: whether a host has it all the same. If not, none can from now on.
 
-        It may have been asked for before, by a scheduler that died over that. Raises DatabaseError.
+        It may have been asked for before, by a scheduler that died over that. Until the database says which it is,
+        nobody is told anything: what is told as refused would run there.
         """
-        return not await self._handed.change(str(row.pk), handed="")
+        while True:
+            try:
+                return not await self._handed.change(str(row.pk), handed="")
+            except DatabaseError as error:
+                log.warning("whether a node has container %s is asked later: %s", ById(str(row.pk)), error)
+                await asyncio.sleep(LOOK_EVERY)
 
     async def _hand(self, row: Container, progress: Progress | None) -> str:
         if was_called_off(row):

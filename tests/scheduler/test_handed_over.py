@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.utils import timezone
 
 from scheduler.containers.handing import CameToANode, Handing
@@ -242,6 +243,34 @@ async def test_kill_of_a_launch_that_a_node_has_before_the_swarm_has_answered_is
     await host.stop()
     assert (await query(Command.objects.get, pk=kill.pk)).done_at is None
     assert (await query(Command.objects.get, pk=launch.pk)).message == "A node has it."
+    assert (await query(Container.objects.get, pk=container.pk)).finished_at is None
+
+
+async def test_launch_that_a_node_has_is_not_refused_for_a_database_that_is_away_when_it_is_asked(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a network fails: the Swarm has it, and cannot say so. It was told as ended, and ran there."""
+    other = await query(Node.objects.create, name="other")
+    change = host.up.store.handed.change
+
+    class Fails(Slow):
+        async def submit(self, order: placer.Order) -> None:
+            monkeypatch.setattr(host.up.store.handed, "change", away)
+            await query(Container.objects.filter(pk=order.id).update, node=other, mount="there")
+            raise EngineError("The Swarm has no leader.")
+
+    async def away(*_: Any, **__: Any) -> bool:
+        monkeypatch.setattr(host.up.store.handed, "change", change)
+        raise OperationalError("the server is away")
+
+    host.up.commands._handing = Handing(Fails(), ANY, host.up.store)  # type: ignore[arg-type]
+    owner = await query(User.objects.create, username="eve")
+    fields = {"name": "a", "image": "local", "node_id": host.up.store.here, "gpu_memory": 900 << 20}
+    container = await query(Container.objects.create, owner=owner, **fields)
+    asked = {"kind": Command.Kind.LAUNCH, "container": container, "node_id": host.up.store.here}
+    answer = await host.answer(await query(Command.objects.create, **asked))
+    await host.stop()
+    assert (answer.outcome, answer.message) == ("done", "A node has it.")
     assert (await query(Container.objects.get, pk=container.pk)).finished_at is None
 
 
