@@ -35,6 +35,7 @@ class VolumeDriver:
     def __init__(self, store: Store, folders: Folders) -> None:
         self._store, self._folders = store, folders
         self._volumes: dict[str, dict[str, str]] = {}  # name → options
+        self._unanswered: set[str] = set()  # volumes that the database may have, and Docker was told that it has not
         self._before: dict[str, str] = {}  # name → where it was mounted as an earlier scheduler ended
         self._begun: asyncio.Future[Mounts] = asyncio.get_running_loop().create_future()
         self._early: list[str] = []  # IDs of what was unmounted before that
@@ -100,8 +101,16 @@ class VolumeDriver:
             raise Problem("invalid", "Options are texts by name.", 400)
         if fault := fault_of([*options, *options.values()]):
             raise Problem("invalid", f"Options may not hold {fault}.", 400)
-        await self._store.volumes.make(name, options)
+        if name in self._unanswered:  # Docker knows of none, so nobody could remove it first
+            await self._store.volumes.remove(name)
+        try:
+            await self._store.volumes.make(name, options)
+        except (DatabaseError, asyncio.CancelledError):
+            if name not in self._volumes:
+                self._unanswered.add(name)
+            raise
         self._volumes[name] = options
+        self._unanswered.discard(name)
 
     async def _remove(self, said: Mapping[str, Any]) -> None:
         name, mounts = _text(said, "Name"), await self._mounts()

@@ -142,3 +142,17 @@ async def test_volume_that_is_made_again_is_the_same(host: Host, monkeypatch) ->
         await host.up.store.volumes.make("v", OPTIONS)
     await host.up.store.volumes.make("v", OPTIONS)
     assert await query(Volume.objects.count) == 1
+
+
+async def test_volume_of_which_docker_was_told_that_it_cannot_be_made_is_in_nobodys_way(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker knows of none, so it has nothing that could be removed first."""
+    unanswered(monkeypatch, mounting, "make", lambda *_: True)
+    call = host.up.plugin._driver.call
+    told = await call("VolumeDriver.Create", {"Name": "v", "Opts": OPTIONS})
+    assert told["Err"].startswith("gpushare: The database did not take this.")
+    assert (await call("VolumeDriver.Get", {"Name": "v"}))["Err"] == 'gpushare: There is no volume "v" here.'
+    assert (await call("VolumeDriver.Create", {"Name": "v", "Opts": {"gpu_memory": "2GiB"}}))["Err"] == ""
+    made = await query(Volume.objects.get)
+    assert made.options == {"gpu_memory": "2GiB"}
