@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import client_for, make_user
 from web.errors import Problem
-from web.models import Allowance, Container
-from web.people.allowances import Allowed, limits_of
+from web.models import Allowance, Command, Container
+from web.people.allowances import Allowed, limits_of, weights_held
 from web.people.roles import Role
 from web.services import steering
 
@@ -120,6 +120,26 @@ def test_a_change_that_is_still_to_be_made_counts_in_the_sum(ada, gpu):
     with pytest.raises(Problem, match="weigh 200 together"):
         steering.change(ada, two, compute_weight=150)
     steering.change(ada, two, compute_weight=50)  # less is always allowed
+
+
+def test_a_change_that_is_made_while_the_sum_is_reckoned_counts_in_it(ada, gpu):
+    """With PostgreSQL each query sees what was committed before it began."""
+    allow(ada, compute_weights=300)
+    one, two = make_container(ada, "x", gpu, compute_weight=100), make_container(ada, "y", gpu, compute_weight=100)
+    asked = steering.change(ada, one, compute_weight=200)
+    made = []
+
+    def make_it_after_the_first_look(execute, sql, *more):
+        found = execute(sql, *more)
+        if not made and sql.startswith("SELECT") and ("web_command" in sql or '"compute_weight" FROM' in sql):
+            made.append(True)
+            Container.objects.filter(pk=one.pk).update(compute_weight=200)
+            Command.objects.filter(pk=asked.pk).update(done_at=timezone.now(), outcome="done")
+        return found
+
+    with connection.execute_wrapper(make_it_after_the_first_look):
+        held = weights_held(ada, besides=two)
+    assert (made, held) == ([True], 200)
 
 
 def test_an_operator_may_pass_the_sum_of_somebodys_weights(ada, gpu):

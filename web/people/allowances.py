@@ -178,10 +178,12 @@ def weights_held(user: User, besides: Container | None = None) -> int:
     live = Container.objects.live().filter(owner=user)
     if besides is not None:
         live = live.exclude(pk=besides.pk)
+    open_ = Command.objects.filter(kind=Command.Kind.CHANGE, done_at=None, container__in=live.order_by().values("pk"))
+    changes = list(open_.values_list("container", "arguments"))  # first: one that is made meanwhile is a weight by then
     weights = dict(live.values_list("pk", "compute_weight"))
-    changes = Command.objects.filter(kind=Command.Kind.CHANGE, done_at=None, container__in=list(weights))
-    for container, asked in changes.values_list("container", "arguments"):
-        weights[container] = max(weights[container], asked.get("compute_weight") or 0)
+    for container, asked in changes:
+        if container in weights:
+            weights[container] = max(weights[container], asked.get("compute_weight") or 0)
     return sum(weights.values())
 
 
