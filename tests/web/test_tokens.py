@@ -6,8 +6,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from tests.support.people import client_for, make_user
-from web.models import AuditEntry, Scope, Token
-from web.people import tokens
+from web import audit
+from web.models import AuditEntry, Scope, SignInLink, Token
+from web.people import links, tokens
 from web.people.bootstrap import ensure_admin
 
 pytestmark = pytest.mark.django_db
@@ -122,3 +123,31 @@ def test_the_first_start_makes_an_admin_and_a_private_file(tmp_path, settings):
     assert tokens.find(key).user.is_superuser
     signed_in = APIClient().post("/api/v1/sign-in/", {"username": "admin", "password": key}, format="json")
     assert signed_in.status_code == 201
+
+
+class Killed(Exception):
+    """Here the web side was killed: what is committed by then stays."""
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", [(Token, "delete"), (audit, "append")])
+def test_a_token_has_ended_if_the_audit_says_so_and_only_then(ada, monkeypatch, step):
+    token, key = tokens.make(ada)
+    monkeypatch.setattr(*step, _killed)
+    with pytest.raises(Killed):
+        tokens.end(ada, token)
+    assert get(f"Token {key}")[0] == 200
+    assert not AuditEntry.objects.filter(action="token-ended").exists()
+
+
+def test_there_is_no_token_or_link_that_the_audit_does_not_know(ada, monkeypatch):
+    monkeypatch.setattr(audit, "append", _killed)
+    with pytest.raises(Killed):
+        tokens.make(ada)
+    with pytest.raises(Killed):
+        links.make(ada, loopback=True)
+    assert not Token.objects.exists()
+    assert not SignInLink.objects.exists()

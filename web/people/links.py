@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from django.contrib.auth import login
+from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -36,8 +37,9 @@ def make(user: User, *, loopback: bool) -> str:
     """The key of a new one. `loopback`: for browsers on this host only."""
     SignInLink.objects.filter(expires_at__lte=timezone.now()).delete()
     key = secrets.token_urlsafe(32)
-    SignInLink.objects.create(user=user, digest=digest(key), expires_at=timezone.now() + LASTS, loopback=loopback)
-    audit.record(user.get_username(), "sign-in-link-made", loopback=loopback, minutes=LASTS.seconds // 60)
+    with transaction.atomic():
+        SignInLink.objects.create(user=user, digest=digest(key), expires_at=timezone.now() + LASTS, loopback=loopback)
+        audit.record(user.get_username(), "sign-in-link-made", loopback=loopback, minutes=LASTS.seconds // 60)
     return key
 
 

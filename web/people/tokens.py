@@ -9,7 +9,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -28,8 +28,9 @@ PREFIX = "gps_"  # lets secret scanners and people tell what it is
 def make(user: User, name: str = "", scope: str = Scope.WRITE, expires_at: datetime | None = None) -> tuple[Token, str]:
     """A new token and its key. The key is not kept and cannot be shown again."""
     key = PREFIX + secrets.token_urlsafe(32)
-    token = Token.objects.create(user=user, name=name, scope=scope, expires_at=expires_at, digest=digest(key))
-    audit.record(user.get_username(), "token-made", token.pk, name=name, scope=scope, expires_at=_text(expires_at))
+    with transaction.atomic():
+        token = Token.objects.create(user=user, name=name, scope=scope, expires_at=expires_at, digest=digest(key))
+        audit.record(user.get_username(), "token-made", token.pk, name=name, scope=scope, expires_at=_text(expires_at))
     return token, key
 
 
@@ -48,8 +49,10 @@ def give(user: User, asked: Any, by: Token | None = None) -> tuple[Token, str]:
 
 def end(user: User, token: Token) -> None:
     """Deletes a token; what was done with it stays in the audit log."""
-    audit.record(user.get_username(), "token-ended", token.pk, name=token.name, of=token.user.get_username())
-    token.delete()
+    number = token.pk
+    with transaction.atomic():
+        token.delete()  # before the log, which is asked for last by whoever deletes its user, too
+        audit.record(user.get_username(), "token-ended", number, name=token.name, of=token.user.get_username())
 
 
 def find(key: str) -> Token:
