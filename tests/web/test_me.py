@@ -13,6 +13,7 @@ from django.utils import timezone
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
+from web import audit
 from web.models import Allowance, AuditEntry, Container, Scope, Token
 from web.people import passwords, tokens
 from web.people.roles import Role
@@ -131,6 +132,24 @@ def test_a_token_that_makes_no_sense_is_refused_in_words(browser, form):
     assert 'role="alert"' in page.content.decode()
     assert "name" in form or "kept as typed" in page.content.decode()
     assert not Token.objects.exists()
+
+
+def test_a_password_is_changed_with_its_entry_in_the_audit_log_or_not_at_all(gpu, monkeypatch):
+    """As where the web side is killed between the two."""
+    user, browser = with_password()
+    monkeypatch.setattr(audit, "append", _killed)
+    with pytest.raises(Killed):
+        browser.post("/me/password/", {"old": OLD, "new": NEW, "again": NEW})
+    user.refresh_from_db()
+    assert user.check_password(OLD)
+
+
+class Killed(Exception):
+    pass
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise Killed
 
 
 def test_a_password_is_changed_and_other_sessions_end(gpu):

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.contrib.auth import authenticate, update_session_auth_hash
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest
 
 from web import audit
@@ -60,20 +61,17 @@ def change(request: HttpRequest, user: User, old: str, new: str) -> None:
     if known is None or known.pk != user.pk:
         raise Problem("bad_credentials", "That is not your password now. It is case-sensitive.", 403, "old")
     signin.forget_failures(request, name)
-    set_password(user, asked["new"], "new")
-    audit.record(name, "password-changed", name)
+    require_good(user, asked["new"], "new")
+    user.set_password(asked["new"])  # outside of the transaction: it takes a third of a second
+    with transaction.atomic():
+        user.save(update_fields=["password"])
+        audit.record(name, "password-changed", name)
     if request.user.pk == user.pk and request.session.session_key:
         update_session_auth_hash(request, user)  # this session goes on
 
 
-def set_password(user: User, password: str, field: str = "password") -> None:
-    """Raises Problem if it is too short. Ends all sessions of this person."""
-    require_good(user, password, field)
-    user.set_password(password)
-    user.save(update_fields=["password"])
-
-
 def require_good(user: User, password: str, field: str = "password") -> None:
+    """Raises Problem if it is too short."""
     try:
         validate_password(password, user)
     except ValidationError as error:
