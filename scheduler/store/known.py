@@ -97,9 +97,10 @@ class Known:
     def take_changed(self, only: Any = None) -> dict[str, Fields | None]:
         """What is to be kept since the last call, as it is now; None: it is to be forgotten. `only` of this container.
 
-        It is to be kept after what has led to it: else nobody would look for an end of which nothing has been kept.
+        It is to be kept after what has led to it: else nobody would look for an end of which nothing has been kept. So
+        of `only` one container, for which that is not waited for, nothing is forgotten yet.
         """
-        changed = self._changed if only is None else self._changed & {_key(only)}
+        changed = self._changed if only is None else self._changed & self._entries.keys() & {_key(only)}
         self._changed = self._changed - changed
         return {key: _copied(self._entries.get(key)) for key in changed}
 

@@ -130,6 +130,28 @@ async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_hos
     await store.close()
 
 
+async def test_end_is_not_forgotten_before_it_is_kept_where_a_quota_is_changed_at_that_moment(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right then, and started without the database, a scheduler did not look for it, and nobody told its end."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    store.container(id_, started_at=timezone.now())
+    await store.flush()
+    row = await query(Container.objects.whole().get, pk=container.pk)
+    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.flush()
+    store.container(id_, finished_at=timezone.now())
+    store.event("ended", id_)
+    await store.promises.make(row, {}, within_allowance=False)
+    await _let_go(store)
+    alone = opened()
+    monkeypatch.setattr(stores, "_open", _away)
+    await alone.open({}, {})
+    assert [str(row.pk) for row in await alone.records.living()] == [id_]
+    await _let_go(alone)
+
+
 async def test_scheduler_that_started_alone_ends_where_another_host_has_had_its_name_meanwhile(
     opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
