@@ -10,23 +10,19 @@ host. Stopping it leaves the containers running: the next one takes them over.
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import logging
 import math
 import os
-import resource
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.worker import Worker  # type: ignore[import-untyped]
 from django.conf import settings
-from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler import notify
@@ -54,12 +50,12 @@ from scheduler.core import policies
 from scheduler.core.events import GivingWayChanged, GpuSeen, Ticked
 from scheduler.core.state import GivingWay, Mode, State
 from scheduler.core.turns import Rules
-from scheduler.engines.base import Engine, EngineAway, EngineError
+from scheduler.engines.base import Engine, EngineAway
 from scheduler.engines.choose import choose
 from scheduler.engines.host_memory import HostMemory
 from scheduler.engines.kubernetes.engine import MEMORY_STAYS, KubernetesEngine
 from scheduler.engines.outfit import Simulation
-from scheduler.gpus import Gpus, NoGpus, Reading
+from scheduler.gpus import Gpus, Reading
 from scheduler.hints import Hints
 from scheduler.plugin.plugin import Plugin
 from scheduler.rounds.anchoring import Anchoring
@@ -85,45 +81,19 @@ from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
+from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
-from web.schema import NewerDatabase, OlderDatabase
 
 if TYPE_CHECKING:
     from scheduler.kubernetes.node import Node
 
 log = logging.getLogger(__name__)
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 SIGN_OF_LIFE = 1.0  # seconds
 TICK = 0.1  # seconds; the precision of max_wait_seconds
 LOOP_WAITS = 0.0005  # seconds that the database's thread may hold the interpreter while a decision is due
 RESTART = 1.0
-LET_GO = 2.0  # within which what a killed scheduler was just starting has let go of its lock
-
-
-class AlreadyRunning(Exception):
-    """Another scheduler works in this GPUSHARE_HOME."""
-
-
-class DatabaseAway(Exception):
-    """The database is locked, full or not there; the message says so."""
-
-
-class HomeFull(Exception):
-    """Nothing can be written in GPUSHARE_HOME; the message says so."""
-
-
-CANNOT_START = (
-    NoGpus,
-    AlreadyRunning,
-    EngineError,
-    DatabaseAway,
-    HomeFull,
-    NewerDatabase,
-    OlderDatabase,
-    naming.NameTaken,
-)  # each with a sentence for whoever started it
 
 
 class Scheduler:
@@ -133,7 +103,7 @@ class Scheduler:
         self.watchdog = Watchdog()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs until `stop` is set. Raises one of CANNOT_START if it cannot start."""
+        """Runs until `stop` is set. Raises one of CANNOT_START (starting.py) if it cannot start."""
         async with AsyncExitStack() as stack:
             with writing_in_words():
                 stack.enter_context(only_one(self.home))
@@ -162,7 +132,7 @@ class Scheduler:
 
     async def _start_all(self, stack: AsyncExitStack) -> None:
         """Everything in its order: what lives is known before a socket opens, and is written down when all ends."""
-        _allow_many_descriptors()
+        allow_many_descriptors()
         sys.setswitchinterval(LOOP_WAITS)
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
@@ -435,50 +405,3 @@ async def _keep_going(part: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("%s failed; it starts again", part.__qualname__)
         await asyncio.sleep(RESTART)
-
-
-@contextmanager
-def only_one(home: Path) -> Iterator[None]:
-    """Two schedulers would both hand out the same memory. The kernel drops the lock however the process ends.
-
-    A process that it was starting as it was killed still has it, until its exec. Raises AlreadyRunning.
-    """
-    path = home / "scheduler.lock"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
-        os.fchmod(lock.fileno(), 0o600)  # whoever may open it could hold it, and no scheduler would start
-        deadline = time.monotonic() + LET_GO
-        while not _locked(lock):
-            if time.monotonic() > deadline:
-                raise AlreadyRunning(
-                    f"Another scheduler already works in {home}, so this one cannot: both would hand out the same "
-                    "memory. Use that one, or end it. A second appliance needs a folder of its own: GPUSHARE_HOME."
-                )
-            time.sleep(0.01)
-        yield
-
-
-def _locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-@contextmanager
-def writing_in_words() -> Iterator[None]:
-    """What is done at a start, and fails for database or disk, fails with a sentence: DatabaseAway, HomeFull."""
-    try:
-        yield
-    except DatabaseError as error:
-        raise DatabaseAway(f"The database does not take what a start has to write: {error}.") from error
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise HomeFull(f"GPUSHARE_HOME does not take what a start has to write: {error.strerror}.") from error
-
-
-def _allow_many_descriptors() -> None:
-    """Each session takes four; the usual soft limit of 1024 would do for 250 processes."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -21,7 +21,7 @@ from appliance.running import web_user
 from appliance.running.listening import BACKLOG, answer, listen
 from appliance.running.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
-from scheduler.worker import CANNOT_START, writing_in_words
+from scheduler.starting import CANNOT_START, writing_in_words
 from web.people import links
 from web.people.bootstrap import ADMIN, ensure_admin
 from web.people.links import is_loopback

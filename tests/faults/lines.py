@@ -13,7 +13,8 @@ from tests.faults.traced import IN_KEEPERS, KEEPER, ROOT, WORKER
 # What acts on the world, or writes down what was done to it. Not the guardian, which is C, nor consoles, volumes of
 # Docker's and Kubernetes, which no play uses: docs/reliability.md says where their deaths are tested.
 ACTING = (
-    "scheduler/store/*.py", "scheduler/worker.py", "scheduler/containers/*.py", "scheduler/sessions/*.py",
+    "scheduler/worker.py", "scheduler/starting.py", "scheduler/store/*.py", "scheduler/containers/*.py",
+    "scheduler/sessions/*.py",
     "scheduler/card/*.py", "scheduler/rounds/*.py", "scheduler/rounds/turns/*.py", "web/audit/*.py",
 )  # fmt: skip
 LEFT_OUT = (

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from scheduler.containers import takeover
 from scheduler.sessions import lease_pages
-from scheduler.worker import AlreadyRunning, only_one
+from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
 from web.history.reports import report

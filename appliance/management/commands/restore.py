@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from appliance.backup import SETTINGS, Failed, restoring
-from scheduler.worker import AlreadyRunning, only_one
+from scheduler.starting import AlreadyRunning, only_one
 from web.models import Node
 
 

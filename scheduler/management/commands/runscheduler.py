@@ -12,8 +12,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from scheduler import notify, threads
+from scheduler.starting import CANNOT_START, DatabaseAway, writing_in_words
 from scheduler.store import Store
-from scheduler.worker import CANNOT_START, DatabaseAway, Scheduler, writing_in_words
+from scheduler.worker import Scheduler
 from web.models import Node
 from web.people.bootstrap import ensure_admin
 from web.schema import refuse_newer, refuse_older
