@@ -92,13 +92,14 @@ class Watch:
     async def look(self, engine_id: str) -> Sighting | None:
         """Inspects one container and tells what has changed. None if it is gone (or only just being made)."""
         async with self._lock:
+            doomed = set(self.doomed)  # what is taken away by the time that the answer comes is shown as it was before
             found = await self._client.call(_inspect, self._client.look, engine_id)
             if found is None:
                 self._gone(engine_id)
                 return None
             ours = options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home)
             id_ = ours or await self._whose(found)
-            if not id_ or id_ in self.launching | self.doomed or found["State"]["Status"] == "created":
+            if not id_ or id_ in self.launching | self.doomed | doomed or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
             sighting = as_sighting(found, id_)
