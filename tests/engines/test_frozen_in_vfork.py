@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Iterator
 
@@ -29,3 +31,26 @@ def test_it_is_frozen_each_time(shell: subprocess.Popen[bytes]) -> None:
         tree.freeze(shell.pid, patience=60.0)
         assert tree.is_frozen(shell.pid)
         tree.thaw(shell.pid)
+
+
+def test_who_was_stopped_goes_on_where_nobody_can_look_any_more(
+    shell: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [tree.look()]
+
+    def no_descriptors() -> tree.Children:
+        if not looks:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return looks.pop()
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(tree, "look", no_descriptors)
+        with pytest.raises(OSError, match="Too many open files"):
+            tree.freeze(shell.pid)
+    started: set[int] = set()
+
+    def goes_on() -> bool:
+        started.update(each.pid for each in tree.descendants(shell.pid))
+        return len(started) > 20
+
+    until(goes_on)

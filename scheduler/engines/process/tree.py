@@ -151,18 +151,27 @@ def freeze(root: int, patience: float = 10.0) -> None:
     """Stops everything below `root`: looks again until no process that could fork is left running.
 
     One that is inside a system call that cannot be interrupted, or has to wait for a processor, is waited for,
-    `patience` seconds at most; it stops as soon as it can.
+    `patience` seconds at most; it stops as soon as it can. Where the host lets nobody look any more (OSError: there are
+    no descriptors) whoever was stopped goes on: half of it would stand still, and nobody would know.
     """
+    stopped: set[int] = set()
     deadline = time.monotonic() + patience
-    while running := [each for each in descendants(root) if each.state not in "Tt"]:
-        signal_each(running, signal.SIGSTOP)
-        if time.monotonic() > deadline:
-            return
-        # Whoever has called vfork sleeps so until its child is another program: one that was stopped before goes on.
-        asleep = {each.pid for each in running if each.state == "D"}
-        if asleep:
-            signal_each([each for each in descendants(root) if each.parent in asleep], signal.SIGCONT)
-        time.sleep(0.001)
+    try:
+        while running := [each for each in descendants(root) if each.state not in "Tt"]:
+            stopped.update(each.pid for each in running)
+            signal_each(running, signal.SIGSTOP)
+            if time.monotonic() > deadline:
+                return
+            # Whoever has called vfork sleeps so until its child is another program: one stopped before that goes on.
+            asleep = {each.pid for each in running if each.state == "D"}
+            if asleep:
+                signal_each([each for each in descendants(root) if each.parent in asleep], signal.SIGCONT)
+            time.sleep(0.001)
+    except OSError:
+        for pid in stopped:  # without a look: who is stopped does not end by itself, so the pid is theirs
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        raise
 
 
 def end(root: int, number: int) -> None:
