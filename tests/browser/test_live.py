@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from playwright.sync_api import WebSocketRoute, expect
+from django.contrib.sessions.models import Session
+from playwright.sync_api import Route, WebSocketRoute, expect
 
 from tests.support import rows
 from tests.support.site import person
@@ -155,3 +156,21 @@ def test_a_server_that_is_slow_to_say_its_first_word_is_given_longer_each_time(s
     sockets[1].send(first_word)
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     assert len(sockets) == 2
+
+
+def test_a_page_that_hears_that_its_session_is_over_breaks_off_nothing_that_was_sent(site, open_as):
+    """The change of a password ends the sessions that there are; its own answer, with the next one, may come later."""
+    rows.node()
+    page = open_as("ann", "/me/")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    sent: list[Route] = []
+    page.route("**/me/password/", lambda route: sent.append(route))
+    for label in ("Password now", "New password", "New password again"):
+        page.get_by_label(label, exact=True).fill("another long password")
+    page.get_by_role("button", name="Change the password").click(no_wait_after=True)
+    while not sent:
+        page.wait_for_timeout(20)
+    with page.expect_websocket():  # it tries again, and does not go to where one signs in
+        Session.objects.all().delete()
+    sent[0].fulfill(body="It is another one now.", content_type="text/html")
+    expect(page.locator("body")).to_have_text("It is another one now.")

@@ -7,6 +7,7 @@ import { setClock } from "./format.js";
 import { atRest } from "./press.js";
 
 const SILENCE = 6000; // the server says something every two seconds
+const ANSWERED = 30000; // by then a page that was asked for is there
 const RETRY = [250, 500, 1000, 2000, 4000];
 
 /** Fields that changed; null for a record that is gone. What a container has of its GPUs is told in the same way. */
@@ -28,6 +29,7 @@ class Live extends EventTarget {
   ever = false;
   heard = performance.now(); // when what is shown was last known to be true
   #alive = performance.now(); // when this socket last gave a sign of life
+  #left = -Infinity; // when another page was asked for last
   #seq = null;
   #socket = null;
   #tries = 0;
@@ -42,6 +44,9 @@ class Live extends EventTarget {
       await atRest();
       if (this.#socket && performance.now() - this.#alive > this.#patience()) this.#lost();
     }, 1000);
+    addEventListener("beforeunload", () => {
+      this.#left = performance.now();
+    });
     addEventListener("online", () => {
       if (!this.#socket) this.#open();
     });
@@ -64,8 +69,9 @@ class Live extends EventTarget {
     socket.onclose = async (event) => {
       await atRest();
       if (socket !== this.#socket) return;
-      if (event.code === 4401)
-        location.reload(); // signed out elsewhere: the server shows the sign-in page
+      // Signed out elsewhere: the server shows the sign-in page. But an answer that is under way is not broken off: it
+      // may bring the next session, as that to a new password does.
+      if (event.code === 4401 && performance.now() - this.#left > ANSWERED) location.reload();
       else this.#lost();
     };
   }
