@@ -58,6 +58,7 @@ class Server:
         self._complaints: dict[str, int] = {}
         self._inodes: dict[str, int] = {}
         self._refusing: set[str] = set()  # containers whose sockets the kernel lets no descriptor pass
+        self._left: set[str] = set()  # those that are no more, and whose directory may be there
         self._resting: set[str] = set()  # containers from which nobody is let in just now
         self._arrivals: dict[str, Pace] = {}  # container → its connections a second
         self._budgets = settings.GPUSHARE_BUDGETS
@@ -78,6 +79,7 @@ class Server:
     def listen(self, container: str) -> Path:
         """Opens a container's socket, over that of an earlier scheduler if need be; returns its directory."""
         directory = self.socket_dir(container)
+        self._left.discard(container)
         hands_back = self._hands_back(container)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
@@ -122,6 +124,7 @@ class Server:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.closer.start()
+            self._take_away()
             for container in [container for container in self._listeners if not self._is_there(container)]:
                 self.complain(container, "its socket was removed; it is made again")
                 try:
@@ -145,7 +148,15 @@ class Server:
         self._arrivals.pop(container, None)
         self._refusing.discard(container)
         self.rota.forget(container)
-        shutil.rmtree(self.socket_dir(container), ignore_errors=True)
+        self._left.add(container)
+        self._take_away()
+
+    def _take_away(self) -> None:
+        """The directories of whom there is no more. One that does not go, as for want of descriptors, goes later."""
+        for container in list(self._left):
+            shutil.rmtree(self.socket_dir(container), ignore_errors=True)
+            if not self.socket_dir(container).exists():
+                self._left.discard(container)
 
     def clear(self, living: Collection[str]) -> None:
         """Removes the directories of all but these: a scheduler that was killed over an end may have left some."""

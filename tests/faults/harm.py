@@ -187,7 +187,7 @@ class Reaper:
 
 
 def _open_now(pid: int) -> int:
-    return max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
+    return max(map(int, os.listdir(f"/proc/{pid}/fd")), default=-1) + 1  # none of one that has just died
 
 
 def _mapped_now(pid: int) -> int:

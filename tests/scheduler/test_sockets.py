@@ -266,3 +266,25 @@ async def test_no_thread_is_started_for_one_that_comes_and_goes(server: Server, 
         raw.close()
     await eventually(lambda: handler.ended == len(raws))
     assert started == []
+
+
+async def test_a_directory_that_cannot_be_removed_for_want_of_descriptors_goes_later(server: Server) -> None:
+    directory = server.listen("one")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # less than are open: no more can be
+    try:
+        server.shut("one")
+        assert directory.exists()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await eventually(lambda: not directory.exists())
+
+
+async def test_a_directory_that_could_not_be_removed_stays_if_it_is_wanted_again(server: Server, monkeypatch) -> None:
+    directory = server.listen("one")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(shutil, "rmtree", lambda *_, **__: None)
+        server.shut("one")
+    server.listen("one")
+    server.shut("another")
+    assert (directory / "gpushare.sock").is_socket()
