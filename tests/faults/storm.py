@@ -27,6 +27,8 @@ from web.people import tokens
 
 USERS = 10
 ANSWERED = 3 * PATIENCE  # a parent that died starts anew meanwhile, perhaps twice
+# Why a launch that was answered 202 never began, where a trouble has taken what it needs.
+NOT_NOW = ("The host does not let", "The host's disk is full", "Cannot start it: [Errno 24]")
 
 
 @dataclass
@@ -189,7 +191,7 @@ def _judge(world: Whole, wish: Wish) -> Iterator[str]:
         return
     if container.exit_code == 2:
         return  # its quota was lowered below what it then asked for
-    if not wish.begun and began == 0 and container.reason.startswith("The host does not let"):
+    if not wish.begun and began == 0 and container.reason.startswith(NOT_NOW):
         return  # what its user reads is true: it never began, and why
     yield (
         f"{wish.name} was to end with {wish.ends_with}; it is {container.state}, {container.exit_code}: "

@@ -1,8 +1,8 @@
 """`manage.py` with troubles that can be switched on and off from outside: `python -m tests.faults.troubled up`.
 
 A trouble is on while its file is in GPUSHARE_HOME/trouble; see `harm.py` for those that need no help from inside.
-Where FAULTS_FASTER is a number, the clock runs so much faster (see soak.py). On SIGUSR2 a process writes what its event
-loop has to do to GPUSHARE_HOME/tasks.PID.
+Where FAULTS_FASTER is a number, the clock runs so much faster since FAULTS_BEGAN (see soak.py). On SIGUSR2 a process
+writes what its event loop has to do to GPUSHARE_HOME/tasks.PID.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def faster(factor: float) -> None:
     from web.models import hosts
     from web.services import issuing
 
-    began, right = time.time(), time.time
+    began, right = float(os.environ["FAULTS_BEGAN"]), time.time
     ahead = partial(lambda: began + (right() - began) * factor)
     time.time = ahead
     timezone.now = lambda: datetime.datetime.fromtimestamp(ahead(), datetime.UTC)
