@@ -157,6 +157,7 @@ def stepping_clock() -> None:
 
 def faster(factor: float) -> None:
     """The wall clock runs so much faster, and what the scheduler does each second or minute comes by that clock."""
+    from django.db.models.functions import Now
     from django.utils import timezone
 
     import scheduler.worker
@@ -168,6 +169,8 @@ def faster(factor: float) -> None:
     ahead = partial(lambda: began + (right() - began) * factor)
     time.time = ahead
     timezone.now = lambda: datetime.datetime.fromtimestamp(ahead(), datetime.UTC)
+    # Whether a scheduler lives is told by the database's clock.
+    Now.as_sqlite = lambda *_, **__: ("STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', %s, 'unixepoch')", [ahead()])
     for module, name in (
         (measure, "PERIOD"), (measure, "AGAIN"), (housekeeping, "EVERY"), (scheduler.worker, "SIGN_OF_LIFE"),
     ):  # fmt: skip
