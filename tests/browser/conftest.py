@@ -7,7 +7,6 @@ tests elsewhere in the same run would find that loop otherwise.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +15,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, expect, sync_playwright
 
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.site import Site, person, running_site
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 expect.set_options(timeout=30_000)  # milliseconds: a page shares two processors with another job
 # Two frames, and the transitions that a change of theme began: half-way between two themes nothing has contrast.
 SETTLED = """async () => {

@@ -34,7 +34,7 @@ def main(folder: Path, wanted: list[str]) -> int:
     from playwright.sync_api import sync_playwright
 
     from tests.browser import every, full, scenes
-    from tests.browser.conftest import CHROMIUM, FLAGS
+    from tests.support.chromium import CHROMIUM, FLAGS
     from tests.support.site import person, running_site
 
     folder.mkdir(parents=True, exist_ok=True)

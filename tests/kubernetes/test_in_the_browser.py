@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from playwright.async_api import Page, async_playwright, expect
 from tests.kubernetes.cluster.rules import JSON
 from tests.kubernetes.conftest import Lab
 from tests.kubernetes.test_containers import IMAGE, Pod, docker_api, engine
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.dockerd import Dockerd
 from tests.support.host import query
 from tests.support.site import running_site
@@ -25,7 +25,6 @@ from web.models import Container
 
 __all__ = ["docker_api", "engine"]
 pytestmark = [pytest.mark.docker, pytest.mark.browser, pytest.mark.timeout(180)]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 SOON = 30_000  # milliseconds
 
 
@@ -41,7 +40,7 @@ async def page(lab: Lab, tmp_path_factory: pytest.TempPathFactory, django_db_blo
         site = await asyncio.to_thread(stack.enter_context, web)
         ada = await query(User.objects.get, username="ada")
         async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             context = await browser.new_context(
                 viewport={"width": 1440, "height": 900}, base_url=site.url, reduced_motion="reduce"
             )

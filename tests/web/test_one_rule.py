@@ -176,7 +176,7 @@ def test_scripts_and_templates_know_what_the_server_does():
     live = (STATIC / "parts" / "live.js").read_text()
     silence = int(re.search(r"const SILENCE = (\d+);", live)[1]) / 1000
     assert silence >= 2 * (feed.HEARTBEAT + feed.REREAD)  # one sign of life may come late, or not at all
-    assert f"event.code === {SIGN_IN})" in live
+    assert f"event.code === {SIGN_IN} &&" in live
     frame = (STATIC.parents[1] / "templates" / "app.html").read_text()
     assert f'name="note" maxlength="{NoteSpec().fields["note"].max_length}"' in frame
 
