@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from scheduler.engines.placer import Placer
 
 SIGKILLED = 137  # the exit code of what a SIGKILL ended: 128 + 9, as shells and engines tell it
+DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ class Engine(Protocol):
         """The labels baked into an image, which is fetched if it is not there. EngineError `unknown_image` if not."""
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
-        """Creates and starts a container. Raises EngineError, leaving nothing behind.
+        """Creates and starts a container. Raises EngineError or OSError, leaving nothing behind.
 
         Cancelled, what it has made is seen by then (`sightings`), and nothing comes later.
         """

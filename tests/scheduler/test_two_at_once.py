@@ -6,7 +6,6 @@ import asyncio
 import resource
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from django.utils import timezone
 
 from scheduler.containers.launch import called_off
 from scheduler.engines.base import Launch, Sighting
+from scheduler.engines.process import engine as process_engine
 from scheduler.engines.process import tree
 from scheduler.store.promises import Promises
 from tests.support.eventually import eventually
@@ -183,17 +183,19 @@ async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypat
     assert await host.events(container, "started", "ended") == []
 
 
-async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(host: Host, monkeypatch) -> None:
-    listen, before = host.up.server.listen, resource.getrlimit(resource.RLIMIT_NOFILE)
+@pytest.mark.parametrize("where", ["listen", "keep_room"])
+async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(host: Host, monkeypatch, where) -> None:
+    owner, name = (host.up.server, "listen") if where == "listen" else (process_engine, "keep_room")
+    real, before = getattr(owner, name), resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    def short_of_them(container: str) -> Path:
+    def short_of_them(*arguments: Any) -> Any:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
         try:
-            return listen(container)
+            return real(*arguments)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    monkeypatch.setattr(host.up.server, "listen", short_of_them)
+    monkeypatch.setattr(owner, name, short_of_them)
     container, launching = await host.start_launch("true")
     answer = await host.answer(launching)
     assert (answer.outcome, answer.code, answer.status) == ("refused", "host_short", 503)
@@ -201,6 +203,7 @@ async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(ho
     monkeypatch.undo()
     assert str(container.pk) not in host.up.broker.tenants
     await eventually(lambda: not any((host.home / "sockets").iterdir()))
+    assert not list((host.home / "processes").glob("*-*"))
     await host.until(await host.launch("true"), "exited")
 
 

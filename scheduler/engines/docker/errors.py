@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import docker.errors
 import requests.exceptions
 
-from scheduler.engines.base import EngineAway, EngineError
+from scheduler.engines.base import DISK_FULL, EngineAway, EngineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ RULES = (
          "Docker may not enter {what}: an engine without root has to be of the very user who runs this scheduler."),
     Rule(r"cgroups not configured for container", "not_supported", 409,
          "This Docker engine runs without root, and has no control groups by which programs could be stopped."),
-    Rule(r"no space left on device|disk quota exceeded", "disk_full", 503,
-         "The host's disk is full: nothing can be started until an admin frees some."),
+    Rule(r"no space left on device|disk quota exceeded", "disk_full", 503, DISK_FULL),
     Rule(r"cannot mkdir|chdir to cwd|^(?!.*mounting).*(mkdir|lstat) .*: (not a directory|read-only file system)",
          "cannot_begin", 400,
          "The command cannot begin in its working directory: that is no folder, and none can be made there.",

@@ -24,7 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.engines import kernel_log
-from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting, Use
+from scheduler.engines.base import (
+    DISK_FULL,
+    Attached,
+    Condition,
+    EngineError,
+    Exec,
+    Executed,
+    Launch,
+    Progress,
+    Sighting,
+    Use,
+)
 from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
@@ -41,7 +52,6 @@ LOOK_SOON = 0.05  # seconds; while what was killed just now is still there
 HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it."
 CUT_OFF = "It ended with its keeper process, which somebody killed or the host did for lack of memory."
 RESTARTED = "The host was restarted while it ran, and its keeper with it."
-DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
 ROOT = Path(__file__).resolve().parents[3]
 # The scheduler's own environment holds secrets; these are what a program needs to find its way about.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -125,7 +135,7 @@ class ProcessEngine:
         return await self._tell(launch.id)
 
     async def _start_keeper(self, launch: Launch) -> None:
-        """Leaves nothing behind when it fails. Raises EngineError."""
+        """Leaves nothing behind when it fails. Raises EngineError, or OSError where the host is short of something."""
         folder = self._home / launch.id
         try:
             folder.mkdir(mode=0o700, exist_ok=True)  # a scheduler that was killed over this launch may have made it
@@ -148,13 +158,10 @@ class ProcessEngine:
                 await asyncio.wait([keeping])
                 keeping.exception()
                 raise
-        except OSError as error:
+        except (OSError, EngineError) as error:
             _forget(folder)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise EngineError(DISK_FULL, code="disk_full", status=503) from error
-            raise EngineError(f"Cannot start it: {error}.") from error
-        except EngineError:
-            _forget(folder)
             raise
 
     async def attach(self, engine_id: str) -> Attached:
