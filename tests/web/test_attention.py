@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -15,6 +16,7 @@ from tests.support.site import person
 from web.models import Claim, Container, Delivery, Episode, Gpu, Node
 from web.notifying import episodes
 from web.notifying.words import labels_of
+from web.pages import table
 from web.services import attention
 from web.services.attention import containers
 
@@ -126,6 +128,17 @@ def test_a_process_that_the_shim_is_not_in(card, ann):
     assert told() == [("uncapped", "ann")]
     Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 9, "real": 9, "uncapped": False}])
     assert told() == []
+
+
+def test_the_table_says_uncapped_of_whom_it_is_told(card, ann):
+    """It went on saying so of a node that is away, and the live page took it back: nobody knows how it is there now."""
+    rows.container("static", ann, card, quota=2, used=1)
+    for past in ({"unexplained": 1 << 20}, {"unexplained": 0, "processes": [{"pid": 7, "uncapped": True}]}):
+        Claim.objects.update(**past)
+        for seen_at, seen in ((rows.ago(-3600), True), (rows.ago(3600), False)):
+            Node.objects.update(seen_at=seen_at)
+            assert [item["past_shim"] for item in table.page(ann, QueryDict()).items] == [seen]
+            assert any(kind in ("uncapped", "unexplained") for kind, _ in told()) == seen
 
 
 def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, settings):

@@ -53,6 +53,8 @@ def keep() -> None:
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"number": chain.number, "hash": chain.hash}, file)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave an empty one, which accuses somebody for ever
         partial.replace(path())
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -83,8 +83,9 @@ def page(user: User, query: QueryDict) -> Page:
     q, state, mine = query.get("q", "").strip()[:100], query.get("state", ""), query.get("mine") == "1"
     sort = query.get("sort", "")
     sort = sort if sort.removeprefix("-") in COLUMNS else NEWEST_FIRST
-    names = list(Node.objects.listed().order_by("name").values_list("name", flat=True))
-    nodes = names if len(names) > 1 else []
+    hosts = list(Node.objects.listed().order_by("name").only("name", "seen_at"))
+    nodes = [host.name for host in hosts] if len(hosts) > 1 else []
+    away = {host.name for host in hosts if not host.is_alive()}
     node = query.get("node", "") if query.get("node") in nodes else ""
     namespace = query.get("namespace", "")[:63]
     found = _found(user, q, state, mine)
@@ -95,7 +96,7 @@ def page(user: User, query: QueryDict) -> Page:
     paginator = Paginator(_sorted(found, sort), PER_PAGE)
     chosen = paginator.get_page(query.get("page"))
     rights = rights_of(user)
-    items = [_item(container, rights) for container in chosen.object_list]
+    items = [_item(container, rights, away) for container in chosen.object_list]
     return Page(
         q, state, mine, sort, chosen.number, paginator.num_pages, paginator.count, items,
         filtered=bool(q or state or mine or node or namespace),
@@ -158,8 +159,10 @@ def _is_past_the_shim(claim: Claim) -> bool:
     return claim.unexplained > 0 or any(process.get("uncapped") for process in claim.processes)
 
 
-def _item(container: Container, rights: Rights) -> dict[str, Any]:
+def _item(container: Container, rights: Rights, away: Set[str]) -> dict[str, Any]:
+    """`away`: the names of nodes of which nobody knows how it is there now."""
     claims = list(container.claims.all())
+    is_told_of = container.finished_at is None and container.node_name not in away
     return {
         "id": container.pk,
         "name": container.name,
@@ -179,7 +182,7 @@ def _item(container: Container, rights: Rights) -> dict[str, Any]:
         "created_at": seconds(container.created_at),
         "ended": container.finished_at is not None,
         "ran": ran(container),
-        "past_shim": container.finished_at is None and any(map(_is_past_the_shim, claims)),
+        "past_shim": is_told_of and any(map(_is_past_the_shim, claims)),
         "may_act": rights.steers(container),
     }
 
