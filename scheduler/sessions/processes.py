@@ -57,7 +57,7 @@ class Sessions:
         if not WIRE_OLDEST <= frame.code <= WIRE_VERSION:
             self._refuse(connection, Code.BAD_VERSION)
             return
-        if tenant is None or tenant.finished or tenant.killed:
+        if tenant is None or self._is_over(tenant):
             self._refuse(connection, Code.NOT_RUNNING)
             return
         program = program_of(connection.peer.pid)
@@ -78,6 +78,11 @@ class Sessions:
             connection.hold()
             self._look(self._find_page(tenant, connection, program, frame))
 
+    def _is_over(self, tenant: Tenant) -> bool:
+        """It has ended, or is being ended: not only to be, since who is refused may end before that is durable."""
+        known = self._broker.state.containers.get(tenant.id)
+        return tenant.finished or (known.killed if known else tenant.killed)
+
     def _look(self, looking: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(looking)
         self._looking.add(task)
@@ -91,7 +96,7 @@ class Sessions:
             if not connection.open:
                 return
             connection.go_on()  # first: it may be held again
-            if (pid, program.started) in self._processes or tenant.finished or tenant.killed:
+            if (pid, program.started) in self._processes or self._is_over(tenant):
                 self.hello(connection, hello)  # it was quicker on another connection, or its container has ended
             else:
                 self._meet(tenant, connection, program, hello.code, page)

@@ -12,7 +12,7 @@ from django.db import OperationalError
 from scheduler.engines import host_memory, kernel_log
 from scheduler.store import behind
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import BUILD, GIB, Host, query
 from web.models import Command, Container
 
 HOLD = ("--check", "1MiB", "--hold", "600")
@@ -72,6 +72,23 @@ async def test_kill_is_written_before_it_is_done(host: Host, monkeypatch) -> Non
     (row,) = written
     assert row.kill_requested_at is not None
     assert row.reason == "Killed by the appliance."
+
+
+async def test_nobody_is_refused_before_the_kill_is_written(host: Host, monkeypatch) -> None:
+    """A program that is refused ends of it: a storm found one that had "failed", as its time was over."""
+    go = host.home / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.02; done; exec {BUILD}/workload --bytes 1GiB --check 1MiB --hold 600"
+    container = await host.launch("sh", "-c", wait, gpu_memory=2 * GIB)
+    writes = asyncio.Event()
+    monkeypatch.setattr(host.up.store, "durable", writes.wait)
+    killed(host)
+    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.")
+    go.touch()
+    await host.says(container, "holding")
+    await host.stop()
+    await host.start()
+    assert (await host.get(container)).finished_at is None
+    assert (await host.command("kill", container)).outcome == "done"
 
 
 async def test_kill_that_is_cut_off_after_it_acted_is_told_as_done_with_its_reason(host: Host, monkeypatch) -> None:
