@@ -114,7 +114,8 @@ async def test_who_waits_for_foreign_memory_waits_on_for_a_new_scheduler_that_ha
 
     monkeypatch.setattr(Gpus, "read", when_it_has_asked_again)
     await host.start()
-    assert host.up.broker.state.gpus[_gpu(host)].capacity == 4 * GIB - CONTEXT
+    # Not more; less where a worker of the last scheduler's was still just ending with its context.
+    assert host.up.broker.state.gpus[_gpu(host)].capacity <= 4 * GIB - CONTEXT
     (session,) = host.up.broker.sessions.values()
     await eventually(lambda: session.asked or session.leases[_gpu(host)].granted > had)
     assert session.leases[_gpu(host)].granted == had
