@@ -19,7 +19,7 @@ from scheduler.containers.swapping import Swapping
 from scheduler.rounds.measure import Measure
 from scheduler.sessions import lease_pages
 from scheduler.sessions.tenants import Session, Tenant
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, stopped
 from tests.support.host import BUILD, GIB, Host, query
 from web.models import Container, Swap
 
@@ -121,7 +121,7 @@ async def test_one_that_is_found_while_the_move_hangs_goes_on_after_that_move_ha
     for pid in (first, late):
         await helper.lock(pid, 10)
     await query(Container.objects.filter(pk=container.pk).update, swap=stage)
-    os.kill(first, signal.SIGSTOP)  # by itself, say: it answers nothing
+    await stopped(first)  # by itself, say: it answers nothing
     over, tries = threading.Event(), asyncio.Queue[None]()
     find, settle = lease_pages.find, Swapping._settle_late
 

@@ -11,7 +11,7 @@ import pytest
 
 import shim.sim
 from scheduler.containers import swapping
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, stopped
 from tests.support.host import BUILD, GIB, Host, query
 from tests.support.swapped import at_once
 from web.models import Command, Container, Swap
@@ -90,7 +90,7 @@ async def test_of_several_processes_one_that_goes_on_asks_though_another_is_not_
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await asker(host, 2)
     first, second = sorted(host.up.broker.tenants[str(container.pk)].sessions.values(), key=lambda each: each.id)
-    os.kill(second.pid, signal.SIGSTOP)
+    await stopped(second.pid)
     assert (await host.command("pause", container, free_memory=True)).outcome == "refused"
     (host.home / "ask").touch()
     await eventually(lambda: f"asked {first.pid}" in host.log(container))

@@ -8,7 +8,7 @@ import signal
 import time
 
 from scheduler.containers.moving import GRACE
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, stopped
 from tests.support.host import GIB, Host
 from tests.support.swapped import ends_well, holder
 from web.models import Swap
@@ -22,15 +22,15 @@ async def test_whoever_else_is_moved_does_not_wait_for_one_that_stands_still(hos
     restore = host.up.swapping._card.restore
 
     async def stopped_first(pid: int, within: float) -> object:
-        if not stopped.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            stopped.set()
+        if not began.is_set():
+            await stopped(pid)
+            began.set()
         return await restore(pid, within)
 
-    stopped = asyncio.Event()
+    began = asyncio.Event()
     host.up.swapping._card.restore = stopped_first  # type: ignore[method-assign,assignment]
     await host.command("resume", still)
-    await stopped.wait()
+    await began.wait()
     begun = time.monotonic()
     assert (await host.command("pause", other, free_memory=True)).outcome == "done"
     await host.command("resume", other)

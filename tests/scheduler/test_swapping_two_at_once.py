@@ -19,7 +19,7 @@ import shim.sim
 from scheduler.card.helper import CardError, Done, State, Why
 from scheduler.containers import moving, room, swapping
 from scheduler.engines.base import EngineError
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, stopped
 from tests.support.host import BUILD, GIB, Host, query
 from tests.support.swapped import (
     CHECKPOINT,
@@ -126,7 +126,7 @@ async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, m
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await holder(host)
     (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
-    os.kill(session.pid, signal.SIGSTOP)
+    await stopped(session.pid)
     answer = await host.command("pause", container, free_memory=True)
     assert answer.outcome == "refused"
     os.kill(session.pid, signal.SIGCONT)
@@ -156,7 +156,7 @@ async def test_a_program_that_stops_itself_holds_up_nobody_elses_transfer(host: 
     """It answers nothing, and each of its calls was waited for half a minute, one transfer after the other."""
     hostile, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
     (session,) = host.up.broker.tenants[str(hostile.pk)].sessions.values()
-    os.kill(session.pid, signal.SIGSTOP)
+    await stopped(session.pid)
     command = await asked(host, "pause", hostile, free_memory=True)
     await eventually(host.up.swapping._transfer.locked)
     begun = time.monotonic()

@@ -20,7 +20,7 @@ from scheduler.containers import ending
 from scheduler.containers.ending import ENDING
 from scheduler.core.turns import Ticked
 from tests.scheduler.test_turns import ALWAYS, computing, goes_on, had, standing, take_turns
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, stopped
 from tests.support.host import GIB, Host
 
 UNLOCKS = """
@@ -68,7 +68,7 @@ async def test_many_processes_that_do_not_answer_leave_the_helper_to_others(host
     pids = host.up.computing.pids(part.id)
     assert len(pids) == 10
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        await stopped(pid)
     most = 0
     locking = asyncio.create_task(part.processes.lock())
     while not locking.done():

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,3 +35,16 @@ def until(condition: Callable[[], T], within: float = PATIENCE, every: float = 0
             return value
         assert time.monotonic() < deadline, f"did not come about within {within} s"
         time.sleep(every)
+
+
+async def stopped(pid: int) -> None:
+    """Returns when it stands still: SIGSTOP wakes one thread, and on a busy machine others go on until that runs."""
+    os.kill(pid, signal.SIGSTOP)
+    await eventually(lambda: set(_states(pid)) == {"T"})
+
+
+def _states(pid: int) -> Iterator[str]:
+    """Of each of its threads."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            yield (thread / "stat").read_text().rpartition(") ")[2][0]
