@@ -38,6 +38,8 @@ Kind = AllocationEvent.Kind
 LOOK_EVERY = 1.5  # seconds
 LONGEST = 500  # characters of a reason that a record has room for
 HAS_IT = "A node has it."
+# What the Swarm has of it has a key that nobody knows any more.
+GIVEN_UP = "The scheduler was ended as it gave this launch up: the Swarm had not answered. Launch it again."
 REFUSED = ("volumes", "ports", "interactive", "tty")  # what no host but this one could be asked for
 
 
@@ -75,6 +77,8 @@ class Handing:
     async def _hand(self, row: Container, progress: Progress | None) -> str:
         if was_called_off(row):
             raise called_off()
+        if self.has(row) and not row.handed:
+            raise Problem("engine_away", GIVEN_UP, 503)
         if field := next((name for name in REFUSED if getattr(row, name)), ""):
             message = (
                 f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet. Name the node "

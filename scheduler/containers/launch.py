@@ -7,6 +7,7 @@ import logging
 from dataclasses import fields
 from pathlib import Path
 
+from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduler.containers import placement
@@ -21,6 +22,7 @@ from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
+from web.logs import ById
 from web.models import Container
 from web.spec import quotas
 from web.spec.asked import COLUMNS
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 NO_RESTART = (
     "Only a Swarm begins a launch again. Here, start it with Docker's own --restart and a volume (docs/volumes.md)."
 )
+AGAIN = 2.0  # seconds until a database is asked again that takes nothing
 ASKED = [each.name for each in fields(Launch) if each.name in COLUMNS]  # the engine gets it as it was asked for
 
 
@@ -121,9 +124,18 @@ class Launcher:
             self._store.container(id_, kill_requested_at=timezone.now(), reason=reason[:500])
 
     async def abort(self, id_: str) -> None:
-        """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError or DatabaseError."""
+        """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError.
+
+        It may run by now, and ends if its socket goes: that it was called off is in the database first.
+        """
+        while True:
+            try:
+                await self._intents.durable()
+                break
+            except DatabaseError as error:
+                log.error("container %s, whose launch was called off, is ended later: %s", ById(id_), error)
+                await asyncio.sleep(AGAIN)
         try:
-            await self._intents.durable()
             for sighting in await self._engine.sightings():
                 if sighting.id == id_:
                     await self._engine.kill(sighting.engine_id)

@@ -96,7 +96,7 @@ class Steering:
         if tenant.paused or not tenant.swap:  # what gave way is not frozen
             await self._thaw(tenant)
         await self._swapping.settle(tenant)
-        self._swapping.want_back(tenant)
+        self._swapping.resume(tenant)
         return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
 
     async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, Any]) -> None:

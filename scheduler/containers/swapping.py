@@ -137,9 +137,13 @@ class Swapping:
 
     def _stays_out(self, tenant: Tenant) -> str:
         self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
+        self._is_asked(tenant)
+        return "Its GPU memory is in host memory already."
+
+    def _is_asked(self, tenant: Tenant) -> None:
+        """A person decides on it from now on: it does not come back, or stay out, for what it computes itself."""
         tenant.gave_way = ""
         self._store.container(tenant.id, gave_way="", gave_way_to="")
-        return "Its GPU memory is in host memory already."
 
     def _give_way(self, told: GiveWay) -> None:
         tenant, whom = self._broker.tenants[told.container], self._broker.tenants.get(told.whom)
@@ -258,6 +262,12 @@ class Swapping:
 
     # ---- back ----
 
+    def resume(self, tenant: Tenant) -> None:
+        """For a person; a next scheduler goes on with it."""
+        if tenant.is_out and tenant.gave_way:
+            self._is_asked(tenant)
+        self.want_back(tenant)
+
     def want_back(self, tenant: Tenant, since: float | None = None) -> None:
         """Puts it into the queue, unless it is frozen; it is brought back when there is room."""
         if tenant.is_out and not tenant.paused:
@@ -303,7 +313,7 @@ class Swapping:
                 self._broker.tell(NotMoved(self._broker.now(), tenant.id))
                 await self._not_yet(tenant, error, partial(self._bring_back, tenant))
                 return
-            if tenant.killed or tenant.finished:
+            if tenant.finished:
                 return
             await self._is_back(tenant, had, time.monotonic() - begun)
         self._broker.changed(tenant.id)

@@ -286,3 +286,16 @@ async def test_a_failed_checkpoint_ends_it_with_its_reason(lab: Host) -> None:
     ended = await lab.until(container, "killed")
     assert "Its GPU memory was lost" in ended.reason
     await lab.until(other, "exited")
+
+
+async def test_a_resume_that_was_told_is_kept_by_the_next_scheduler(lab: Host) -> None:
+    """While another is moved nothing of it had been written, and it stayed out until it computed by itself."""
+    container = await notebook(lab)
+    _, other = await gives_way(lab, container)
+    await eventually((lab.home / "habits" / f"{container.pk}.json").exists)
+    await lab.command("kill", other)
+    await lab.up.swapping._transfer.acquire()
+    assert (await lab.command("resume", container)).outcome == "done"
+    await lab.stop()
+    await lab.start()
+    await lab.until(container, "running")

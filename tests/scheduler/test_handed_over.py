@@ -147,6 +147,17 @@ async def test_launch_that_is_refused_can_be_taken_by_no_node_from_then_on(waiti
     await store.close()
 
 
+async def test_launch_that_a_dead_scheduler_had_given_up_is_not_given_again(waiting: Container) -> None:
+    """What the Swarm has of it has another key: it was told as done, and then as called off by nobody."""
+    store = Store("manager", "us")
+    await store.open({}, {})
+    await query(Container.objects.update, handed="")
+    row = await query(Container.objects.select_related("owner").get, pk=waiting.pk)
+    with pytest.raises(Problem, match="gave this launch up"):
+        await Handing(Swarm(), ANY, store).launch(row, None)  # type: ignore[arg-type]
+    await store.close()
+
+
 async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: Container) -> None:
     store = Store("manager", "us")
     await store.open({}, {})

@@ -91,6 +91,38 @@ async def test_nobody_is_refused_before_the_kill_is_written(host: Host, monkeypa
     assert (await host.command("kill", container)).outcome == "done"
 
 
+async def test_launch_that_is_called_off_keeps_its_socket_until_that_is_written(host: Host, monkeypatch) -> None:
+    """Its program ended for want of it, and under the next scheduler it had failed, and the kill was refused."""
+    launch, go = host.up.engine.launch, host.home / "go"
+    tried = asyncio.Event()
+
+    async def late(*arguments: Any) -> None:
+        await launch(*arguments)
+        await asyncio.Event().wait()
+
+    async def full() -> None:
+        tried.set()
+        raise OperationalError("database or disk is full")
+
+    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)
+    monkeypatch.setattr(host.up.engine, "launch", late)
+    program = f"exec {BUILD}/workload --bytes 1GiB --check 1MiB --hold 600"
+    words = f"echo began; while [ ! -e {go} ]; do sleep 0.02; done; {program}"
+    container, _ = await host.start_launch("sh", "-c", words, gpu_memory=2 * GIB)
+    await host.says(container, "began")
+    killed(host)
+    monkeypatch.setattr(host.up.store, "durable", full)
+    killing = await _asked(host, "kill", container)
+    await asyncio.wait_for(tried.wait(), 60)
+    go.touch()
+    await host.says(container, "holding")
+    await host.stop()
+    monkeypatch.undo()
+    await host.start()
+    assert (await host.answer(killing)).outcome == "done"
+    assert (await host.until(container, "killed")).reason == "Killed by the appliance."
+
+
 async def test_kill_that_is_cut_off_after_it_acted_is_told_as_done_with_its_reason(host: Host, monkeypatch) -> None:
     container = await host.launch("sleep", "600")
     kill, acted = host.up.engine.kill, asyncio.Event()

@@ -119,6 +119,26 @@ async def test_a_freeze_that_fails_after_the_memory_is_out_brings_it_back(
     assert (ended.swap, ended.swapped) == ("", 0)
 
 
+async def test_one_that_is_given_time_to_end_while_it_is_on_its_way_back_comes_back(host: Host) -> None:
+    """It stayed "coming" for all of its grace: past the turns, and counted as in host memory."""
+    at_once()
+    words = f"trap '' TERM; exec {sys.executable} -c '{HOLDER}' {GIB} {host.home / 'go-on'}"
+    container = await host.launch("sh", "-c", words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
+    await host.says(container, "holding")
+    await host.command("pause", container, free_memory=True)
+    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
+    await host.command("resume", container)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: tenant.swap == Swap.COMING)
+    killing = await asked(host, "kill", container, grace=600)
+    await eventually(lambda: tenant.killed)
+    assert tenant.swap == Swap.COMING
+    await eventually(lambda: tenant.swap == "")
+    (host.home / "go-on").touch()
+    assert (await host.answer(killing)).outcome == "done"
+    assert "every byte is right" in host.log(container)
+
+
 async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that was stopped from outside takes the lock once it goes on, and nobody waits for it any more."""
     monkeypatch.setattr(moving, "LOCK_SECONDS", 0.2)
