@@ -322,8 +322,10 @@ async def _first(exchange: asyncio.Task[Answer | None], pid: int, order: str) ->
 
 
 def is_stopped(pid: int) -> bool:
-    """By a signal, or a debugger: it cannot answer, and may go on."""
+    """By a signal, or a debugger: it cannot answer, and may go on. So may who cannot be looked at now."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"Tt"
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
+    except OSError:
+        return True

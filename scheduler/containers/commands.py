@@ -34,6 +34,7 @@ from web.models import Command, Container
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0  # seconds
+STILL_THERE = "It has not been launched, but what runs of it could not be ended yet; that goes on being tried."
 CommandKind = Command.Kind
 
 
@@ -64,6 +65,7 @@ class Commands:
         self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
         self._launching: dict[str, asyncio.Task[None]] = {}
         self._calling_off: set[asyncio.Task[None] | None] = set()  # kills that broke a launch off, or came meanwhile
+        self._left: set[str] = set()  # containers whose launch was broken off, and of which something was left
 
     def wake(self) -> None:
         self._wake.set()
@@ -204,6 +206,8 @@ class Commands:
                 if self._handing and not row.node_asked:  # a node may have been faster: its record says so by now
                     await self._store.flush()
                     raise CameToANode
+                if str(row.pk) in self._left:
+                    raise Problem("still_running", STILL_THERE, 409)
                 return called_off().message
             case CommandKind.KILL if self._handing and self._handing.has(row):
                 await self._handing.call_off(row, f"Killed {_for_whom(command)}")
@@ -238,13 +242,21 @@ class Commands:
                 raise  # nobody killed it: the scheduler stops
             task.uncancel()
             if self._handing is None or row.node_asked:
-                await self._launcher.abort(id_)
+                await self._abort(id_)
             elif await self._handing.came_to_a_node(row):
                 return HAS_IT
             raise called_off() from None
         finally:
             self._launching.pop(id_, None)
         return "It was started."
+
+    async def _abort(self, id_: str) -> None:
+        """Raises EngineError or OSError, and whoever killed it is not told that nothing of it is left."""
+        try:
+            await self._launcher.abort(id_)
+        except (EngineError, OSError):
+            self._left.add(id_)
+            raise
 
     async def _steer(self, row: Container, tenant: Tenant, command: Command) -> str:
         arguments = command.arguments

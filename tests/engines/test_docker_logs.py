@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import itertools
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +15,12 @@ from typing import Any
 import docker
 import pytest
 
-from scheduler.engines.base import Launch
+from scheduler.engines.base import Condition, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.logs import LogFile, parse_stamp
 from tests.engines.conftest import Opener
-from tests.engines.test_docker_engine import output_of
-from tests.support.eventually import eventually
+from tests.engines.test_docker_engine import next_change, output_of
+from tests.support.eventually import PATIENCE, eventually
 
 Launcher = Callable[..., Launch]
 MiB = 1 << 20
@@ -141,3 +145,51 @@ def test_emptied_log_begins_anew(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_stamps_keep_their_nanoseconds(text: str, stamp: int) -> None:
     assert parse_stamp(text) == stamp
+
+
+@pytest.mark.docker
+async def test_nothing_is_removed_before_its_output_is_copied(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a busy copier had still with Docker went with the container, without a word."""
+    add = LogFile.add
+
+    def slowly(file: LogFile, stamp: int, text: bytes) -> bool:
+        time.sleep(0.01)
+        return add(file, stamp, text)
+
+    monkeypatch.setattr(LogFile, "add", slowly)
+    launch = a_launch("/bin/sh", "-c", "seq 500")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await next_change(docker_engine, Condition.ENDED)
+    await _removed(docker_engine, engine_id)
+    assert launch.log_path.read_text().split() == [str(number) for number in range(1, 501)]
+
+
+@pytest.mark.docker
+async def test_what_a_host_has_no_room_to_copy_is_kept_with_docker_until_it_has(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFile, "add", full)
+        launch = a_launch("/bin/sh", "-c", "echo kept")
+        engine_id = (await docker_engine.launch(launch)).engine_id
+        await next_change(docker_engine, Condition.ENDED)
+        with pytest.raises(EngineError, match="still being copied") as caught:
+            await docker_engine.remove(engine_id)
+    assert (caught.value.code, caught.value.status) == ("output_left", 503)
+    await _removed(docker_engine, engine_id)
+    assert launch.log_path.read_text() == "kept\n"
+
+
+async def _removed(engine: DockerEngine, engine_id: str) -> None:
+    """Tried again, as by leftovers.py."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await engine.remove(engine_id)
+            except EngineError:
+                await asyncio.sleep(0.1)

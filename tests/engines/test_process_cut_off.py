@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
+import resource
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,10 +21,10 @@ import pytest
 from scheduler.engines.base import Condition, EngineError, Sighting
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import engine as process
-from scheduler.engines.process import keeper
+from scheduler.engines.process import keeper, tree
 from scheduler.engines.process.engine import ProcessEngine
 from tests.engines.processes import a_launch, engine, next_change, outfit
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import PATIENCE, eventually, until
 from tests.support.running import ended
 
 __all__ = ["engine", "outfit"]
@@ -197,3 +200,70 @@ async def test_files_that_a_power_cut_has_emptied_stop_no_start(
         assert await after.sightings() == []
     finally:
         await after.close()
+
+
+async def test_folder_that_nobody_can_look_into_now_is_no_empty_one(
+    tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.12 `glob` finds nothing then: all were told as removed, and killed by the next look."""
+    await engine.launch(a_launch(tmp_path, "sleep", "600"))
+    look, before = tree.look, resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def and_then_short() -> tree.Children:
+        children = look()
+        if threading.current_thread() is threading.main_thread():  # else it is the engine's own look
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))  # less than are open: no more can be
+        return children
+
+    monkeypatch.setattr(tree, "look", and_then_short)
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            engine._look(frozenset())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_process_that_nobody_can_look_at_now_is_not_gone(
+    tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its container was told as ended, and it lived on with what it held: nobody could end it any more."""
+    script = f"setsid sleep 600 & echo $! > {tmp_path}/child; wait"
+    launch = a_launch(tmp_path, "sh", "-c", script)
+    await engine.launch(launch)
+    child = int(await eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text()))
+    await eventually(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")
+    read, shortages = Path.read_bytes, iter([errno.EMFILE])
+
+    def short(path: Path) -> bytes:
+        if str(path) == f"/proc/{child}/environ" and (number := next(shortages, 0)):
+            raise OSError(number, os.strerror(number))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", short)
+    running = engine._running(launch.id)
+    assert running is not None
+    os.kill(running.keeper, signal.SIGKILL)
+    await next_change(engine, Condition.ENDED)
+    await eventually(lambda: ended(child))
+
+
+def test_keeper_of_a_folder_that_was_made_anew_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had waited for the lock of the old one, and both keepers started the program."""
+    folder, starts = tmp_path / "container", threading.Event()
+    monkeypatch.setattr(keeper, "_start_first", lambda _: starts.set())
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=keeper._start, args=(folder,))
+    waiting.start()
+    until(lambda: _opened(folder) == 2)
+    folder.rename(tmp_path / "old")
+    folder.mkdir()
+    os.close(lock)
+    waiting.join()
+    assert not starts.is_set()
+
+
+def _opened(folder: Path) -> int:
+    links = (Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))
+    return sum(link.exists() and link.samefile(folder) for link in links)

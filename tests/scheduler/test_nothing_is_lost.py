@@ -221,3 +221,30 @@ async def test_sigkill_that_nobody_here_sent_says_what_is_known_of_it(
     ended = await host.until(container, "failed")
     assert ended.exit_code == 137
     assert said in ended.reason
+
+
+async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypatch) -> None:
+    """A long backlog is written in parts, the events before the rows: the next scheduler found it ended once more."""
+    monkeypatch.setattr(behind, "BATCH", 1)
+    write = behind._write
+
+    def dies_after_the_end(*arguments: Any) -> None:
+        if told:
+            raise OperationalError("it was killed")
+        told.extend(each for each in arguments[1] if each.event.kind == "ended")
+        write(*arguments)
+
+    told: list[Any] = []
+    container = await host.launch("true")
+    async with host.up.store._flushing:
+        monkeypatch.setattr(behind, "_write", dies_after_the_end)
+        await eventually(lambda: host.up.broker.tenants.get(str(container.pk)) is None)
+        for _ in range(2):
+            host.up.store.event("accepted", str(container.pk))
+    await eventually(lambda: told)
+    killed(host)
+    await host.stop()
+    monkeypatch.undo()
+    await host.start()
+    await host.until(container, "exited")
+    assert len(await host.events(container, "ended")) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import resource
 import shutil
 import time
@@ -13,7 +15,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from scheduler.containers.launch import called_off
-from scheduler.engines.base import Launch, Sighting
+from scheduler.engines.base import Condition, EngineError, Launch, Sighting
 from scheduler.engines.process import engine as process_engine
 from scheduler.engines.process import tree
 from scheduler.store.promises import Promises
@@ -388,3 +390,55 @@ async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothi
     assert [(each.outcome, each.message) for each in answers] == [("done", called_off().message)] * 3
     assert (await host.answer(launching)).code == "killed"
     assert [left[each.pk] for each in kills] == [False] * 3
+
+
+async def test_launch_whose_program_runs_is_no_refused_one_for_what_the_host_is_short_of_then(
+    host: Host, monkeypatch
+) -> None:
+    """It was refused, "try again", lost its socket, and ran."""
+
+    def short(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(host.up.engine, "_watch", short)
+        container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
+        assert (await host.answer(launching)).outcome == "done"
+    await host.says(container, "began")
+    assert (await host.command("kill", container)).outcome == "done"
+    await host.until(container, "killed")
+
+
+async def test_pause_that_the_host_lets_nobody_look_at_stops_nothing(host: Host, monkeypatch) -> None:
+    container = await host.launch("sleep", "600")
+    look = host.up.engine._tell_living
+
+    async def short(engine_id: str) -> Sighting:
+        monkeypatch.setattr(host.up.engine, "_tell_living", look)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(host.up.engine, "_tell_living", short)
+    assert (await host.command("pause", container)).code == "host_short"
+    assert [each.condition for each in await host.up.engine.sightings()] == [Condition.RUNNING]
+
+
+async def test_kill_of_a_launch_of_which_something_is_left_is_not_told_as_done(host: Host, monkeypatch) -> None:
+    real, kill = host.up.engine.launch, host.up.engine.kill
+
+    async def late(launch: Launch, progress=None) -> Sighting:
+        await real(launch, progress)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def held(engine_id: str, **_: Any) -> None:
+        raise EngineError("The kernel holds it.")
+
+    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)  # else it is a kill like any other
+    monkeypatch.setattr(host.up.engine, "launch", late)
+    monkeypatch.setattr(host.up.engine, "kill", held)
+    container, _ = await host.start_launch("sh", "-c", "echo began; sleep 600")
+    await host.says(container, "began")
+    answer = await host.command("kill", container)
+    assert (answer.outcome, answer.code) == ("refused", "still_running")
+    monkeypatch.setattr(host.up.engine, "kill", kill)
+    await eventually(lambda: not list((host.home / "processes").glob("*/running.json")), every=0.1)

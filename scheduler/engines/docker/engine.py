@@ -294,6 +294,7 @@ class DockerEngine:
         found = await self._watch.look(engine_id)
         if found is not None and found.condition is not Condition.ENDED:
             raise EngineError("It still runs: kill it first.", code="still_running")
+        await self._watch.copied(engine_id)
         self._let_go(engine_id)
         await self._watch.stop_logs(engine_id)
         # What is made for others with their containers, such as volumes, is not ours to take away with one.

@@ -53,10 +53,11 @@ class LogCopier:
         """`begin`: seconds since the epoch; what it has printed before is of an earlier run."""
         self.done = threading.Event()
         self.complete = False  # nothing is left to copy; what is done and not complete is to be started again
-        self._api, self._engine_id, self._limit, self._in_all, self._tty = api, engine_id, limit, in_all, tty
-        self.path, self._earliest = path, begin
+        self.refused = False  # Docker does not give what is left
+        self._api, self._engine_id, self._limit, self._in_all = api, engine_id, limit, in_all
+        self.path, self.begin, self.tty = path, begin, tty
         self._stream: docker.types.CancellableStream[Any] | None = None
-        self._begin = threading.Event()
+        self._go = threading.Event()
         self._hurry = threading.Event()  # nothing more will come, or nobody wants it
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
@@ -68,7 +69,7 @@ class LogCopier:
 
     def close(self) -> None:
         self._closing = True
-        self._begin.set()
+        self._go.set()
         self._hurry.set()
         if self._stream is not None:
             wake(self._stream)
@@ -77,12 +78,12 @@ class LogCopier:
 
     def wait(self, seconds: float) -> None:
         """For what is left of an ended container's output, but no longer than this."""
-        self._begin.set()
+        self._go.set()
         self._hurry.set()
         self.done.wait(seconds)
 
     def _run(self) -> None:
-        self._begin.wait(HEAD_START)
+        self._go.wait(HEAD_START)
         try:
             # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
             for copy in (self._follow, self._copy_rest):
@@ -92,6 +93,7 @@ class LogCopier:
                     self.complete = file.complete
         except (docker.errors.APIError, requests.exceptions.RequestException, OSError, ValueError) as error:
             # Started again by the next reconciliation if the container is still there.
+            self.refused = isinstance(error, docker.errors.APIError)
             if not self._closing:
                 log.warning("The output of container %s is not copied for now: %s", self._engine_id[:12], error)
         finally:
@@ -109,12 +111,12 @@ class LogCopier:
                 file.finish()
 
     def _copy(self, file: LogFile, *, follow: bool) -> None:
-        since = max(self._earliest, (file.stamp - OUT_OF_ORDER) / 1e9)  # the file skips what it has
+        since = max(self.begin, (file.stamp - OUT_OF_ORDER) / 1e9)  # the file skips what it has
         self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
         try:
             if self._closing:  # `close` came before there was a stream to close
                 return
-            messages = self._messages_of_terminal() if self._tty else self._stream
+            messages = self._messages_of_terminal() if self.tty else self._stream
             for message in paced(messages, settings.GPUSHARE_BUDGETS, self._in_all, self._hurry.wait):
                 if self._closing or not file.add(*_parted(message)):
                     return

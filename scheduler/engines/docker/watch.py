@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
+COPIED_WITHIN = 10.0  # seconds that a removal waits for the output to be copied
+NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
 LEFTOVERS = ("created", "dead")  # states that only a launch or a removal leaves that was cut short
@@ -215,6 +217,16 @@ class Watch:
             self._logs[engine_id] = LogCopier(
                 self._client.api, engine_id, path, self._log_bytes, self._lines, tty=tty, begin=begin
             )
+
+    async def copied(self, engine_id: str) -> None:
+        """Returns when Docker has nothing more of its output than the log. Raises EngineError if that takes long."""
+        if (copier := self._logs.get(engine_id)) is None:
+            return
+        self.copy_logs(engine_id, copier.path, tty=copier.tty, begin=copier.begin)  # again, if it had to stop
+        copier = self._logs[engine_id]
+        await self._client.blocking(copier.wait, COPIED_WITHIN)
+        if not copier.complete and not copier.refused:
+            raise EngineError(NOT_COPIED, code="output_left", status=503)
 
     async def stop_logs(self, engine_id: str) -> None:
         await self._last_words(engine_id)

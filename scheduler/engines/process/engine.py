@@ -42,6 +42,7 @@ from scheduler.engines.process import tree
 from scheduler.engines.process.executed import execute
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 from scheduler.engines.process.taken import check_fields, check_image
+from web.logs import ById
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +132,18 @@ class ProcessEngine:
             await self._start_keeper(launch)
         finally:
             self._launching.discard(launch.id)
-        self._watch(launch.id)
-        return await self._tell(launch.id)
+        return await self._begun(launch.id)
+
+    async def _begun(self, id_: str) -> Sighting:
+        """It runs: that the host is short of something from now on is no reason to say that it does not."""
+        try:
+            self._watch(id_)
+            return await self._tell(id_)
+        except OSError as error:
+            log.warning("container %s has started, and is looked at later: %s", ById(id_), error)
+            sighting = Sighting(id_, id_, Condition.RUNNING, started_at=time.time())
+            self._changes.see(sighting)
+            return sighting
 
     async def _start_keeper(self, launch: Launch) -> None:
         """Leaves nothing behind when it fails. Raises EngineError, or OSError where the host is short of something."""
@@ -175,10 +186,14 @@ class ProcessEngine:
 
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)
-        for _ in range(PAUSES):  # what is started beside it, and is ended just now, is let go on for its end
-            await asyncio.to_thread(tree.freeze, running.keeper)
-            if (await self._tell_living(engine_id)).condition is Condition.PAUSED:
-                return
+        try:
+            for _ in range(PAUSES):  # what is started beside it, and is ended just now, is let go on for its end
+                await asyncio.to_thread(tree.freeze, running.keeper)
+                if (await self._tell_living(engine_id)).condition is Condition.PAUSED:
+                    return
+        except OSError:
+            await asyncio.to_thread(tree.thaw, running.keeper)
+            raise
         await asyncio.to_thread(tree.thaw, running.keeper)
         raise EngineError("It could not be stopped: the kernel holds a process of it, or it is just ending.")
 
@@ -280,8 +295,10 @@ class ProcessEngine:
 
     def _look(self, launching: frozenset[str]) -> list[Sighting]:
         children = tree.look()
-        names = {path.parent.name for path in self._home.glob("*/running.json") if not is_starting(path.parent)}
-        found = (self._sighting(name, children) for name in names - launching)  # what those are is told at their end
+        # Not by `glob`: since Python 3.12 it finds nothing where the host lets it look at nothing.
+        begun = {name for name in os.listdir(self._home) if (self._home / name / "running.json").exists()}
+        names = {name for name in begun - launching if not is_starting(self._home / name)}
+        found = (self._sighting(name, children) for name in names)  # what is being launched is told at its end
         return [sighting for sighting in found if sighting.condition is not Condition.GONE]
 
     def _sighting(self, engine_id: str, children: tree.Children | None = None) -> Sighting:

@@ -126,7 +126,8 @@ def _start(folder: Path) -> Started | None:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        return None if (folder / "running.json").exists() else _start_first(folder)
+        mine = folder.exists() and os.path.samestat(os.fstat(lock), folder.stat())  # else it was made anew meanwhile
+        return None if not mine or (folder / "running.json").exists() else _start_first(folder)
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)

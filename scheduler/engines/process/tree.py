@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # that one cannot look says nothing of what is there
 TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
@@ -127,15 +129,21 @@ def hang_up(leader: int, patience: float) -> None:
 
 
 def with_environment(entry: str) -> list[Stat]:
-    """Living processes, of those that we may look into, that were started with this "NAME=value"."""
+    """Living processes, of those that we may look into, that were started with this "NAME=value".
+
+    Raises OSError where the host lets nobody look now.
+    """
     wanted = entry.encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it has ended, or is not ours
+        try:
             if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 found.append(stat(name))
+        except OSError as error:  # it has ended, or is not ours
+            if error.errno in EXHAUSTED:
+                raise
     return [each for each in found if each is not None and each.living]
 
 
