@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import fields
 from pathlib import Path
@@ -139,7 +140,8 @@ class Launcher:
             for sighting in await self._engine.sightings():
                 if sighting.id == id_:
                     await self._engine.kill(sighting.engine_id)
-                    await self._engine.remove(sighting.engine_id)
+                    with contextlib.suppress(EngineError):  # its output, say, is still being copied: leftovers.py
+                        await self._engine.remove(sighting.engine_id)
         finally:
             self._forget(id_)
 

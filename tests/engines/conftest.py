@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import uuid
@@ -10,10 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from scheduler.engines.base import Engine, Launch
+from scheduler.engines.base import Engine, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
 from scheduler.engines.outfit import Outfit
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
+from tests.support.eventually import PATIENCE
 
 __all__ = ["docker_api", "dockerd"]
 
@@ -56,7 +58,18 @@ async def empty(engine: Engine) -> None:
     """Ends and removes all that it has."""
     for sighting in await engine.sightings():
         await engine.kill(sighting.engine_id)
-        await engine.remove(sighting.engine_id)
+        await removed(engine, sighting.engine_id)
+
+
+async def removed(engine: Engine, engine_id: str) -> None:
+    """Tried again while its output is being copied, as by leftovers.py."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await engine.remove(engine_id)
+            except EngineError as error:
+                if error.code != "output_left":
+                    raise
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import os
@@ -18,9 +17,9 @@ import pytest
 from scheduler.engines.base import Condition, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.logs import LogFile, parse_stamp
-from tests.engines.conftest import Opener
+from tests.engines.conftest import Opener, removed
 from tests.engines.test_docker_engine import next_change, output_of
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 
 Launcher = Callable[..., Launch]
 MiB = 1 << 20
@@ -162,7 +161,7 @@ async def test_nothing_is_removed_before_its_output_is_copied(
     launch = a_launch("/bin/sh", "-c", "seq 500")
     engine_id = (await docker_engine.launch(launch)).engine_id
     await next_change(docker_engine, Condition.ENDED)
-    await _removed(docker_engine, engine_id)
+    await removed(docker_engine, engine_id)
     assert launch.log_path.read_text().split() == [str(number) for number in range(1, 501)]
 
 
@@ -181,15 +180,5 @@ async def test_what_a_host_has_no_room_to_copy_is_kept_with_docker_until_it_has(
         with pytest.raises(EngineError, match="still being copied") as caught:
             await docker_engine.remove(engine_id)
     assert (caught.value.code, caught.value.status) == ("output_left", 503)
-    await _removed(docker_engine, engine_id)
+    await removed(docker_engine, engine_id)
     assert launch.log_path.read_text() == "kept\n"
-
-
-async def _removed(engine: DockerEngine, engine_id: str) -> None:
-    """Tried again, as by leftovers.py."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                return await engine.remove(engine_id)
-            except EngineError:
-                await asyncio.sleep(0.1)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
-COPIED_WITHIN = 10.0  # seconds that a removal waits for the output to be copied
+COPIED_WITHIN = 30.0  # seconds that a removal waits for the output to be copied
 NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
