@@ -162,6 +162,7 @@ def faster(factor: float) -> None:
 
     import scheduler.worker
     from scheduler.rounds import housekeeping, measure
+    from scheduler.rounds.turns import shares
     from web.models import hosts
     from web.services import issuing
 
@@ -173,6 +174,7 @@ def faster(factor: float) -> None:
     Now.as_sqlite = lambda *_, **__: ("STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', %s, 'unixepoch')", [ahead()])
     for module, name in (
         (measure, "PERIOD"), (measure, "AGAIN"), (housekeeping, "EVERY"), (scheduler.worker, "SIGN_OF_LIFE"),
+        (shares, "LATELY"),  # it keeps what each look has measured for so long
     ):  # fmt: skip
         setattr(module, name, getattr(module, name) / factor)
     hosts.SIGN_OF_LIFE = issuing.SIGN_OF_LIFE = factor * hosts.SIGN_OF_LIFE
