@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
-COPIED_WITHIN = 30.0  # seconds that a removal waits for the output to be copied
+COPIED_WITHIN, COPIED_LOOKS = 30.0, 600  # seconds that a removal waits for the output to be copied, and looks
 NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
@@ -224,7 +224,11 @@ class Watch:
             return
         self.copy_logs(engine_id, copier.path, tty=copier.tty, begin=copier.begin)  # again, if it had to stop
         copier = self._logs[engine_id]
-        await self._client.blocking(copier.wait, COPIED_WITHIN)
+        copier.hurry()
+        for _ in range(COPIED_LOOKS):  # in no thread: those are for everybody's calls
+            if copier.done.is_set():
+                break
+            await asyncio.sleep(COPIED_WITHIN / COPIED_LOOKS)
         if not copier.complete and not copier.refused:
             raise EngineError(NOT_COPIED, code="output_left", status=503)
 
