@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import os
@@ -16,7 +15,6 @@ import docker
 import pytest
 
 from scheduler.engines.base import Condition, EngineError, Launch
-from scheduler.engines.docker.client import WORKERS
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.logs import LogFile, parse_stamp
 from tests.engines.conftest import Opener, removed
@@ -184,24 +182,3 @@ async def test_what_a_host_has_no_room_to_copy_is_kept_with_docker_until_it_has(
     assert (caught.value.code, caught.value.status) == ("output_left", 503)
     await removed(docker_engine, engine_id)
     assert launch.log_path.read_text() == "kept\n"
-
-
-@pytest.mark.docker
-async def test_removals_that_wait_for_output_hold_up_nobody_else(
-    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each took one of the threads that all calls of Docker share."""
-    add, go_on = LogFile.add, threading.Event()
-
-    def held(file: LogFile, stamp: int, text: bytes) -> bool:
-        go_on.wait(60)
-        return add(file, stamp, text)
-
-    monkeypatch.setattr(LogFile, "add", held)
-    engine_id = (await docker_engine.launch(a_launch("/bin/sh", "-c", "echo kept"))).engine_id
-    await next_change(docker_engine, Condition.ENDED)
-    removals = [asyncio.create_task(removed(docker_engine, engine_id)) for _ in range(2 * WORKERS)]
-    await asyncio.wait(removals, timeout=1)
-    assert (await asyncio.wait_for(docker_engine.sightings(), 10))[0].engine_id == engine_id
-    go_on.set()
-    await asyncio.gather(*removals)
