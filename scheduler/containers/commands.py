@@ -24,7 +24,7 @@ from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
 from scheduler.core.events import PolicyChanged, Refused
-from scheduler.engines.base import EngineError
+from scheduler.engines.base import EngineAway, EngineError
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
@@ -134,6 +134,8 @@ class Commands:
             self._refuse(command, problem)
         except EngineError as error:
             self._refuse(command, Problem(error.code, str(error), error.status, error.field))
+            if isinstance(error, EngineAway) and command.kind == CommandKind.LAUNCH:
+                await self._launcher.let_go(str(command.container_id))
         except DatabaseError as error:
             log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
             self._refuse(command, Problem("database_away", "The database did not take this. Try again shortly.", 503))

@@ -15,7 +15,7 @@ from scheduler.containers import placement
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.intents import Intents, was_called_off
 from scheduler.containers.life import Containers, as_problem, as_tenant
-from scheduler.engines.base import Engine, EngineError, Launch, Progress
+from scheduler.engines.base import Engine, EngineAway, EngineError, Launch, Progress
 from scheduler.engines.outfit import said_of_memory
 from scheduler.gpus import Gpus
 from scheduler.sessions.broker import Broker
@@ -68,6 +68,10 @@ class Launcher:
             await self._start(row, progress)
         except asyncio.CancelledError:
             raise  # the scheduler stops: the same launch is taken up again at its next start
+        except EngineAway:  # the engine may have done it all the same, or yet do it: see `let_go`
+            if tenant := self._containers.find(str(row.pk)):
+                tenant.called_off = True
+            raise
         except BaseException:
             self._forget(str(row.pk))
             raise
@@ -129,13 +133,7 @@ class Launcher:
 
         It may run by now, and ends if its socket goes: that it was called off is in the database first.
         """
-        while True:
-            try:
-                await self._intents.durable()
-                break
-            except DatabaseError as error:
-                log.error("container %s, whose launch was called off, is ended later: %s", ById(id_), error)
-                await asyncio.sleep(AGAIN)
+        await self._durable(id_)
         try:
             for sighting in await self._engine.sightings():
                 if sighting.id == id_:
@@ -144,6 +142,19 @@ class Launcher:
                         await self._engine.remove(sighting.engine_id)
         finally:
             self._forget(id_)
+
+    async def let_go(self, id_: str) -> None:
+        """Its launch was refused although it may run, or come to run. What comes of it leftovers.py clears away."""
+        await self._durable(id_)
+        self._forget(id_)
+
+    async def _durable(self, id_: str) -> None:
+        while True:
+            try:
+                return await self._intents.durable()
+            except DatabaseError as error:
+                log.error("container %s, which is not to be launched, is ended later: %s", ById(id_), error)
+                await asyncio.sleep(AGAIN)
 
     def _forget(self, id_: str) -> None:
         """It was never started, as far as anybody was told."""

@@ -258,7 +258,8 @@ class Engine(Protocol):
         """The labels baked into an image, which is fetched if it is not there. EngineError `unknown_image` if not."""
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
-        """Creates and starts a container. Raises EngineError or OSError, leaving nothing behind.
+        """Creates and starts a container. Raises EngineError or OSError, leaving nothing behind; but EngineAway: it may
+        run, or come to run.
 
         Cancelled, what it has made is seen by then (`sightings`), and nothing comes later.
         """

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import docker
@@ -19,14 +18,14 @@ import pytest
 import requests.exceptions
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
-from scheduler.engines.docker import versions, watch
+from scheduler.engines.docker import versions
 from scheduler.engines.docker.client import Client
 from scheduler.engines.docker.engine import DockerEngine, limits_of
 from scheduler.engines.docker.errors import explain
 from scheduler.engines.docker.options import container_name
 from tests.engines.conftest import Opener
 from tests.support.dockerd import IMAGE, Dockerd, NoBridge, build_image, have_dockerd, private
-from tests.support.eventually import eventually, until
+from tests.support.eventually import eventually
 
 Launcher = Callable[..., Launch]
 
@@ -167,33 +166,6 @@ class TestRealDocker:
         with pytest.raises(EngineError, match="kill it first"):
             await self.engine.remove(engine_id)
         assert [each.condition for each in await self.engine.sightings()] == [Condition.RUNNING]
-
-    async def test_launch_that_docker_answered_too_late_is_taken_away(
-        self, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """And told by nobody, also if Docker was asked about it before that, and its answer comes after it."""
-        launch, started = a_launch("sleep", "60"), []
-        start, inspect = self.engine._client.api.start, watch._inspect
-        doomed = self.engine._watch.doomed
-
-        def too_slow(engine_id: str) -> None:
-            start(engine_id)
-            started.append(engine_id)
-            raise requests.exceptions.ReadTimeout("it did start, and said so too late")
-
-        def before(api: Any, engine_id: str) -> Any:
-            found = inspect(api, engine_id)
-            until(lambda: not doomed)
-            return found
-
-        monkeypatch.setattr(self.engine._client.api, "start", too_slow)
-        monkeypatch.setattr(watch, "_inspect", before)
-        with pytest.raises(EngineAway, match="too slow"):
-            await self.engine.launch(launch)
-        assert await self.engine._watch.look(*started) is None
-        filters = {"label": f"com.gpushare.container={launch.id}"}
-        await eventually(lambda: not self.api.containers(all=True, filters=filters))
-        assert self.engine._watch.changes.last(launch.id) is None
 
 
 @pytest.mark.parametrize(

@@ -179,13 +179,8 @@ class DockerEngine:
         if known := self._watch.changes.last(launch.id):
             return known  # the same launch again, taken up by a restarted scheduler: it may even have ended meanwhile
         self._watch.launching.add(launch.id)
-        self._watch.doomed.discard(launch.id)
         try:
             engine_id = await self._make(launch, progress)
-        except EngineAway:
-            # Docker may have done what it was asked, or may yet do it: it is taken away when Docker answers again.
-            self._watch.doomed.add(launch.id)
-            raise
         finally:
             self._watch.launching.discard(launch.id)
         self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)

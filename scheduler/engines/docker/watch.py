@@ -48,7 +48,6 @@ class Watch:
         self.changes = Changes()
         self.away = ""
         self.launching: set[str] = set()  # ids (ours) that are being created at this moment
-        self.doomed: set[str] = set()  # ids (ours) of launches that failed, and may have left something in Docker
         self.killing: set[str] = set()  # engine ids of those that we are ending
         self.together: Together | None = None
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
@@ -94,14 +93,13 @@ class Watch:
     async def look(self, engine_id: str) -> Sighting | None:
         """Inspects one container and tells what has changed. None if it is gone (or only just being made)."""
         async with self._lock:
-            doomed = set(self.doomed)  # what is taken away by the time that the answer comes is shown as it was before
             found = await self._client.call(_inspect, self._client.look, engine_id)
             if found is None:
                 self._gone(engine_id)
                 return None
             ours = options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home)
             id_ = ours or await self._whose(found)
-            if not id_ or id_ in self.launching | self.doomed | doomed or found["State"]["Status"] == "created":
+            if not id_ or id_ in self.launching or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
             sighting = as_sighting(found, id_)
@@ -184,7 +182,7 @@ class Watch:
             engine_id = each["Id"]
             if id_ in self.launching:
                 continue
-            if id_ in self.doomed or each["State"] in LEFTOVERS:
+            if each["State"] in LEFTOVERS:
                 await self._tidy(id_, engine_id)
                 continue
             labels = each["Labels"]
@@ -244,15 +242,12 @@ class Watch:
     async def _tidy(self, id_: str, engine_id: str) -> None:
         """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
         dockerd did not survive (Docker calls it dead)."""
-        if id_ not in self.doomed:
-            # The list may be from before the start of a launch that is through by now.
-            found = await self._client.call(_inspect, self._client.look, engine_id)
-            if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
-                return
+        # The list may be from before the start of a launch that is through by now.
+        found = await self._client.call(_inspect, self._client.look, engine_id)
+        if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
+            return
         log.info("Removing what is left of container %s.", engine_id[:12])
-        remove = partial(self._client.api.remove_container, engine_id, v=True, force=id_ in self.doomed)
-        await self._client.unless_gone(remove)
-        self.doomed.discard(id_)
+        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
 
     def _list(self) -> list[tuple[str, dict[str, Any]]]:
         """With the id of each. A launch that was cut off may have left two of one id."""

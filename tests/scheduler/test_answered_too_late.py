@@ -1,0 +1,119 @@
+"""A launch whose engine did it and answered too late: refused, and nothing of it is left; but first that is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import requests.exceptions
+from django.db import OperationalError
+
+from scheduler.engines.base import EngineAway, Launch, Sighting
+from scheduler.engines.docker.engine import DockerEngine
+from tests.support.dockerd import build_image, docker_api, dockerd
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, Host, a_host, query
+from web.models import Command, Container
+
+__all__ = ["docker_api", "dockerd"]
+IMAGE = "gpushare/late:latest"
+HOLD = ("workload", "--bytes", "1GiB", "--check", "1MiB", "--hold", "600")
+
+
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.docker)])
+async def host(
+    request: pytest.FixtureRequest,
+    transactional_db: None,
+    settings: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Host]:
+    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.05)
+    address = request.getfixturevalue("dockerd").address if request.param == "docker" else ""
+    if address:
+        client = docker.APIClient(address, version="auto")
+        build_image(client, IMAGE, [BUILD / "workload"], mounted=[BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"])
+        client.close()
+    async with a_host(settings, tmp_path_factory.mktemp("host"), docker=address) as host:
+        if address:
+            host.image, host.workload = IMAGE, Path("/bin/workload")
+        yield host
+
+
+def answers_too_late(engine: Any, patch: pytest.MonkeyPatch) -> None:
+    """To a launch; it does what it is asked."""
+    if isinstance(engine, DockerEngine):
+        start = engine._client.api.start
+
+        def too_slow(engine_id: str) -> None:
+            start(engine_id)
+            raise requests.exceptions.ReadTimeout("it did start, and said so too late")
+
+        patch.setattr(engine._client.api, "start", too_slow)
+        return
+    launch = engine.launch
+
+    async def late(asked: Launch, *more: Any) -> Sighting:
+        await launch(asked, *more)
+        raise EngineAway("It did start, and said so too late.")
+
+    patch.setattr(engine, "launch", late)
+
+
+async def eventually_nothing_of(id_: str, host: Host) -> None:
+    """The engine has nothing more of it."""
+    async with asyncio.timeout(60):
+        while True:
+            if id_ not in {sighting.id for sighting in await host.up.engine.sightings()}:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def told(host: Host, container: Container) -> list[str]:
+    return [event.kind for event in await host.events(container, "started", "ended", "killed")]
+
+
+async def test_launch_that_is_refused_too_late_is_ended_and_told_by_nobody(host: Host) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        answers_too_late(host.up.engine, patch)
+        container, launch = await host.start_launch(*HOLD, gpu_memory=2 * GIB)
+        refused = await host.answer(launch)
+    assert (refused.outcome, refused.code) == ("refused", "engine_away")
+    id_ = str(container.pk)
+    await eventually(lambda: id_ not in host.up.broker.tenants)
+    assert not (host.home / "sockets" / id_).exists()
+    await eventually_nothing_of(id_, host)
+    row = await host.get(container)
+    assert (row.state, row.reason, row.started_at) == ("failed", refused.message, None)
+    assert await told(host, container) == []
+
+
+async def test_launch_keeps_its_socket_until_its_refusal_is_written(host: Host) -> None:
+    """Else its program ended for want of it, and the next scheduler told that it had failed."""
+    tried = asyncio.Event()
+
+    async def lost(_: object) -> None:
+        return
+
+    async def full() -> None:
+        tried.set()
+        raise OperationalError("database or disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        answers_too_late(host.up.engine, patch)
+        patch.setattr(host.up.store, "_write", lost)  # as if `kill -9` had hit it
+        patch.setattr(host.up.store, "durable", full)
+        container, launch = await host.start_launch(*HOLD, gpu_memory=2 * GIB)
+        await asyncio.wait_for(tried.wait(), 60)
+        await host.says(container, "holding")
+        await host.stop()
+    assert (await query(Command.objects.get, pk=launch.pk)).done_at is None
+    await host.start()
+    assert (await host.answer(launch)).outcome == "done"
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert [tenant.used(gpu) >= GIB for gpu in tenant.quota] == [True]
+    assert await told(host, container) == ["started"]
