@@ -1,7 +1,7 @@
 """What a person waits for: a launch, the lists by REST, and the page, of the tree in which this is run.
 
     python -m benchmarks.web.answers [ROUNDS]
-    cd another/tree && python PATH/TO/benchmarks/web/answers.py [ROUNDS]       (as `python -m benchmarks before` does)
+    cd another/tree && python PATH/TO/benchmarks/web/answers.py [ROUNDS]       (as `python -m benchmarks.before` does)
 
 The quick start (process engine, simulated card) with 20 living containers. Told are medians over the rounds. It uses
 what releases of this appliance have had for long, so that an older one can be asked as well.
