@@ -1,5 +1,6 @@
 """Accounts: who is made, what their role is, who is switched off. REST, the pages and the command line call this; the
-admin site's own forms are held to the same by `administered` and by the signal that `connect` connects."""
+admin site's own forms (web/admin.py) are held to the same: by `administered`, by the signal that `connect` connects,
+and by asking here about names."""
 
 from __future__ import annotations
 
@@ -55,8 +56,7 @@ def create(actor: User, asked: Any) -> tuple[User, str]:
         passwords.require_good(user, password)
         user.set_password(password)  # outside of the transaction: it takes a third of a second
     with administered():
-        if same := get_user_model().objects.filter(username__iexact=name).first():
-            raise _taken(same.get_username())
+        require_free(name)
         try:
             with transaction.atomic():
                 user.save(force_insert=True)
@@ -114,6 +114,14 @@ def administered() -> Iterator[None]:
             raise conflict(
                 "This would leave nobody who may manage people. Make somebody else an admin first.", code="last_admin"
             )
+
+
+def require_free(username: str, besides: User | None = None) -> None:
+    """Refuses a name that somebody has, in whatever case; `besides` is whoever is to get it. Raises Problem."""
+    everybody = get_user_model().objects
+    others = everybody.exclude(pk=besides.pk) if besides else everybody.all()
+    if same := others.filter(username__iexact=username).first():
+        raise _taken(same.get_username())
 
 
 def fault_of_name(username: str) -> str:

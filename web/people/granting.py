@@ -50,7 +50,7 @@ def _grant(actor: User, subject: User | Group, spec: dict[str, Any]) -> Allowanc
         row, _ = Allowance.objects.select_for_update(no_key=True).get_or_create(**_whose(subject))
         before = told(row)
         if spec.get("gpus"):
-            spec["gpus"] = _cards(spec["gpus"], stored=row.gpus or [])
+            spec["gpus"] = cards(spec["gpus"], stored=row.gpus or [])
         for name, value in spec.items():
             setattr(row, name, value)
         try:
@@ -78,7 +78,7 @@ def withdraw(actor: User, subject: User | Group) -> None:
             row.delete()
 
 
-def _cards(named: list[str], stored: list[str]) -> list[str]:
+def cards(named: list[str], stored: list[str]) -> list[str]:
     """The UUIDs of the cards named by UUID or index. One that is away now is known, and so is what was `stored`.
 
     A UUID that was mistyped would forbid all GPUs, and nobody would see why: Problem.

@@ -31,11 +31,8 @@ def find(actor: User, name: str) -> Group:
 def create(actor: User, asked: Any) -> Group:
     require(actor, Deed.MANAGE)
     name = GroupSpec.parse(asked)["name"]
-    if fault := fault_of_group(name):
-        raise invalid(fault, "name")
     with administered():
-        if same := Group.objects.filter(name__iexact=name).first():
-            raise _taken(same.name)
+        require_name(name)
         try:
             with transaction.atomic():
                 group = Group.objects.create(name=name)
@@ -48,7 +45,7 @@ def create(actor: User, asked: Any) -> Group:
 def delete(actor: User, group: Group) -> None:
     """With its allowance: what that allowed or forbade its members, it no longer does."""
     require(actor, Deed.MANAGE)
-    _require_no_role(group)
+    require_no_role(group)
     with administered():
         _require_there(group)
         allowance = granting.of(group)
@@ -64,7 +61,7 @@ def change_members(actor: User, group: Group, asked: Any) -> Group:
     spec = MembersSpec.parse(asked)
     if not spec:
         raise invalid("Nothing to change: give add, remove or both.")
-    _require_no_role(group)
+    require_no_role(group)
     with administered():
         _require_there(group)
         before = set(members_of(group))
@@ -88,7 +85,17 @@ def _people(names: list[str], field: str) -> list[User]:
     return found
 
 
-def _require_no_role(group: Group) -> None:
+def require_name(name: str, besides: Group | None = None) -> None:
+    """Refuses what no group may be called, and what another is called, in whatever case. Raises Problem."""
+    if fault := fault_of_group(name):
+        raise invalid(fault, "name")
+    others = Group.objects.exclude(pk=besides.pk) if besides else Group.objects.all()
+    if same := others.filter(name__iexact=name).first():
+        raise _taken(same.name)
+
+
+def require_no_role(group: Group) -> None:
+    """Roles stay as they are: their groups are neither renamed nor deleted. Raises Problem."""
     if is_role(group):
         raise conflict(f'"{group.name}" is a role: it stays, and is given to each person as their role.', code="role")
 
