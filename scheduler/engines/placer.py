@@ -47,7 +47,7 @@ class Host:
     or in a moment.
 
     `labels`: those that the placer knows it by, which are not ours. `there`: whether it takes containers now; else it
-    is away, or drained.
+    is away, or drained. `memory`: the host's own, in bytes, and `cpus` a number; 0 while that is not known.
     """
 
     name: str
@@ -55,6 +55,8 @@ class Host:
     reserved: Mapping[int, int]
     labels: Mapping[str, str] = field(default_factory=dict)
     there: bool = True
+    memory: int = 0
+    cpus: float = 0.0
 
 
 class Stage(StrEnum):

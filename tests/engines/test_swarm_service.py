@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from scheduler.engines.base import EngineError
-from scheduler.engines.placer import Order
+from scheduler.engines.docker.options import DefaultLimits
+from scheduler.engines.placer import Host, Order
+from scheduler.engines.swarm.manager import hosts_of, limits_for
 from scheduler.engines.swarm.service import body
 
 GIB = 1 << 30
-KEPT = {"memory": 8 * GIB, "cpus": 4.0, "pids": 500}
+KEPT = DefaultLimits(memory=8 * GIB, cpus=4.0, pids=500, swap=True)
+HERE = Host("manager", {}, {}, memory=4 * GIB, cpus=2.0)
+UNSET = DefaultLimits(memory=None, cpus=None, pids=4096, swap=True)
 
 
-def task(kept: dict[str, Any] = KEPT, **asked: Any) -> dict[str, Any]:
-    order = Order(
-        id=str(uuid4()), name="a", owner="ada", image="x", command=(), quota=GIB, cards=(0,), key="k", **asked
-    )
-    found: dict[str, Any] = body(order, None, 1 << 20, kept)["TaskTemplate"]
+def order(**asked: Any) -> Order:
+    return Order(id=str(uuid4()), name="a", owner="ada", image="x", command=(), quota=GIB, cards=(0,), key="k", **asked)
+
+
+def task(kept: DefaultLimits = KEPT, **asked: Any) -> dict[str, Any]:
+    found: dict[str, Any] = body(order(**asked), None, 1 << 20, kept)["TaskTemplate"]
     return found
+
+
+def node(name: str, memory: int, cpus: int, *, card: int = 8192, away: bool = False, **labels: str) -> dict[str, Any]:
+    """As Docker shows one. `card`: MiB of its GPU 0; none: it has no GPU."""
+    declared = [{"DiscreteResourceSpec": {"Kind": "gpu0_mib", "Value": card}}] if card else None
+    resources = {"NanoCPUs": cpus * 10**9, "MemoryBytes": memory, "GenericResources": declared}
+    return {
+        "ID": name,
+        "Description": {"Hostname": name, "Resources": resources},
+        "Spec": {"Labels": labels, "Availability": "active"},
+        "Status": {"State": "down" if away else "ready"},
+    }
 
 
 def shared_memory(found: dict[str, Any]) -> list[int]:
@@ -44,3 +62,32 @@ def test_who_asks_for_nothing_has_the_limits_that_the_settings_say() -> None:
     assert task()["Resources"]["Limits"] == {"MemoryBytes": 8 * GIB, "NanoCPUs": 4_000_000_000, "Pids": 500}
     asked = task(memory=GIB, cpus=0.5)["Resources"]["Limits"]
     assert asked == {"MemoryBytes": GIB, "NanoCPUs": 500_000_000, "Pids": 500}
+
+
+def test_where_no_setting_says_more_the_smallest_host_that_it_may_come_to_does() -> None:
+    """As for Docker's containers: nine tenths of its memory, all of its processors."""
+    hosts = hosts_of(
+        [
+            node("large", 200 * GIB, 64, disk="ssd"),
+            node("small", 100 * GIB, 8),
+            node("no-gpu", 2 * GIB, 1, card=0),
+            node("little-gpu", 3 * GIB, 1, card=512),
+            node("gone", GIB, 1, away=True),
+        ],
+        {},
+    )
+
+    def found(limits: DefaultLimits = UNSET, **asked: Any) -> dict[str, int]:
+        asks = order(**asked)
+        return body(asks, None, 1 << 20, limits_for(asks, hosts, HERE, limits))["TaskTemplate"]["Resources"]["Limits"]
+
+    assert found() == {"MemoryBytes": 90 * GIB, "NanoCPUs": 8 * 10**9, "Pids": 4096}
+    assert found(constraints=("node.labels.disk==ssd",))["MemoryBytes"] == 180 * GIB
+    assert found(host="large", memory=150 * GIB)["MemoryBytes"] == 150 * GIB
+    assert found(replace(UNSET, host_memory=10 * GIB))["MemoryBytes"] == 10 * GIB
+    assert found(replace(UNSET, memory=GIB, cpus=1.5))["NanoCPUs"] == 1_500_000_000
+    assert limits_for(order(), [], HERE, UNSET).cpus == HERE.cpus, "no host is known just now"
+    for asked in (100 << 40, 150 * GIB):
+        with pytest.raises(EngineError, match="is more than a container may take: the most is 90 GiB") as caught:
+            found(memory=asked)
+        assert (caught.value.code, caught.value.status, caught.value.field) == ("memory_too_large", 400, "memory")

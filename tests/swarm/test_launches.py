@@ -93,6 +93,17 @@ def test_a_program_has_as_much_shared_memory_as_on_one_host(appliance: Appliance
     assert refusal(appliance, memory=64 * MIB, shm_size=65 * MIB)["code"] == "shm_too_large"
 
 
+def test_a_program_has_the_hosts_limits_and_cannot_ask_for_more(appliance: Appliance, swarm: Lab) -> None:
+    id_ = launch(appliance, *FOREVER)
+    (service,) = services(swarm)
+    limits, host = service["Spec"]["TaskTemplate"]["Resources"]["Limits"], swarm.members[0].api.info()
+    assert limits["MemoryBytes"] == int(host["MemTotal"] * 0.9)
+    assert limits["NanoCPUs"] == host["NCPU"] * 10**9
+    until_it_is(appliance, id_, "running")
+    error = refusal(appliance, memory="100TiB")
+    assert (error["code"], error["field"]) == ("memory_too_large", "memory")
+
+
 def test_a_service_of_others_that_has_our_label_is_in_nobodys_way(appliance: Appliance, swarm: Lab) -> None:
     """A label is a word that anybody writes; its removal is theirs, too."""
     api = swarm.members[0].api

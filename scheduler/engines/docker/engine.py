@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit, keep_text
-from scheduler.engines.placer import Placer
+from scheduler.engines.placer import Host, Placer
 from scheduler.engines.swarm.manager import SwarmManager, in_swarm, require_manager
 from scheduler.engines.swarm.service import service_name
 from web.sizes import format_size
@@ -37,8 +37,6 @@ from web.spec.reserved import SHIM
 
 log = logging.getLogger(__name__)
 
-# What all containers may take together: nearly the whole host, but not what keeps the host alive.
-SHARE_OF_MEMORY = 0.9
 PIDS = 4096
 
 
@@ -116,10 +114,10 @@ class DockerEngine:
 
     def _swarm(self, info: Mapping[str, Any]) -> Placer:
         require_manager(info)
-        kept = {"memory": self._settings.memory, "cpus": self._settings.cpus, "pids": self._settings.pids}
+        here = Host(info["Name"], {}, {}, memory=info["MemTotal"], cpus=info["NCPU"])
         return SwarmManager(
             info["Swarm"]["Cluster"]["ID"], self._client, self._outfit.simulation, self._settings.log_bytes,
-            self._settings.registries, **kept,
+            self._settings.registries, _wanted(self._settings), here,
         )  # fmt: skip
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
@@ -421,13 +419,19 @@ def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Defa
         log.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
     if not any("name=seccomp" in option and "unconfined" not in option for option in info.get("SecurityOptions", [])):
         log.warning("This Docker engine runs containers without a seccomp profile.")
-    total = None
-    if info.get("MemoryLimit"):
-        total = min(settings.host_memory or int(info["MemTotal"] * SHARE_OF_MEMORY), info["MemTotal"])
-    return options.DefaultLimits(
-        memory=total and min(settings.memory or total, total),
-        host_memory=total,
-        cpus=(settings.cpus or float(info["NCPU"])) if info.get("CpuCfsQuota") else None,
+    wanted = replace(
+        _wanted(settings),
         pids=settings.pids if info.get("PidsLimit") else None,
         swap=bool(info.get("SwapLimit")),
+    )
+    return wanted.on(
+        info["MemTotal"] if info.get("MemoryLimit") else None,
+        float(info["NCPU"]) if info.get("CpuCfsQuota") else None,
+    )
+
+
+def _wanted(settings: DockerSettings) -> options.DefaultLimits:
+    """What the settings say, whatever a host has."""
+    return options.DefaultLimits(
+        settings.memory, settings.cpus, settings.pids, swap=True, host_memory=settings.host_memory
     )

@@ -8,13 +8,14 @@ a program sees is set here, over whatever a user or an image says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.outfit import environment
+from scheduler.engines.placer import Order
 from web.errors import Problem
 from web.sizes import format_size
 from web.spec.host_memory import require_memory
@@ -30,6 +31,8 @@ LABEL_TTY = "com.gpushare.tty"
 LABEL_MEMORY = "com.gpushare.memory"  # the limit of host memory it was launched with; empty: none
 LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers on one Docker engine apart
 
+# What all containers may take together: nearly the whole host, but not what keeps the host alive.
+SHARE_OF_MEMORY = 0.9
 SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it counts as the container's memory anyway
 
 
@@ -45,6 +48,19 @@ class DefaultLimits:
     pids: int | None
     swap: bool  # whether memory and swap can be limited together
     host_memory: int | None = None
+
+    def on(self, memory: int | None, cpus: float | None) -> DefaultLimits:
+        """These, as settings name them, filled in for a host of so much `memory` (bytes) and so many `cpus`.
+
+        None: it has no control group for that.
+        """
+        total = None if memory is None else min(self.host_memory or int(memory * SHARE_OF_MEMORY), memory)
+        return replace(
+            self,
+            memory=total and min(self.memory or total, total),
+            cpus=None if cpus is None else self.cpus or cpus,
+            host_memory=total,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +85,7 @@ def create_body(
 ) -> dict[str, Any]:
     """The body of POST /containers/create. `places`: where Docker finds each folder of the host. Raises EngineError."""
     bindings = _port_bindings(launch.ports)
-    limited = _limits(launch, limits)
+    limited = resources(launch, limits)
     return {
         "Image": launch.image,
         "Cmd": list(launch.command) or None,
@@ -137,7 +153,8 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str]) 
     return [*(f"{name}={value}" for name, value in ours.items()), *away]
 
 
-def _limits(launch: Launch, limits: DefaultLimits) -> dict[str, Any]:
+def resources(launch: Launch | Order, limits: DefaultLimits) -> dict[str, Any]:
+    """As Docker calls them. Raises EngineError for more than the limits."""
     try:
         require_memory(launch.memory, limits.memory)
     except Problem as problem:

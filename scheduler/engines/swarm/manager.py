@@ -21,9 +21,11 @@ import docker.errors
 
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.engines.docker.client import Client
+from scheduler.engines.docker.options import DefaultLimits
 from scheduler.engines.outfit import Simulation
 from scheduler.engines.placer import Host, Order, Stage, Standing
 from scheduler.engines.swarm import kinds, service
+from web.spec.where import constraints
 
 WAITING = ("new", "allocated", "pending")
 ON_A_NODE = ("assigned", "accepted", "preparing", "ready", "starting", "running")  # what they reserved is taken
@@ -47,17 +49,17 @@ def require_manager(info: Mapping[str, Any]) -> None:
 
 
 class SwarmManager:
-    """`cluster`: the Swarm's ID. `kept`: host memory (bytes), cpus and processes for those that ask for none."""
+    """`cluster`: the Swarm's ID. `limits`: as the settings name them. `here`: the manager's own host."""
 
     name = "swarm"
 
     def __init__(
         self, cluster: str, client: Client, simulation: Simulation | None, log_bytes: int, registries: Path | None,
-        **kept: Any,
+        limits: DefaultLimits, here: Host,
     ) -> None:  # fmt: skip
         self.whole = f"{self.name} {cluster}"
         self._client, self._simulation, self._log_bytes = client, simulation, log_bytes
-        self._registries, self._kept = registries, kept
+        self._registries, self._limits, self._here = registries, limits, here
 
     async def hosts(self) -> list[Host]:
         return await self._client.call(self._hosts)
@@ -86,17 +88,7 @@ class SwarmManager:
         services = self._look.services(filters={"label": service.LABEL})
         nodes, tasks = self._look.nodes(), self._look.tasks()  # a task after its service: none is overlooked
         reserved = _reserved(tasks)
-        hosts = [
-            Host(
-                node["Description"]["Hostname"],
-                kinds.read(node["Description"].get("Resources", {}).get("GenericResources")),
-                reserved[node["ID"]],
-                node["Spec"].get("Labels") or {},
-                there=node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active",
-            )
-            for node in nodes
-            if node["Description"].get("Hostname")  # one that is joining has not said it yet
-        ]
+        hosts = hosts_of(nodes, reserved)
         begun = {task["ServiceID"] for task in tasks if task["Status"]["State"] not in WAITING}
         return with_what_comes(
             hosts,
@@ -117,7 +109,8 @@ class SwarmManager:
             self._api.update_node(node["ID"], node["Version"]["Index"], {**spec, **changed})
 
     def _submit(self, order: Order) -> None:
-        asked = service.body(order, self._simulation, self._log_bytes, self._kept)
+        limits = limits_for(order, hosts_of(self._look.nodes(), {}), self._here, self._limits)
+        asked = service.body(order, self._simulation, self._log_bytes, limits)
         if self._registries is not None:
             self._api.reload_config(str(self._registries))
         try:
@@ -156,6 +149,43 @@ class SwarmManager:
             if "out of sequence" in str(error.explanation):
                 raise EngineError("Somebody else changes this service just now.", code="busy") from error
             raise
+
+
+def hosts_of(nodes: Iterable[Mapping[str, Any]], reserved: Mapping[str, Mapping[int, int]]) -> list[Host]:
+    """As GET /nodes has them. `reserved`: bytes by node and number of the card."""
+    found = []
+    for node in nodes:
+        described, spec = node["Description"], node["Spec"]
+        resources = described.get("Resources") or {}
+        if described.get("Hostname"):  # one that is joining has not said it yet
+            host = Host(
+                described["Hostname"],
+                kinds.read(resources.get("GenericResources")),
+                reserved.get(node["ID"], {}),
+                spec.get("Labels") or {},
+                there=node["Status"]["State"] == "ready" and spec["Availability"] == "active",
+                memory=resources.get("MemoryBytes") or 0,
+                cpus=(resources.get("NanoCPUs") or 0) / service.NANO,
+            )
+            found.append(host)
+    return found
+
+
+def limits_for(order: Order, hosts: Iterable[Host], here: Host, limits: DefaultLimits) -> DefaultLimits:
+    """On the smallest of the hosts that it may come to, as only Swarm knows which it will be; else as on this one.
+
+    One without such cards, as a manager may be, is none of them.
+    """
+    able = [
+        host
+        for host in hosts
+        if host.memory
+        and host.there
+        and order.host in ("", host.name)
+        and constraints.hold(order.constraints, host.name, host.labels)
+        and all(host.declared.get(card, 0) >= order.quota for card in order.cards)
+    ] or [here]
+    return limits.on(min(host.memory for host in able), min(host.cpus for host in able))
 
 
 def _stands(task: Mapping[str, Any] | None) -> Standing:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from scheduler.engines.docker.options import shared_memory
+from scheduler.engines.docker.options import DefaultLimits, resources, shared_memory
 from scheduler.engines.outfit import Simulation, environment
 from scheduler.engines.placer import Order
 from scheduler.engines.swarm.kinds import reservation
@@ -44,9 +44,8 @@ def launch_of(spec: Mapping[str, Any]) -> str:
         return ""
 
 
-def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict[str, Any]) -> dict[str, Any]:
-    """Of POST /services/create. `kept`: limits for those that ask for none, `memory` (bytes) and `cpus`, or None; and
-    of processes, `pids`. Raises EngineError."""
+def body(order: Order, simulation: Simulation | None, log_bytes: int, limits: DefaultLimits) -> dict[str, Any]:
+    """Of POST /services/create. Raises EngineError."""
     labels = {LABEL: order.id, LABEL_OWNER: order.owner}
     task: dict[str, Any] = {
         "ContainerSpec": {
@@ -55,13 +54,13 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, kept: dict
             "Env": _environment(order, simulation),
             "Dir": order.working_dir,
             "Labels": labels,
-            "Mounts": _mounts(order, simulation, kept),
+            "Mounts": _mounts(order, simulation, limits),
             "CapabilityDrop": ["ALL"],
             "Privileges": {"NoNewPrivileges": True},
             "Healthcheck": {"Test": ["NONE"]},
         },
         "Resources": {
-            "Limits": _limits(order, kept),
+            "Limits": _limits(order, limits),
             "Reservations": {"GenericResources": reservation(dict.fromkeys(order.cards, order.quota))},
         },
         "RestartPolicy": _restart(order.restart),
@@ -108,7 +107,7 @@ def _as_it_is(text: str) -> str:
     return text.replace("{{", '{{"{{"}}')
 
 
-def _mounts(order: Order, simulation: Simulation | None, kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _mounts(order: Order, simulation: Simulation | None, limits: DefaultLimits) -> list[dict[str, Any]]:
     """The volume has the order's name: Swarm mounts those that have none for writing only, and ours is read-only."""
     options = Handed(UUID(order.id), order.quota, tuple(order.cards), order.key).options()
     driver = {"Name": DRIVER, "Options": options}
@@ -123,7 +122,7 @@ def _mounts(order: Order, simulation: Simulation | None, kept: Mapping[str, Any]
         {
             "Type": "tmpfs",
             "Target": "/dev/shm",
-            "TmpfsOptions": {"SizeBytes": shared_memory(order.shm_size, order.memory or kept["memory"])},
+            "TmpfsOptions": {"SizeBytes": shared_memory(order.shm_size, order.memory or limits.memory)},
         },
     ]
     if simulation is not None:  # where each node keeps its own: the same paths on all
@@ -136,11 +135,7 @@ def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
 
 
-def _limits(order: Order, kept: dict[str, Any]) -> dict[str, int]:
-    memory, cpus = order.memory or kept["memory"], order.cpus or kept["cpus"]
-    limits = {"Pids": kept["pids"]}
-    if memory:
-        limits["MemoryBytes"] = memory
-    if cpus:
-        limits["NanoCPUs"] = int(cpus * NANO)
-    return limits
+def _limits(order: Order, limits: DefaultLimits) -> dict[str, int]:
+    asked = resources(order, limits)
+    named = {"MemoryBytes": asked["Memory"], "NanoCPUs": asked["NanoCpus"], "Pids": asked["PidsLimit"]}
+    return {name: most for name, most in named.items() if most}
