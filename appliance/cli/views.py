@@ -188,7 +188,7 @@ def _by_number(client: Client, text: str, node: str, why: str) -> str:
     found = list(client.each("gpus/", page_size=PAGE))
     for card in found:
         text = text.replace(card["uuid"], str(card["index"]))
-    if len({card["node"] for card in found}) < 2:
+    if not node or len({card["node"] for card in found}) < 2:
         return text
     return f"Would go to {node}. {why} {text}" if why else f"On {node}: {text}"
 

@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from tests.support.machine import GIB, make_gpu, make_node
 from web.errors import Problem
@@ -17,6 +19,13 @@ from web.services import mounting, steering
 from web.services.mounting import Mounting
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def api(ada: User) -> APIClient:
+    client = APIClient()
+    client.force_authenticate(ada)
+    return client
 
 
 @pytest.fixture
@@ -77,8 +86,23 @@ def test_the_cards_of_an_allowance_are_asked_for_by_name(ada: User, nodes: dict[
     assert (made.node, made.gpu_uuids) == (nodes["small"], ["GPU-2"])
 
 
-def test_a_question_is_answered_by_a_node_that_could_have_it(ada: User, nodes: dict[str, Node]) -> None:
-    assert steering.forecast(ada, 6 * GIB).node == nodes["large"]
+def test_a_question_is_decided_as_the_launch_is(ada: User, nodes: dict[str, Node], api: APIClient) -> None:
+    """A Swarm has labels that the appliance does not know: a forecast refused what the launch was taken for."""
+    asked = {"gpu_memory": "6GiB", "constraints": "node.labels.disk==ssd"}
+    assert (
+        launch(ada, gpu_memory=6 * GIB, constraints=["node.labels.disk==ssd"]).node_reason == "Swarm chooses the node."
+    )
+    told = api.get("/api/v1/forecast/", asked).json()
+    assert (told["fits"], told["node"], told["node_reason"]) == (None, "", "Swarm chooses the node.")
+    assert told["message"].startswith("Swarm chooses the node. It is started as soon as one has room")
+    assert not Command.objects.filter(kind=Command.Kind.FORECAST).exists()
+    page = Client()
+    page.force_login(ada)
+    assert page.post("/launch/forecast/", {"gpu_memory": "6GiB"}).json() == {"text": told["message"]}
+    assert steering.forecast(ada, 6 * GIB, node="large").node == nodes["large"]
+    assert api.get("/api/v1/forecast/", {**asked, "node": "large"}).json()["error"]["code"] == "no_such_node"
+    error = api.get("/api/v1/forecast/", {"gpu_memory": "9GiB"}).json()["error"]
+    assert error["code"] == "over_capacity"
 
 
 def test_a_volume_gets_cards_of_the_host_that_mounts_it(ada: User, nodes: dict[str, Node], settings: Any) -> None:

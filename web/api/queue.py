@@ -108,11 +108,14 @@ class ForecastQuery(Query):
 
 
 class ForecastAnswer(serializers.Serializer[Any]):
-    fits = serializers.BooleanField(help_text="It would get all of its quota now.")
+    fits = serializers.BooleanField(
+        allow_null=True,
+        help_text="It would get all of its quota now; null: a Swarm chooses the node, and only it knows.",
+    )
     behind = serializers.ListField(child=serializers.UUIDField(), help_text="The containers it would wait for.")
     earliest = serializers.FloatField(allow_null=True, help_text="Seconds from now, at the latest; null: not known.")
     message = serializers.CharField()
-    node = serializers.CharField(help_text="Where it would go.")
+    node = serializers.CharField(help_text="Where it would go; empty: a Swarm chooses.")
     node_reason = serializers.CharField(help_text="Why there; empty: there is no choice.")
 
 

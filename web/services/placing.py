@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`gpus` by UUID; none if the node's scheduler may choose. `reason` is empty if there was no choice of nodes."""
+    """`gpus` by UUID; none if the node's scheduler may choose. `reason` is empty if there was no choice of nodes.
+
+    `by_swarm`: `node` gives it to a Swarm, which chooses where it runs.
+    """
 
     node: Node
     gpus: list[str]
     reason: str = ""
+    by_swarm: bool = False
 
 
 def place(
@@ -81,7 +85,7 @@ def place(
         cards_of_it = placement.choose(fitting[chosen.pk], promised, quota, count)
     if placer is not None:
         chosen, reason = placer, "Swarm chooses the node."
-    return Place(chosen, cards_of_it, reason)
+    return Place(chosen, cards_of_it, reason, by_swarm=placer is not None)
 
 
 def _asked(gpus: int | list[str], present: Mapping[str, Gpu]) -> tuple[list[Gpu], int]:

@@ -168,16 +168,31 @@ def forecast(
 ) -> Command:
     """Asks the scheduler of the node where it would go whether a launch would fit now; `reason` says why there.
 
-    A question: it changes nothing and is not recorded.
+    A question: it changes nothing and is not recorded. Where a Swarm would choose the node, it is answered already.
     What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
     """
     require_scheduler()
     limits = allowances.limits_of(user)
     if limits.gib_hours is not None:
         require_gib_hours(gib_hours_of_week(user), limits.gib_hours)
-    where = place(user, limits, gpus, gpu_memory, priority, node, asks=constraints)
+    where = place(user, limits, gpus, gpu_memory, priority, node, asks=constraints, launches=True)
+    if where.by_swarm:
+        return _left_to_a_swarm(user, where.reason)
     return issue(user, Command.Kind.FORECAST, node=where.node.pk, gpu_memory=gpu_memory, gpus=where.gpus or gpus,
                  priority=priority, owner=user.get_username(), reason=where.reason)  # fmt: skip
+
+
+def _left_to_a_swarm(user: User, reason: str) -> Command:
+    """The answer, without asking a node: a Swarm goes by its own labels and reservations."""
+    message = (
+        f"{reason} It is started as soon as one has room, and when that is only Swarm knows. Name a node to hear of "
+        "that one."
+    )
+    return Command.objects.create(
+        kind=Command.Kind.FORECAST, issued_by=user, arguments={"reason": reason}, done_at=timezone.now(),
+        outcome=Command.Outcome.DONE, message=message,
+        result={"fits": None, "behind": [], "earliest": None, "message": message},
+    )  # fmt: skip
 
 
 def _require_hours(container: Container, quota: int) -> None:
