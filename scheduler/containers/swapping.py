@@ -48,7 +48,7 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Session, Tenant
 from scheduler.store import Store
 from web.errors import Problem
-from web.models import Command, Swap
+from web.models import Command, GaveWay, Swap
 from web.models.states import NOT_SWAPPED
 
 log = logging.getLogger(__name__)
@@ -164,8 +164,7 @@ class Swapping:
             begun = time.monotonic()
             try:
                 await self._move_out(tenant)
-                was = "It was idle" if why is Mode.IDLE else "It had its time"
-                sentence = f'{was}, and gave way to "{whom}".'
+                sentence = f'{GaveWay(why.value).told} "{whom}".'
                 await self._is_out(tenant, sentence, time.monotonic() - begun, gave_way=why.value, gave_way_to=whom)
             except Problem as problem:  # what was done is undone, or will be, and the core is told then
                 self._stays(tenant, whom, problem)

@@ -102,6 +102,7 @@ def test_an_owner_hears_once_what_became_of_a_container(mailbox, reader, gpu):
     append(train, now, EventKind.SWAPPED_OUT, gpu, detail=why)
     append(train, now, EventKind.SWAPPED_OUT, gpu, detail=why)  # of its second card
     append(train, now, EventKind.SWAPPED_OUT, gpu, detail="It was paused. It took 1.00 s.")
+    append(train, now, EventKind.SWAPPED_OUT, gpu, detail="Paused by root: it gave way to nobody. It took 1.00 s.")
     append(train, now, EventKind.ENDED, detail="exit code 3")
     killed = make_container(reader, "killed", gpu, kill_requested_at=now)
     append(killed, now, EventKind.ENDED, detail="Ended by root.")

@@ -44,6 +44,12 @@ class GaveWay(models.TextChoices):
     IDLE = "idle"  # it computed nothing
     ROTATE = "rotate"  # it had its time
 
+    @property
+    def told(self) -> str:
+        """How the detail of such a swap begins; where a person has asked for it, another word stands there."""
+        was = "It was idle" if self is GaveWay.IDLE else "It had its time"
+        return f"{was}, and gave way to"
+
 
 class ExpectedBy(models.TextChoices):
     """What the time rests on by which somebody who waits is expected to go on."""

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Count, Max
 
-from web.models import AllocationEvent, Container, Delivery, Happening, Notice, Watch, Wish, large
+from web.models import AllocationEvent, Container, Delivery, GaveWay, Happening, Notice, Watch, Wish, large
 from web.notifying import outbox
 from web.templatetags.gpushare import duration
 
@@ -24,7 +24,7 @@ SAME = timedelta(minutes=1)  # a container's cards tell the same thing one after
 
 Kind = AllocationEvent.Kind
 KINDS = (Kind.RESUMED, Kind.ENDED, Kind.SWAPPED_OUT, Kind.SWAPPED_IN)
-GAVE_WAY = "gave way to"  # in the detail of a swap that no person asked for
+GAVE_WAY = tuple(why.told for why in GaveWay)
 
 
 def look(now: datetime) -> int:
@@ -86,7 +86,7 @@ def _happened(event: AllocationEvent, container: Container, wish: Wish) -> Itera
             yield Happening.ENDED, f"{name} has ended{why}"
         case Kind.RESUMED if event.waited >= 60 * wish.goes_on_minutes:
             yield Happening.GOES_ON, f"{name} goes on: it has its memory after {duration(event.waited)}."
-        case Kind.SWAPPED_OUT if GAVE_WAY in event.detail:
+        case Kind.SWAPPED_OUT if event.detail.startswith(GAVE_WAY):  # further on, a person's note may stand
             yield Happening.GIVES_WAY, f"{name} gives way. {event.detail}"
         case Kind.SWAPPED_IN:
             yield Happening.GOES_ON, f"{name} goes on: its memory is back on the card."
