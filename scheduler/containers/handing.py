@@ -241,7 +241,7 @@ def _named(hosts: Sequence[Host], size: int, wanted: Mapping[str, Sequence[int]]
     ((name, cards),) = wanted.items()
     host = next((each for each in hosts if each.name == name and each.there), None)
     if host is None:
-        raise Problem("node_away", f'The node "{name}" with that GPU is not there, or is drained.', 409, "gpus")
+        raise Problem("node_away", f'The node "{name}" with that GPU is not there, or is drained.', 503, "gpus")
     if any(host.declared.get(card, 0) < size for card in cards):
         raise _too_large([Host(name, {card: host.declared.get(card, 0) for card in cards}, {})], size, len(cards))
     return name, sorted(cards)

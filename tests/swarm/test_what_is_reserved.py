@@ -51,7 +51,8 @@ def test_what_fits_on_no_card_now_is_asked_for_all_the_same() -> None:
 def test_cards_that_are_named_name_their_node() -> None:
     assert choose([SMALL, TWO], GIB, 1, {"two": [0]}) == ("two", [0])
     problem = refused(SMALL, two=[0])
-    assert (problem.code, problem.field) == ("node_away", "gpus")
+    assert (problem.code, problem.status, problem.field) == ("node_away", 503, "gpus")
+    assert problem.retry_after, "a program may ask again, as of each node that is away"
     assert refused(SMALL, TWO, two=[0], small=[0]).code == "gpus_apart"
     assert refused(SMALL, size=3 * GIB, small=[0]).code == "over_capacity"
 
