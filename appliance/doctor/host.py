@@ -6,7 +6,6 @@ import ctypes
 import os
 import platform
 import resource
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -19,11 +18,12 @@ from django.utils import timezone
 
 from appliance import VERSION
 from appliance.doctor.finding import Finding, fine, note, wrong
+from scheduler.rounds import health
 from web.models import Node
 from web.models.hosts import SKEW
 from web.sizes import format_size
 
-LITTLE, TOO_LITTLE = 5 << 30, 512 << 20  # of disk
+TOO_LITTLE = 512 << 20  # of a disk that is nearly full
 FEW = 16384  # descriptors: four for each of the processes that a host may have, and the engine's
 FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h
 TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
@@ -101,18 +101,16 @@ def rights() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    place = shutil.disk_usage(settings.GPUSHARE_HOME)
-    inodes = os.statvfs(settings.GPUSHARE_HOME)
+    (place,) = health.disks({"GPUSHARE_HOME": settings.GPUSHARE_HOME})
     told = f"{format_size(place.free)} of {format_size(place.total)} are free at GPUSHARE_HOME"
     do = "Free some: GPUSHARE_LOG_BYTES, GPUSHARE_KEEP_SECONDS and GPUSHARE_KEEP_MINUTES say how much is kept."
-    if place.free < TOO_LITTLE or (inodes.f_files and inodes.f_favail < 1000):
-        yield wrong(
-            "disk", f"{told}, and {inodes.f_favail} files.", "Launches will be refused and events not written.", do
-        )
-    elif place.free < LITTLE:
-        yield note("disk", f"{told}.", "Logs and history grow; a full disk refuses launches.", do)
-    else:
+    if not place.is_short(settings.GPUSHARE_DISK_FREE):
         yield fine("disk", f"{told}.")
+    elif place.free < TOO_LITTLE or place.has_few_files:
+        files = f", and {place.files} files" if place.has_few_files else ""
+        yield wrong("disk", f"{told}{files}.", "Launches will be refused and events not written.", do)
+    else:
+        yield note("disk", f"{told}.", "Logs and history grow; a full disk refuses launches.", do)
 
 
 def clock() -> Iterator[Finding]:

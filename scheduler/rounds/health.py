@@ -38,8 +38,13 @@ class Room:
     total: int
     files: int | None = None  # that can still be made
 
+    @property
+    def has_few_files(self) -> bool:
+        return self.files is not None and self.files < FEW_FILES
+
     def is_short(self, threshold: int) -> bool:
-        if threshold and self.files is not None and self.files < FEW_FILES:
+        """In `threshold` bytes; 0: never."""
+        if threshold and self.has_few_files:
             return True
         return self.free < min(threshold, self.total // SHARE)
 

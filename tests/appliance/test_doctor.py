@@ -14,6 +14,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 from django.db import DatabaseError, connection
@@ -23,6 +24,7 @@ from django.utils import timezone
 from appliance.doctor import CHECKS, cards, examine, host, services
 from appliance.doctor.finding import Finding, State
 from scheduler import gpus
+from scheduler.rounds import health
 from tests.support.appliance import ROOT
 from tests.support.machine import make_node
 from tests.support.site import Site, running_site
@@ -83,10 +85,31 @@ def test_a_user_who_is_not_root(monkeypatch):
     assert "1000" in one(host.rights, State.NOTE).found
 
 
+def make_disk(monkeypatch, free, total=100 << 30, files=10**6):
+    told = SimpleNamespace(f_bavail=free, f_bfree=free, f_blocks=total, f_frsize=1, f_files=10**7, f_favail=files)
+    monkeypatch.setattr(health.os, "statvfs", lambda path: told)
+
+
 @pytest.mark.parametrize(("free", "state"), [(2 << 30, State.NOTE), (100 << 20, State.WRONG)])
 def test_a_disk_that_is_nearly_full(home, monkeypatch, free, state):
-    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free, "total": 100 << 30}))
+    make_disk(monkeypatch, free)
     assert "free at GPUSHARE_HOME" in one(host.disk, state).found
+
+
+def test_a_disk_on_which_no_files_can_be_made(home, monkeypatch):
+    make_disk(monkeypatch, 50 << 30, files=999)
+    assert ", and 999 files." in one(host.disk).found
+
+
+def test_a_disk_is_nearly_full_when_attention_says_so(home, monkeypatch, settings):
+    """By the same setting, and on a small disk by a tenth of it."""
+    make_disk(monkeypatch, 3 << 30, total=20 << 30)
+    assert is_fine(host.disk)
+    settings.GPUSHARE_DISK_FREE = 50 << 30
+    make_disk(monkeypatch, 30 << 30, total=1000 << 30)
+    assert "30 GiB of 1000 GiB" in one(host.disk, State.NOTE).found
+    settings.GPUSHARE_DISK_FREE = 0
+    assert is_fine(host.disk)
 
 
 def test_a_clock_that_was_set_back(settings):
