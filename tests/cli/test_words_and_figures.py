@@ -6,6 +6,7 @@ import pytest
 
 from appliance.cli.rows import state_words
 from appliance.cli.text import clock, day_or_time, ordinal, seconds, size, span, table
+from web import times
 
 NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
 
@@ -43,6 +44,7 @@ def test_sizes_are_written_in_binary_units_without_idle_zeros(count, words):
 )
 def test_spans_name_their_two_largest_units(count, words):
     assert span(count) == words
+    assert times.span(count) == words, "a reason has the same text"
 
 
 @pytest.mark.parametrize(

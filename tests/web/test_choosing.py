@@ -143,6 +143,14 @@ def test_soonest_takes_what_is_free_before_who_gives_way_before_who_ends() -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.2, "1 s"), (90, "1 min 30 s"), (599, "10 min"), (7200, "2 h"), (5430, "1 h 30 min")]
+)
+def test_a_reason_writes_a_span_as_the_command_line_does(seconds: float, told: str) -> None:
+    ending, never = site("x", 15, Holder("train", 8 * GIB, seconds), free=1), site("w", 0, free=1)
+    assert f"the rest within {told} from train" in choose(Policy.SOONEST, [ending, never], Wish(8 * GIB)).reason
+
+
 def test_soonest_says_so_where_nobody_can_know() -> None:
     chosen = choose(Policy.SOONEST, [site("a", 16, free=0), site("b", 10, free=0)], Wish(2 * GIB))
     assert chosen.node == "b"

@@ -19,6 +19,7 @@ from math import inf
 from web.sizes import format_size
 from web.spec import placement
 from web.spec.where import constraints
+from web.times import span
 
 NAMED = 3  # containers in a reason
 
@@ -195,8 +196,9 @@ def _when(offer: _Offer) -> str:
     names = [f"{each.name} ({format_size(each.size)}{', idle' * each.idle})" for each in offer.awaits[:NAMED]]
     more = len(offer.awaits) - NAMED
     rest = f"{', '.join(names)} and {more} more" if more > 0 else ", ".join(names)
-    return f"{free}, the rest within {_span(offer.seconds)} from {rest}"
+    return f"{free}, the rest within {_about(offer.seconds)} from {rest}"
 
 
-def _span(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
+def _about(seconds: float) -> str:
+    """It is an estimate: from 100 s on in whole minutes."""
+    return span(max(1, round(seconds)) if seconds < 100 else 60 * round(seconds / 60))
