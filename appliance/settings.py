@@ -241,7 +241,6 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-GPUSHARE_VERSION = VERSION
 GPUSHARE_NODE = environment.text("GPUSHARE_NODE", os.uname().nodename)
 _SECRETS = (SECRET_KEY, GPUSHARE_AUDIT_KEY, *SECRET_KEY_FALLBACKS,
             DATABASES["default"].get("PASSWORD"), urlsplit(REDIS_URL).password,
