@@ -1,11 +1,13 @@
 """Figures into words and back."""
 
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 
 from appliance.cli.rows import state_words
 from appliance.cli.text import clock, day_or_time, ordinal, seconds, size, span, table
+from appliance.cli.views import _by_number
 from web import times
 
 NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
@@ -112,3 +114,10 @@ def test_a_state_says_what_one_would_ask_next():
     gone = it | {"state": "swapped", "gave_way": "idle", "gave_way_to": "late"}
     assert state_words(gone, NOW) == "swapped, gave way to late"
     assert state_words(gone | {"gave_way": ""}, NOW) == "swapped"
+
+
+def test_a_forecast_that_a_swarm_decides_names_no_node():
+    told = "Swarm chooses the node. It is started as soon as one has room."
+    client = Mock(each=lambda *_, **__: [{"uuid": f"GPU-{n}", "index": n, "node": f"gpu{n}"} for n in range(2)])
+    assert _by_number(client, told, "", "Swarm chooses the node.") == told
+    assert _by_number(client, "GPU-1 has it.", "gpu1", "It is empty.") == "Would go to gpu1. It is empty. 1 has it."
