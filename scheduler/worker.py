@@ -193,7 +193,7 @@ class Scheduler:
         simulation = Simulation(settings.GPUSHARE_BUILD / "sim", state) if state else None
         while True:
             try:
-                engine = await choose(simulation)
+                engine = await choose(simulation, await self.store.records.living_by_engine())
                 await self._speak_for(engine)
             except EngineAway as error:
                 log.warning("%s", error)

@@ -38,6 +38,14 @@ class Records:
         """Containers that have not ended and were launched here, with their claims."""
         return self.recalled.containers() if self.recalled else await self._ask(_living, self._here.node)
 
+    async def living_by_engine(self) -> dict[str, list[str]]:
+        """The names of those of them that an engine is known to have, by its name."""
+        found: dict[str, list[str]] = {}
+        for row in await self.living():
+            if row.engine and row.engine_id:
+                found.setdefault(row.engine, []).append(row.name)
+        return found
+
     async def told(self) -> dict[str, dict[str, int]]:
         """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
         if self.recalled:

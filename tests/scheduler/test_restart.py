@@ -20,7 +20,7 @@ from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
 from web.history.reports import report
-from web.models import Container
+from web.models import Container, Node
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
@@ -250,3 +250,25 @@ async def test_processes_that_keep_it_from_looking_are_looked_at_side_by_side(ho
     await host.start()
     assert three.is_set()
     assert "cannot be looked at" not in caplog.text
+
+
+async def test_what_another_engine_runs_is_not_told_as_removed_and_waited_for(host: Host) -> None:
+    """As if GPUSHARE_ENGINE had been changed: nobody here sees it."""
+    container = await host.launch("sleep", "600")
+    await host.stop()
+    here = Container.objects.filter(pk=container.pk)
+    await query(here.update, engine="docker")
+    starting = asyncio.create_task(host.start())
+    for _ in range(3000):  # a minute
+        if (error := (await query(Node.objects.get)).engine_error) or starting.done():
+            break
+        await asyncio.sleep(0.02)
+    assert (
+        f"1 container ({container.name}) may live with the engine docker, of which process sees nothing. Start the "
+        "scheduler with GPUSHARE_ENGINE=docker"
+    ) in error
+    await query(here.update, engine="process")
+    await starting
+    assert (await query(Node.objects.get)).engine_error == ""
+    assert [event.kind for event in await host.events(container)] == ["started"]
+    assert (await host.get(container)).state == "running"
