@@ -142,6 +142,8 @@ class Scheduler:
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
         self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
+        self.policy = await self._policy()
+        self.store.node(policy=self.policy)
         self.plugin = self._plugin()
         stack.push_async_callback(self.plugin.close)
         await self.plugin.open()
@@ -180,12 +182,18 @@ class Scheduler:
 
     def _node(self) -> dict[str, Any]:
         return {
-            "policy": settings.GPUSHARE_POLICY,
             "policies": policies.described(),
             "driver": self.gpus.driver,
             "simulated": self.gpus.simulation is not None,
             "release": settings.GPUSHARE_VERSION,
         }
+
+    async def _policy(self) -> str:
+        """What an admin chose, if there is one of that name still; else what the setting says."""
+        asked = await self.store.records.policy_asked()
+        if asked and asked not in policies.POLICIES:
+            log.warning("there is no policy %r any more; it is %s now", asked, settings.GPUSHARE_POLICY)
+        return asked if asked in policies.POLICIES else str(settings.GPUSHARE_POLICY)
 
     async def _find_engine(self) -> Engine:
         """Waits for the engine that was asked for, and says so meanwhile."""
@@ -215,7 +223,7 @@ class Scheduler:
             raise EngineAway(why_not)
 
     def _put_together(self) -> None:
-        state = State(policy=settings.GPUSHARE_POLICY)
+        state = State(policy=self.policy)
         self.report = Showing(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
         self.outlook = self.report.outlook = Outlook(self.broker, self.store)

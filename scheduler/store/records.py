@@ -65,6 +65,10 @@ class Records:
         """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
         return self.recalled.compute_asked() if self.recalled else await self._ask(_compute_asked, self._here.node)
 
+    async def policy_asked(self) -> str:
+        """The policy that an admin chose; empty: nobody has."""
+        return self.recalled.policy_asked() if self.recalled else await self._ask(_policy_asked, self._here.node)
+
     async def paused_by(self, ids: Sequence[str]) -> dict[str, str]:
         """Who has paused these containers: id → user name; without those that nobody has, but the appliance itself."""
         return await self._ask(_paused_by, ids) if ids else {}
@@ -122,6 +126,10 @@ def _moved(node: int) -> dict[str, tuple[float, float]]:
 
 def _compute_asked(node: int) -> dict[str, str]:
     return dict(Gpu.objects.filter(node=node).exclude(compute_asked="").values_list("uuid", "compute_asked"))
+
+
+def _policy_asked(node: int) -> str:
+    return Node.objects.values_list("policy_asked", flat=True).get(pk=node)
 
 
 def _paused_by(ids: Sequence[str]) -> dict[str, str]:

@@ -272,3 +272,15 @@ async def test_what_another_engine_runs_is_not_told_as_removed_and_waited_for(ho
     assert (await query(Node.objects.get)).engine_error == ""
     assert [event.kind for event in await host.events(container)] == ["started"]
     assert (await host.get(container)).state == "running"
+
+
+async def test_policy_that_an_admin_has_chosen_is_that_of_the_next_scheduler(host: Host) -> None:
+    assert (await host.command("policy", policy="best-fit")).outcome == "done"
+    await host.stop()
+    await host.start()
+    assert host.up.broker.state.policy == (await query(Node.objects.get)).policy == "best-fit"
+    await host.stop()
+    # As an earlier release's, which has been taken out since.
+    await query(Node.objects.update, policy_asked="of yore")
+    await host.start()
+    assert host.up.broker.state.policy == "fifo"
