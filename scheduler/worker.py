@@ -84,6 +84,7 @@ from scheduler.sessions.waits import RECONNECTING
 from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
+from web.models import AllocationEvent
 
 if TYPE_CHECKING:
     from scheduler.kubernetes.node import Node
@@ -156,6 +157,9 @@ class Scheduler:
         await self.plugin.expect()
         await self.take_over.run()
         self.grants.all_noted()
+        told_of, kind = self.store.records.told_of, AllocationEvent.Kind
+        self.time_limits.warned |= {id_ for id_, _ in await told_of(kind.WARNED)}
+        self.bypass.told = await told_of(kind.BYPASS)
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)

@@ -57,6 +57,14 @@ class Records:
                 told.setdefault(str(container), {})[uuids[gpu]] = used
         return told
 
+    async def told_of(self, kind: AllocationEvent.Kind) -> set[tuple[str, int | None]]:
+        """Container and process of each such event of containers that have not ended.
+
+        After a start without the database none: it may be told again.
+        """
+        found = [] if self.recalled else await self._ask(_told_of, self._here.node, kind)
+        return {(str(container), pid) for container, pid in found}
+
     async def moved(self) -> dict[str, tuple[float, float]]:
         """What moving memory to and from this host's has taken so far (`Speeds`)."""
         return self.recalled.moved() if self.recalled else await self._ask(_moved, self._here.node)
@@ -118,6 +126,12 @@ def _told(node: int) -> list[tuple[Any, int, int]]:
     claims = Claim.objects.filter(container__node=node, container__in=Container.objects.live().order_by())
     known = claims.order_by().annotate(said=models.Subquery(last)).filter(said__isnull=False)
     return list(known.values_list("container", "gpu", "said"))
+
+
+def _told_of(node: int, kind: AllocationEvent.Kind) -> list[tuple[Any, int | None]]:
+    living = Container.objects.live().filter(node=node).order_by()
+    said = AllocationEvent.objects.filter(kind=kind, container__in=living).order_by()
+    return list(said.values_list("container", "pid").distinct())
 
 
 def _moved(node: int) -> dict[str, tuple[float, float]]:

@@ -35,7 +35,9 @@ TOGETHER_PLAYS = {("process", "postgres"): ("handed",)}  # handed.py: two schedu
 TURNS = ("turns", "stuck", "asking")
 ENGINE = {
     "process": (
-        "scheduler/engines/process/engine.py", "scheduler/engines/process/folders.py", "scheduler/engines/changes.py",
+        "scheduler/engines/process/engine.py",
+        "scheduler/engines/process/folders.py",
+        "scheduler/engines/changes.py",
         KEEPER,
     ),
     "docker": ("scheduler/engines/docker/*.py", "scheduler/engines/changes.py"),

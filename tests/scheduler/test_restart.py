@@ -15,6 +15,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.containers import takeover
+from scheduler.rounds.time_limits import LOOK_EVERY
 from scheduler.sessions import lease_pages
 from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
@@ -284,3 +285,19 @@ async def test_policy_that_an_admin_has_chosen_is_that_of_the_next_scheduler(hos
     await query(Node.objects.update, policy_asked="of yore")
     await host.start()
     assert host.up.broker.state.policy == "fifo"
+
+
+async def test_warning_that_its_time_is_nearly_over_is_told_once(host: Host) -> None:
+    container = await host.launch("sleep", "600", ttl_seconds=1000.0)
+    began = timezone.now() - timedelta(seconds=940)
+    host.up.broker.tenants[str(container.pk)].started_at = began
+    for _ in range(3000):  # a minute
+        if await host.events(container, "warned"):
+            break
+        await asyncio.sleep(0.02)
+    await host.stop()
+    await query(Container.objects.filter(pk=container.pk).update, started_at=began)
+    await host.start()
+    await asyncio.sleep(3 * LOOK_EVERY)  # a warning that does not come
+    await host.up.store.flush()
+    assert len(await host.events(container, "warned")) == 1
