@@ -84,6 +84,7 @@ from scheduler.sessions.waits import RECONNECTING
 from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
+from web.models import AllocationEvent
 
 if TYPE_CHECKING:
     from scheduler.kubernetes.node import Node
@@ -142,6 +143,8 @@ class Scheduler:
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}
         self.gpus.suppose(await self.store.open(self.gpus.cards, measured, **self._node()))
         stack.push_async_callback(self.store.close)
+        self.policy = await self._policy()
+        self.store.node(policy=self.policy)
         self.plugin = self._plugin()
         stack.push_async_callback(self.plugin.close)
         await self.plugin.open()
@@ -154,6 +157,9 @@ class Scheduler:
         await self.plugin.expect()
         await self.take_over.run()
         self.grants.all_noted()
+        told_of, kind = self.store.records.told_of, AllocationEvent.Kind
+        self.time_limits.warned |= {id_ for id_, _ in await told_of(kind.WARNED)}
+        self.bypass.told = await told_of(kind.BYPASS)
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
@@ -180,12 +186,18 @@ class Scheduler:
 
     def _node(self) -> dict[str, Any]:
         return {
-            "policy": settings.GPUSHARE_POLICY,
             "policies": policies.described(),
             "driver": self.gpus.driver,
             "simulated": self.gpus.simulation is not None,
             "release": settings.GPUSHARE_VERSION,
         }
+
+    async def _policy(self) -> str:
+        """What an admin chose, if there is one of that name still; else what the setting says."""
+        asked = await self.store.records.policy_asked()
+        if asked and asked not in policies.POLICIES:
+            log.warning("there is no policy %r any more; it is %s now", asked, settings.GPUSHARE_POLICY)
+        return asked if asked in policies.POLICIES else str(settings.GPUSHARE_POLICY)
 
     async def _find_engine(self) -> Engine:
         """Waits for the engine that was asked for, and says so meanwhile."""
@@ -193,7 +205,7 @@ class Scheduler:
         simulation = Simulation(settings.GPUSHARE_BUILD / "sim", state) if state else None
         while True:
             try:
-                engine = await choose(simulation)
+                engine = await choose(simulation, await self.store.records.living_by_engine())
                 await self._speak_for(engine)
             except EngineAway as error:
                 log.warning("%s", error)
@@ -215,7 +227,7 @@ class Scheduler:
             raise EngineAway(why_not)
 
     def _put_together(self) -> None:
-        state = State(policy=settings.GPUSHARE_POLICY)
+        state = State(policy=self.policy)
         self.report = Showing(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
         self.outlook = self.report.outlook = Outlook(self.broker, self.store)

@@ -184,11 +184,12 @@ class Commands:
         match command.kind:
             case CommandKind.POLICY:
                 self._decided(self._broker.ask(PolicyChanged(self._broker.now(), arguments["policy"])))
-                self._store.node(policy=self._broker.state.policy)
-                return f"The policy is {self._broker.state.policy}."
+                policy = self._broker.state.policy
+                self._store.node(policy=policy, policy_asked=policy)
+                return f"The policy is {policy}."
             case CommandKind.REORDER:
                 self._decided(self._broker.reorder(tuple(arguments["containers"])))
-                return "The queue is reordered."
+                return "The queue is reordered. That holds until the scheduler starts again."
             case CommandKind.COMPUTE:
                 return await self._compute(arguments["gpu"], arguments["compute"])
             case CommandKind.FORECAST:

@@ -59,6 +59,7 @@ class Launcher:
         self._intents = intents
         self._store = store
         self._logs = home / "logs"
+        self.let_go_of: set[str] = set()  # launches: refused, which is durable, and yet they may run, or come to run
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:
         """`progress` is told, from any thread, how far the fetching of the image is. Raises Problem or EngineError."""
@@ -134,6 +135,10 @@ class Launcher:
         It may run by now, and ends if its socket goes: that it was called off is in the database first.
         """
         await self._durable(id_)
+        await self.clear_away(id_)
+
+    async def clear_away(self, id_: str) -> None:
+        """The same of one of which it is durable already that it is not to run."""
         try:
             for sighting in await self._engine.sightings():
                 if sighting.id == id_:
@@ -146,6 +151,7 @@ class Launcher:
     async def let_go(self, id_: str) -> None:
         """Its launch was refused although it may run, or come to run. What comes of it leftovers.py clears away."""
         await self._durable(id_)
+        self.let_go_of.add(id_)
         self._forget(id_)
 
     async def _durable(self, id_: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 
 from django.db import DatabaseError
 from django.utils import timezone
@@ -20,6 +21,7 @@ from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.store import Store
+from web.logs import ById
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +40,9 @@ class Leftovers:
             try:
                 await self._clear()
             except DatabaseError as error:
-                log.warning("nothing is cleared away for now: %s", error)
+                log.warning("nothing is cleared away for now, but what is known here: %s", error)
                 with contextlib.suppress(EngineError):  # who has ended is seen all the same
-                    await self._containers.reconcile()
+                    await self._end_refused(self._launcher.let_go_of.intersection(await self._containers.reconcile()))
             await asyncio.sleep(LOOK_EVERY)
 
     async def _clear(self) -> None:
@@ -50,8 +52,7 @@ class Leftovers:
             present = await self._containers.reconcile()
             for id_ in set(kept).difference(present):
                 self._store.container(id_, removed_at=timezone.now())
-            for id_ in await self._store.records.removed(present):
-                await self._launcher.abort(id_)
+            await self._end_refused(await self._store.records.removed(present))
         except EngineError as error:
             log.debug("not cleared away for now: %s", error)
         for row in await self._store.records.leftovers():
@@ -61,3 +62,13 @@ class Leftovers:
                 return  # it says so elsewhere; all are tried again
             except EngineError as error:
                 log.warning("container %s has ended but cannot be removed: %s", row, error)
+
+    async def _end_refused(self, ids: Iterable[str]) -> None:
+        """These are not to run, and that is durable: nothing of it waits for the database. Raises EngineAway."""
+        for id_ in ids:
+            try:
+                await self._launcher.clear_away(id_)
+            except EngineAway:
+                raise
+            except EngineError as error:  # of this one: those behind it are not to run either
+                log.warning("container %s is not to run, and cannot be ended yet: %s", ById(id_), error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from django.db import Error
@@ -12,7 +12,7 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.containers.life import Containers, as_problem
 from scheduler.containers.swapping import Swapping
 from scheduler.core.events import ContainerPaused, ContainerResumed, PriorityChanged
-from scheduler.engines.base import Condition, Engine, EngineError, Sighting
+from scheduler.engines.base import Condition, Engine, EngineAway, EngineError, Sighting
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.tenants import Tenant
@@ -20,11 +20,18 @@ from scheduler.store import Store
 from web.errors import Problem
 from web.models import Container
 
+MAYBE = {
+    Condition.PAUSED: "It may be paused all the same, and is shown so once that can be seen.",
+    Condition.RUNNING: "It may go on all the same, and is shown so once that can be seen.",
+}  # after an act of which nobody knows whether it was done
 SHARE = ("priority", "compute_weight", "compute_limit")  # what decides on its turns
 
 
 class Steering:
-    """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing."""
+    """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing.
+
+    But after an EngineAway nobody may know: what the engine shows then is told as any other change is.
+    """
 
     def __init__(
         self,
@@ -77,7 +84,7 @@ class Steering:
     async def _freeze(self, tenant: Tenant) -> None:
         async with self._turns.away(tenant.id, "freezing"):  # a frozen process cannot be let go
             if not tenant.killed:
-                await self._engine.pause(tenant.engine_id)
+                await self._bring_about(Condition.PAUSED, tenant, self._engine.pause)
                 if tenant.killed:  # meanwhile; its own thaw may have been too early
                     with contextlib.suppress(EngineError):
                         await self._engine.resume(tenant.engine_id)
@@ -87,9 +94,21 @@ class Steering:
             self.share_changed(tenant)
 
     async def _thaw(self, tenant: Tenant) -> None:
-        await self._engine.resume(tenant.engine_id)
+        await self._bring_about(Condition.RUNNING, tenant, self._engine.resume)
         self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
         self.share_changed(tenant)
+
+    async def _bring_about(self, wanted: Condition, tenant: Tenant, act: Callable[[str], Awaitable[None]]) -> None:
+        """An engine that answers too late may have done it all the same: what is seen then is the answer."""
+        try:
+            await act(tenant.engine_id)
+        except EngineAway as error:
+            try:
+                sightings = await self._engine.sightings()
+            except EngineError:
+                raise EngineAway(f"{error} {MAYBE[wanted]}") from error
+            if not any(each.id == tenant.id and each.condition is wanted for each in sightings):
+                raise
 
     async def resume(self, tenant: Tenant) -> str:
         """Lets it go on: at once, or when there is room for what was swapped out."""

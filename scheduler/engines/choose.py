@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +14,36 @@ from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.engines.outfit import Outfit, Simulation, keep_copy, keep_folder
 from scheduler.engines.process.engine import ProcessEngine
 
+NOBODY: Mapping[str, Sequence[str]] = {}
 
-async def choose(simulation: Simulation | None) -> Engine:
+
+async def choose(simulation: Simulation | None, living: Mapping[str, Sequence[str]] = NOBODY) -> Engine:
     """The engine that GPUSHARE_ENGINE names, started; `auto` takes Docker if it answers, else local processes.
 
     `swarm` is Docker, too: that of a manager, which gives what is launched to its Swarm. With `kubernetes` it is the
-    kubelet that runs containers.
+    kubelet that runs containers. `living`: the names of this host's containers that have not ended, by their engine;
+    while these are local processes `auto` stays with them.
 
-    Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later.
+    Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later. And if
+    something lives of another engine: this one cannot see it, nor what it holds on the cards.
     """
+    engine = await _start(simulation, stays_local=living.keys() == {ProcessEngine.name})
+    for other in living.keys() - {engine.name}:
+        await engine.close()
+        raise EngineAway(_lives_elsewhere(engine.name, other, living[other]))
+    return engine
+
+
+def _lives_elsewhere(name: str, other: str, names: Sequence[str]) -> str:
+    shown = ", ".join([*sorted(names)[:3], *["…"] * (len(names) > 3)])[:100]
+    return (
+        f"{len(names)} container{'s' * (len(names) > 1)} ({shown}) may live with the engine {other}, of which {name} "
+        f"sees nothing. Start the scheduler with GPUSHARE_ENGINE={other} until they have ended. If {other} is gone for "
+        "good, stop the scheduler and remove this node: `gpushare nodes NAME --remove --force`; they end as lost."
+    )
+
+
+async def _start(simulation: Simulation | None, *, stays_local: bool) -> Engine:
     if settings.GPUSHARE_ENGINE == "swarm" and settings.GPUSHARE_AUDIT_KEY:
         raise EngineError(
             "GPUSHARE_ENGINE is swarm, and this host has joined with a database role of its own, which sees no launch "
@@ -34,7 +56,7 @@ async def choose(simulation: Simulation | None) -> Engine:
         # What is mounted is looked for on the host, which has our home, and not what is in our image.
         kept = simulation and replace(simulation, libraries=keep_folder(simulation.libraries, shim.parent / "sim"))
         return KubernetesEngine(replace(outfit, simulation=kept))
-    if settings.GPUSHARE_ENGINE in ("auto", "docker", "swarm"):
+    if settings.GPUSHARE_ENGINE in ("docker", "swarm") or (settings.GPUSHARE_ENGINE == "auto" and not stays_local):
         docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
         try:
             await docker.start()

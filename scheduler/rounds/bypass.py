@@ -26,6 +26,7 @@ class Bypass:
         self._broker = broker
         self._store = store
         self._seen: dict[str, int] = {}
+        self.told: set[tuple[str, int | None]] = set()  # by an earlier scheduler: container and process
 
     def look(self, uncapped: Mapping[str, Mapping[int, int]]) -> bool:
         """`uncapped`: container → host pid → bytes in all, as the cards show them now.
@@ -49,6 +50,8 @@ class Bypass:
 
     def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
+            if (tenant.id, pid) in self.told:
+                continue
             text = f"Process {pid} holds {format_size(size)} past the shim."
             log.warning("container %s: %s", tenant, text)
             self._store.event("bypass", tenant.id, pid=pid, size=size, detail=text)

@@ -22,14 +22,14 @@ class TimeLimits:
         self._ender = ender
         self._containers = containers
         self._store = store
-        self._warned: set[str] = set()
+        self.warned: set[str] = set()  # by an earlier scheduler, too
 
     async def run(self) -> None:
         while True:
             living = self._containers.all()
             for tenant in living:
                 self._look(tenant)
-            self._warned &= {tenant.id for tenant in living}
+            self.warned &= {tenant.id for tenant in living}
             await asyncio.sleep(LOOK_EVERY)
 
     def _look(self, tenant: Tenant) -> None:
@@ -38,6 +38,6 @@ class TimeLimits:
         left = (tenant.started_at + timedelta(seconds=tenant.ttl) - timezone.now()).total_seconds()
         if left <= 0:
             self._ender.want(tenant, reason=f"Its time of {tenant.ttl:g} s was over.", grace=GRACE)
-        elif left <= min(WARNING, max(tenant.ttl / 10, 2 * LOOK_EVERY)) and tenant.id not in self._warned:
-            self._warned.add(tenant.id)
+        elif left <= min(WARNING, max(tenant.ttl / 10, 2 * LOOK_EVERY)) and tenant.id not in self.warned:
+            self.warned.add(tenant.id)
             self._store.event("warned", tenant.id, detail=f"It will be ended in {left:.0f} s: its time is over.")

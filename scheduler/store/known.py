@@ -24,7 +24,7 @@ UNNEEDED = {
 }  # fmt: skip
 OF_A_CLAIM = ("quota", "peak", "had", "due", "held_back")
 OF_A_GPU = ("context", "compute_asked")
-OF_A_NODE = ("moved",)
+OF_A_NODE = ("moved", "policy_asked")
 
 
 class Known:
@@ -132,6 +132,9 @@ class Known:
 
     def compute_asked(self) -> dict[str, str]:
         return {uuid: entry["compute_asked"] for uuid, entry in self._of("gpu") if entry["compute_asked"]}
+
+    def policy_asked(self) -> str:
+        return str(self._entries.get("node", {}).get("policy_asked", ""))
 
     def moved(self) -> dict[str, tuple[float, float]]:
         moved = self._entries.get("node", {}).get("moved", {})

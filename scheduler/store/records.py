@@ -38,6 +38,14 @@ class Records:
         """Containers that have not ended and were launched here, with their claims."""
         return self.recalled.containers() if self.recalled else await self._ask(_living, self._here.node)
 
+    async def living_by_engine(self) -> dict[str, list[str]]:
+        """The names of those of them that an engine is known to have, by its name."""
+        found: dict[str, list[str]] = {}
+        for row in await self.living():
+            if row.engine and row.engine_id:
+                found.setdefault(row.engine, []).append(row.name)
+        return found
+
     async def told(self) -> dict[str, dict[str, int]]:
         """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
         if self.recalled:
@@ -49,6 +57,14 @@ class Records:
                 told.setdefault(str(container), {})[uuids[gpu]] = used
         return told
 
+    async def told_of(self, kind: AllocationEvent.Kind) -> set[tuple[str, int | None]]:
+        """Container and process of each such event of containers that have not ended.
+
+        After a start without the database none: it may be told again.
+        """
+        found = [] if self.recalled else await self._ask(_told_of, self._here.node, kind)
+        return {(str(container), pid) for container, pid in found}
+
     async def moved(self) -> dict[str, tuple[float, float]]:
         """What moving memory to and from this host's has taken so far (`Speeds`)."""
         return self.recalled.moved() if self.recalled else await self._ask(_moved, self._here.node)
@@ -56,6 +72,10 @@ class Records:
     async def compute_asked(self) -> dict[str, str]:
         """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
         return self.recalled.compute_asked() if self.recalled else await self._ask(_compute_asked, self._here.node)
+
+    async def policy_asked(self) -> str:
+        """The policy that an admin chose; empty: nobody has."""
+        return self.recalled.policy_asked() if self.recalled else await self._ask(_policy_asked, self._here.node)
 
     async def paused_by(self, ids: Sequence[str]) -> dict[str, str]:
         """Who has paused these containers: id → user name; without those that nobody has, but the appliance itself."""
@@ -108,12 +128,22 @@ def _told(node: int) -> list[tuple[Any, int, int]]:
     return list(known.values_list("container", "gpu", "said"))
 
 
+def _told_of(node: int, kind: AllocationEvent.Kind) -> list[tuple[Any, int | None]]:
+    living = Container.objects.live().filter(node=node).order_by()
+    said = AllocationEvent.objects.filter(kind=kind, container__in=living).order_by()
+    return list(said.values_list("container", "pid").distinct())
+
+
 def _moved(node: int) -> dict[str, tuple[float, float]]:
     return {kind: (size, took) for kind, (size, took) in Node.objects.get(pk=node).moved.items()}
 
 
 def _compute_asked(node: int) -> dict[str, str]:
     return dict(Gpu.objects.filter(node=node).exclude(compute_asked="").values_list("uuid", "compute_asked"))
+
+
+def _policy_asked(node: int) -> str:
+    return Node.objects.values_list("policy_asked", flat=True).get(pk=node)
 
 
 def _paused_by(ids: Sequence[str]) -> dict[str, str]:

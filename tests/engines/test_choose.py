@@ -51,6 +51,25 @@ async def test_auto_is_docker_and_stays_docker_when_docker_is_late(
         await choose(None)
 
 
+@pytest.mark.docker
+async def test_auto_stays_with_local_processes_while_some_live(
+    home: Path, settings: Settings, dockerd: Dockerd
+) -> None:
+    settings.GPUSHARE_ENGINE = "auto"
+    settings.GPUSHARE_DOCKER_HOST = dockerd.address
+    engine = await choose(None, {"process": ["one"]})
+    assert engine.name == "process"
+    await engine.close()
+
+
+async def test_engine_that_cannot_see_who_lives_is_not_taken(home: Path, settings: Settings) -> None:
+    settings.GPUSHARE_ENGINE = "process"
+    names = [f"container-{number:03}-" + 240 * "x" for number in range(200)]
+    with pytest.raises(EngineAway, match=r"200 containers \(container-000-.*GPUSHARE_ENGINE=docker") as refused:
+        await choose(None, {"docker": names, "process": ["one"]})
+    assert len(str(refused.value)) <= 500
+
+
 def test_rebuilt_shim_does_not_change_under_a_running_program(tmp_path: Path) -> None:
     library = tmp_path / "libgpushare.so"
     library.write_bytes(b"one")

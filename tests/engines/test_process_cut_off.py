@@ -144,6 +144,34 @@ async def test_program_that_cannot_be_started_is_never_seen_running(
     assert engine._changes.known() == []
 
 
+async def test_launch_that_fails_forgets_nothing_while_an_earlier_keeper_is_starting_it(
+    tmp_path: Path, engine: ProcessEngine, a_keeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = a_launch(tmp_path, "/nowhere/program")
+    folder = tmp_path / "processes" / launch.id
+    folder.mkdir()
+    forget, about_to = process.forget_unless_begun, threading.Event()
+
+    def and_tell(folder: Path) -> bool:
+        about_to.set()
+        return forget(folder)
+
+    async def failing(_: Path) -> None:
+        raise EngineError("Its keeper failed.")
+
+    monkeypatch.setattr(process, "_keep", failing)
+    monkeypatch.setattr(process, "forget_unless_begun", and_tell)
+    with starting(folder, a_keeper):
+        again = asyncio.create_task(engine.launch(launch))
+        await eventually(about_to.is_set)
+        again.cancel()
+        assert not (await asyncio.wait([again], timeout=0.2))[0]
+        assert (folder / "running.json").exists()
+    await asyncio.wait([again])
+    assert again.cancelled()
+    assert not folder.exists()
+
+
 async def test_launch_that_an_earlier_scheduler_has_under_way_is_waited_for(
     tmp_path: Path, engine: ProcessEngine, a_keeper: int
 ) -> None:

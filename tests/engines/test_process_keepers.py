@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -154,6 +156,27 @@ async def test_second_keeper_of_one_launch_starts_nothing(
     await until_logged(launch, "ran")
     assert launch.log_path.read_text() == "ran\n"
     assert len(pids_of(engine, launch)) == 1
+
+
+async def test_keeper_of_a_killed_scheduler_that_comes_late_is_not_forgotten_as_its_launch_fails(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program ran on, and nobody ever found it."""
+    write = process.write_json
+
+    def full(path: Path, content: dict[str, object]) -> None:
+        write(path, content)  # what that scheduler had written, to which its keeper comes only now
+        words = [sys.executable, "-SPm", "scheduler.engines.process.keeper", str(path.parent)]
+        subprocess.run(words, env={"PYTHONPATH": str(process.ROOT)}, capture_output=True, check=True)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(process, "write_json", full)
+    launch = a_launch(tmp_path, "/bin/sleep", "600")
+    launch.log_path.parent.mkdir()
+    assert (await engine.launch(launch)).condition is Condition.RUNNING
+    assert len(pids_of(engine, launch)) == 1
+    await engine.kill(launch.id)
+    assert (await next_change(engine, Condition.ENDED)).id == launch.id
 
 
 async def test_once_the_program_has_ended_nobody_is_let_in_however_long_its_end_takes_to_be_written(

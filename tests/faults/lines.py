@@ -34,7 +34,12 @@ DATABASES_PLAYS = {"sqlite": (), "postgres": ("kept", "aside")}  # kept.py: a fi
 TOGETHER_PLAYS = {("process", "postgres"): ("handed",)}  # handed.py: two schedulers, whose containers are processes
 TURNS = ("turns", "stuck", "asking")
 ENGINE = {
-    "process": ("scheduler/engines/process/engine.py", "scheduler/engines/changes.py", KEEPER),
+    "process": (
+        "scheduler/engines/process/engine.py",
+        "scheduler/engines/process/folders.py",
+        "scheduler/engines/changes.py",
+        KEEPER,
+    ),
     "docker": ("scheduler/engines/docker/*.py", "scheduler/engines/changes.py"),
 }
 

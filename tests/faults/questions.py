@@ -157,19 +157,25 @@ def nothing_kept(world: World) -> None:
 
 def _kept_by_scheduler(world: World) -> list[str]:
     """Descriptors of processes and pages, connections, and more threads or tasks than work at rest."""
+    try:
+        return [each for pid in world.pids("scheduler") for each in _kept_by(world, pid)]
+    except (FileNotFoundError, ProcessLookupError):
+        return ["a scheduler that has just ended"]  # who it is now is asked at the next look
+
+
+def _kept_by(world: World, pid: int) -> list[str]:
     live = Container.objects.live().count()
     found = []
-    for pid in world.pids("scheduler"):
-        links = _links(pid)
-        pages = [link for link in links if "gpushare" in link and link.startswith("/memfd:")]
-        helpers = sum(each.parent == pid for each in tree.descendants(pid))  # of its card, and whom it waits for
-        pidfds = links.count("anon_inode:[pidfd]") - helpers
-        if not live and (pages or pidfds > PIDFDS):
-            found.append(f"{len(pages)} lease pages and {pidfds} pidfds")
-        threads = len(os.listdir(f"/proc/{pid}/task"))
-        if threads > THREADS:
-            found.append(f"{threads} threads")
-        found += [f"{times} times the task {name}" for name, times in world.tasks(pid).items() if times > TASKS]
+    links = _links(pid)
+    pages = [link for link in links if "gpushare" in link and link.startswith("/memfd:")]
+    helpers = sum(each.parent == pid for each in tree.descendants(pid))  # of its card, and whom it waits for
+    pidfds = links.count("anon_inode:[pidfd]") - helpers
+    if not live and (pages or pidfds > PIDFDS):
+        found.append(f"{len(pages)} lease pages and {pidfds} pidfds")
+    threads = len(os.listdir(f"/proc/{pid}/task"))
+    if threads > THREADS:
+        found.append(f"{threads} threads")
+    found += [f"{times} times the task {name}" for name, times in world.tasks(pid).items() if times > TASKS]
     return found
 
 

@@ -1,4 +1,7 @@
-"""A launch whose engine did it and answered too late: refused, and nothing of it is left; but first that is written."""
+"""A launch whose engine did it and answered too late: refused, and nothing of it is left; but first that is written.
+
+And a pause or a resume: what is seen then is the answer.
+"""
 
 from __future__ import annotations
 
@@ -117,3 +120,56 @@ async def test_launch_keeps_its_socket_until_its_refusal_is_written(host: Host) 
     tenant = host.up.broker.tenants[str(container.pk)]
     assert [tenant.used(gpu) >= GIB for gpu in tenant.quota] == [True]
     assert await told(host, container) == ["started"]
+
+
+def acts_too_late(engine: Any, patch: pytest.MonkeyPatch, act: str, *, does_it: bool = True) -> None:
+    """On `pause` or `resume`; Docker has other words for the second."""
+    is_docker = isinstance(engine, DockerEngine)
+    place, name = (engine._client.api, act.replace("resume", "unpause")) if is_docker else (engine, act)
+    do = getattr(place, name)
+
+    def too_slow(engine_id: str) -> None:
+        if does_it:
+            do(engine_id)
+        raise requests.exceptions.ReadTimeout("it said so too late")
+
+    async def late(engine_id: str) -> None:
+        if does_it:
+            await do(engine_id)
+        raise EngineAway("It said so too late.")
+
+    patch.setattr(place, name, too_slow if is_docker else late)
+
+
+async def test_pause_and_resume_that_are_answered_too_late_are_told_as_done(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+    with pytest.MonkeyPatch.context() as patch:
+        for act, state in (("pause", "paused"), ("resume", "running")):
+            acts_too_late(host.up.engine, patch, act)
+            told = await host.command(act, container)
+            assert (told.outcome, (await host.get(container)).state) == ("done", state)
+    assert [event.kind for event in await host.events(container, "paused", "unpaused")] == ["paused", "unpaused"]
+
+
+async def test_pause_that_was_not_answered_and_not_done_is_refused(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+    with pytest.MonkeyPatch.context() as patch:
+        acts_too_late(host.up.engine, patch, "pause", does_it=False)
+        told = await host.command("pause", container)
+    assert (told.outcome, told.code, "may be" in told.message) == ("refused", "engine_away", False)
+    assert (await host.get(container)).state == "running"
+
+
+async def test_who_nobody_can_look_at_after_its_pause_may_be_paused_and_is_told_so(host: Host) -> None:
+    container = await host.launch("sleep", "600")
+
+    async def away() -> list[Sighting]:
+        raise EngineAway("It does not answer.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host.up.engine, "sightings", away)
+        acts_too_late(host.up.engine, patch, "pause")
+        told = await host.command("pause", container)
+    assert (told.outcome, told.code) == ("refused", "engine_away")
+    assert "It may be paused all the same" in told.message
+    await host.until(container, "paused")

@@ -176,6 +176,26 @@ async def test_scheduler_that_started_alone_ends_where_another_host_has_had_its_
     await again.close()
 
 
+async def test_policy_that_an_admin_has_chosen_is_known_without_the_database(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    await store.open({}, {})
+    assert await store.records.policy_asked() == ""
+    store.node(policy_asked="best-fit")
+    await store.close()
+    again = opened()
+    await again.open({}, {})  # the database says so, and so it is kept
+    assert await again.records.policy_asked() == "best-fit"
+    await again.close()
+    alone = opened()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(stores, "_open", _away)
+        await alone.open({}, {})
+        assert await alone.records.policy_asked() == "best-fit"
+    await alone.close()
+
+
 async def test_command_that_was_carried_out_is_not_taken_again_as_the_database_comes_back(
     opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from scheduler.containers.life import Containers
-from scheduler.engines.base import Condition, Sighting
+from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
+from scheduler.engines.process.engine import ProcessEngine
 from scheduler.sessions.tenants import Tenant
+from scheduler.store.records import Records
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Container
@@ -58,6 +63,62 @@ async def test_what_runs_though_its_launch_was_refused_is_ended(host: Host) -> N
     await query(Container.objects.filter(pk=container.pk).update, finished_at=now, removed_at=now)
     await host.start()
     await eventually(lambda: not engine_has(host, container))
+
+
+async def test_one_that_cannot_be_ended_keeps_no_other_refused_launch_running(host: Host, monkeypatch: Any) -> None:
+    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.05)
+    launched = [await host.launch("sleep", "600") for _ in range(2)]
+    held = str(launched[0].pk)
+    await host.stop()
+    now = timezone.now()
+    for each in launched:
+        await query(Container.objects.filter(pk=each.pk).update, finished_at=now, removed_at=now)
+    kill, lets_go = ProcessEngine.kill, asyncio.Event()
+
+    async def but_for_one(engine: ProcessEngine, engine_id: str, **more: Any) -> None:
+        if engine_id == held and not lets_go.is_set():
+            raise EngineError("The kernel holds it.")
+        await kill(engine, engine_id, **more)
+
+    async def held_first(_: Any, ids: Iterable[str]) -> list[str]:
+        return sorted(ids, key=lambda each: each != held)
+
+    monkeypatch.setattr(ProcessEngine, "kill", but_for_one)
+    monkeypatch.setattr(Records, "removed", held_first)
+    await host.start()
+    await eventually(lambda: not engine_has(host, launched[1]))
+    assert engine_has(host, launched[0])
+    lets_go.set()
+    await eventually(lambda: not engine_has(host, launched[0]))
+
+
+@pytest.mark.parametrize("asked", ["kept", "removed"])
+async def test_launch_that_this_scheduler_has_refused_is_ended_while_the_database_is_away(
+    host: Host, monkeypatch: Any, asked: str
+) -> None:
+    """What has ended is seen meanwhile as well."""
+    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.05)
+    launch, noted = host.up.engine.launch, asyncio.Event()
+
+    async def late(*arguments: Any) -> None:
+        await launch(*arguments)
+        raise EngineAway("It did start, and said so too late.")
+
+    async def away(*_: Any) -> None:
+        raise OperationalError("the database is away")
+
+    async def not_durable() -> None:
+        noted.set()
+        raise OperationalError("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.up.engine, "launch", late)
+        patch.setattr(host.up.store.records, asked, away)
+        container, command = await host.start_launch("sleep", "600")
+        assert (await host.answer(command)).code == "engine_away"
+        patch.setattr(host.up.store, "durable", not_durable)
+        await eventually(lambda: not engine_has(host, container))
+    assert not noted.is_set()
 
 
 async def test_ended_container_that_somebody_else_removed_counts_as_removed(host: Host) -> None:

@@ -15,12 +15,13 @@ import pytest
 from django.utils import timezone
 
 from scheduler.containers import takeover
+from scheduler.rounds.time_limits import LOOK_EVERY
 from scheduler.sessions import lease_pages
 from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, query
 from web.history.reports import report
-from web.models import Container
+from web.models import Container, Node
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
@@ -250,3 +251,53 @@ async def test_processes_that_keep_it_from_looking_are_looked_at_side_by_side(ho
     await host.start()
     assert three.is_set()
     assert "cannot be looked at" not in caplog.text
+
+
+async def test_what_another_engine_runs_is_not_told_as_removed_and_waited_for(host: Host) -> None:
+    """As if GPUSHARE_ENGINE had been changed: nobody here sees it."""
+    container = await host.launch("sleep", "600")
+    await host.stop()
+    here = Container.objects.filter(pk=container.pk)
+    await query(here.update, engine="docker")
+    starting = asyncio.create_task(host.start())
+    for _ in range(3000):  # a minute
+        if (error := (await query(Node.objects.get)).engine_error) or starting.done():
+            break
+        await asyncio.sleep(0.02)
+    assert (
+        f"1 container ({container.name}) may live with the engine docker, of which process sees nothing. Start the "
+        "scheduler with GPUSHARE_ENGINE=docker"
+    ) in error
+    await query(here.update, engine="process")
+    await starting
+    assert (await query(Node.objects.get)).engine_error == ""
+    assert [event.kind for event in await host.events(container)] == ["started"]
+    assert (await host.get(container)).state == "running"
+
+
+async def test_policy_that_an_admin_has_chosen_is_that_of_the_next_scheduler(host: Host) -> None:
+    assert (await host.command("policy", policy="best-fit")).outcome == "done"
+    await host.stop()
+    await host.start()
+    assert host.up.broker.state.policy == (await query(Node.objects.get)).policy == "best-fit"
+    await host.stop()
+    # As an earlier release's, which has been taken out since.
+    await query(Node.objects.update, policy_asked="of yore")
+    await host.start()
+    assert host.up.broker.state.policy == "fifo"
+
+
+async def test_warning_that_its_time_is_nearly_over_is_told_once(host: Host) -> None:
+    container = await host.launch("sleep", "600", ttl_seconds=1000.0)
+    began = timezone.now() - timedelta(seconds=940)
+    host.up.broker.tenants[str(container.pk)].started_at = began
+    for _ in range(3000):  # a minute
+        if await host.events(container, "warned"):
+            break
+        await asyncio.sleep(0.02)
+    await host.stop()
+    await query(Container.objects.filter(pk=container.pk).update, started_at=began)
+    await host.start()
+    await asyncio.sleep(3 * LOOK_EVERY)  # a warning that does not come
+    await host.up.store.flush()
+    assert len(await host.events(container, "warned")) == 1

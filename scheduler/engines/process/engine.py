@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from scheduler.engines import kernel_log
 from scheduler.engines.base import (
@@ -40,11 +39,13 @@ from scheduler.engines.changes import Changes
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
 from scheduler.engines.process.executed import execute
+from scheduler.engines.process.folders import forget, forget_cut_launches, forget_unless_begun
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 from scheduler.engines.process.taken import check_fields, check_image
 from web.logs import ById
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOOK_AGAIN = 1.5  # seconds; a container stopped or continued behind our back is seen by then
 PAUSES = 3  # times that it is tried
@@ -162,15 +163,11 @@ class ProcessEngine:
                 },
             )
             launch.log_path.parent.mkdir(parents=True, exist_ok=True)
-            keeping = asyncio.create_task(_keep(folder))
-            try:
-                await asyncio.shield(keeping)
-            except asyncio.CancelledError:  # a keeper under way starts the program all the same
-                await asyncio.wait([keeping])
-                keeping.exception()
-                raise
+            await _to_its_end(_keep(folder))  # a keeper under way starts the program, whatever becomes of us
         except (OSError, EngineError) as error:
-            _forget(folder)
+            if not await _to_its_end(asyncio.to_thread(forget_unless_begun, folder)):
+                log.warning("container %s was begun by an earlier scheduler's keeper: %s", ById(launch.id), error)
+                return
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise EngineError(DISK_FULL, code="disk_full", status=503) from error
             raise
@@ -237,7 +234,7 @@ class ProcessEngine:
     def _forget(self, engine_id: str) -> None:
         """Apart: a look at what a killed keeper has left takes as long as the host has processes."""
         with self._settling:
-            _forget(self._home / engine_id)
+            forget(self._home / engine_id)
 
     async def sightings(self) -> list[Sighting]:
         before = self._changes.snapshot()
@@ -410,30 +407,20 @@ class ProcessEngine:
             await asyncio.sleep(LOOK_AGAIN)
             try:
                 await self.sightings()
-                self._forget_cut_launches()
+                forget_cut_launches(self._home, self._launching)
             except OSError as error:
                 log.warning("the containers cannot be looked at: %s", error)
 
-    def _forget_cut_launches(self) -> None:
-        """Folders of launches that were cut off: the scheduler was killed before it had started a keeper."""
-        for folder in self._home.iterdir():
-            if folder.name in self._launching or not folder.is_dir() or (folder / "running.json").exists():
-                continue
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not (folder / "running.json").exists():
-                    shutil.rmtree(folder, ignore_errors=True)
-            except BlockingIOError:
-                pass  # its keeper is starting the program
-            finally:
-                os.close(lock)
 
-
-def _forget(folder: Path) -> None:
-    """First what says that there is a container: without it the rest is what `_forget_cut_launches` takes away."""
-    (folder / "running.json").unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+async def _to_its_end(doing: Coroutine[Any, Any, T]) -> T:
+    """Also if we are cancelled meanwhile; that is told after it."""
+    task = asyncio.create_task(doing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        task.exception()
+        raise
 
 
 async def _keep(folder: Path) -> None:
