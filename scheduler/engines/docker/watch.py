@@ -62,6 +62,7 @@ class Watch:
         self._lines = InAll(settings.GPUSHARE_BUDGETS.log_lines_a_second_in_all, time.monotonic())
         self._tasks: list[asyncio.Task[None]] = []
         self._events: EventFollower | None = None
+        self._stay: set[str] = set()  # engine ids of what is left of something, and Docker could not remove
 
     @property
     def broke_off(self) -> float:
@@ -196,6 +197,7 @@ class Watch:
         for each in others:
             await self._look_at_other(each)
         present = {each["Id"] for each in others} | {each["Id"] for _, each in listed}
+        self._stay &= present
         for sighting in self.changes.known():
             if sighting.engine_id not in present:
                 await self.look(sighting.engine_id)
@@ -242,12 +244,20 @@ class Watch:
     async def _tidy(self, id_: str, engine_id: str) -> None:
         """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
         dockerd did not survive (Docker calls it dead)."""
-        # The list may be from before the start of a launch that is through by now.
-        found = await self._client.call(_inspect, self._client.look, engine_id)
-        if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
-            return
-        log.info("Removing what is left of container %s.", engine_id[:12])
-        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
+        try:
+            # The list may be from before the start of a launch that is through by now.
+            found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
+                return
+            if engine_id not in self._stay:
+                log.info("Removing what is left of container %s.", engine_id[:12])
+            await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
+        except EngineAway:
+            raise
+        except EngineError as error:  # a busy mount, an error of the file system: it hides none of the others
+            if engine_id not in self._stay:
+                log.warning("What is left of container %s stays until that can be: %s", engine_id[:12], error)
+            self._stay.add(engine_id)
 
     def _list(self) -> list[tuple[str, dict[str, Any]]]:
         """With the id of each. A launch that was cut off may have left two of one id."""
