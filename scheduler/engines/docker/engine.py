@@ -224,7 +224,7 @@ class DockerEngine:
         self._check_started()
         attached = self._attached.pop(engine_id, None)
         if attached is None:
-            attached = await self._client.call(attach_again, self._client, engine_id)
+            attached = await self._client.call_inside(attach_again, self._client, engine_id)
         return await attached.open()
 
     async def exec(self, engine_id: str, asked: Exec) -> Executed:
@@ -234,7 +234,7 @@ class DockerEngine:
             raise EngineError("It has ended.", code="not_running")
         if found.condition is Condition.PAUSED:
             raise EngineError("It is paused: resume it first.", code="paused")
-        return await (await self._client.call(self._execs.start, engine_id, asked)).open()
+        return await (await self._client.call_inside(self._execs.start, engine_id, asked)).open()
 
     async def pause(self, engine_id: str) -> None:
         await self._act(self._client.api.pause, engine_id, Condition.PAUSED)
