@@ -357,9 +357,10 @@ class DockerEngine:
                     self._client, engine_id, interactive=launch.interactive, tty=launch.tty
                 )
             api.start(engine_id)
-        except (docker.errors.APIError, EngineError):
+        except BaseException as error:
             self._let_go(engine_id)
-            api.remove_container(engine_id, v=True, force=True)
+            if isinstance(error, (docker.errors.APIError, EngineError)):
+                api.remove_container(engine_id, v=True, force=True)
             raise
         self._hold_together()  # now that it has begun: systemd makes their slice with the first of them
         return engine_id
