@@ -360,10 +360,23 @@ class DockerEngine:
         except BaseException as error:
             self._let_go(engine_id)
             if isinstance(error, (docker.errors.APIError, EngineError)):
-                api.remove_container(engine_id, v=True, force=True)
+                self._take_away(engine_id)
             raise
         self._hold_together()  # now that it has begun: systemd makes their slice with the first of them
         return engine_id
+
+    def _take_away(self, engine_id: str) -> None:
+        """What was not started. Raises EngineAway if that fails as well: nobody knows then that it does not run."""
+        try:
+            self._client.api.remove_container(engine_id, v=True, force=True)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            message = (
+                "Docker could neither start it nor take it away again, so it may run for a while: it is ended as soon "
+                f"as Docker can. Docker says: {error.explanation}"
+            )
+            raise EngineAway(message) from error
 
     def _take_volumes(self, launch: Launch, names: Iterable[str]) -> None:
         """Makes the named volumes that are not there yet; refuses those of others, this host's programs among them."""
