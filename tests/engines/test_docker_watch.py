@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import docker
+import docker.errors
 import pytest
 
-from scheduler.engines.base import Condition, EngineAway, Launch, Sighting
+from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, Sighting
 from scheduler.engines.docker import watch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL
-from tests.engines.conftest import Opener, leaks_sockets
+from tests.engines.conftest import Opener, empty, leaks_sockets, removed
 from tests.support.dockerd import Dockerd
 from tests.support.eventually import PATIENCE, eventually
 
@@ -110,20 +113,42 @@ async def test_containers_of_others_are_not_ours(
         docker_api.remove_container(foreign["Id"], force=True)
 
 
+def cut_short(engine: DockerEngine, launch: Launch) -> None:
+    """The scheduler dies between the two calls: the container is made, and never started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine._client.api, "start", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine._create_and_start(launch, threading.Lock())
+
+
 async def test_launch_cut_short_is_tidied_up(
-    open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+    open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
     launch = a_launch("sleep", "60")
     async with open_engine() as engine:
-        # The scheduler dies between the two calls: the container is made, and never started.
-        monkeypatch.setattr(engine._client.api, "start", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            engine._create_and_start(launch, threading.Lock())
+        cut_short(engine, launch)
     made = docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"})
     assert [each["State"] for each in made] == ["created"]
     async with open_engine() as engine:
         assert await engine.sightings() == []
     assert docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"}) == []
+
+
+async def test_what_docker_cannot_remove_hides_nobody_and_is_said_once(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        said = "unable to remove filesystem: device or resource busy"
+        raise docker.errors.APIError(said, response=Mock(status_code=500), explanation=said)
+
+    cut_short(docker_engine, a_launch("sleep", "60"))
+    with monkeypatch.context() as patch:
+        patch.setattr(docker_engine._client.api, "remove_container", busy)
+        launch = a_launch("sleep", "60")
+        await docker_engine.launch(launch)
+        for _ in range(3):
+            assert [each.id for each in await docker_engine.sightings()] == [launch.id]
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1
 
 
 async def test_list_from_before_its_start_takes_no_container_away(
@@ -207,6 +232,39 @@ async def test_dockerd_that_hangs_is_away_and_then_is_not(docker_engine: DockerE
     assert "too slow" in docker_engine.away
     restored.thaw()
     await eventually(lambda: not docker_engine.away)
+
+
+def immutable(path: str, flag: str = "+i") -> bool:
+    """Whether this file system can do that."""
+    return subprocess.run(["chattr", flag, path], capture_output=True).returncode == 0
+
+
+async def test_one_that_docker_could_not_remove_keeps_no_scheduler_from_starting(
+    open_engine: Opener, restored: Dockerd, docker_api: docker.APIClient, a_launch: Launcher
+) -> None:
+    """A restarted Docker calls it dead, as it is half removed; the next removal fails as the first did."""
+    async with open_engine() as engine:
+        ended = (await engine.launch(a_launch("true"))).engine_id
+        await eventually(lambda: docker_api.inspect_container(ended)["State"]["Status"] == "exited")
+        layer = docker_api.inspect_container(ended)["GraphDriver"]["Data"]["UpperDir"]
+        if not immutable(layer):
+            await empty(engine)
+            pytest.skip("this file system keeps nothing from being removed")
+        try:
+            with pytest.raises(EngineError, match="operation not permitted"):
+                await removed(engine, ended)
+            await asyncio.to_thread(restored.kill)
+            await asyncio.to_thread(restored.start)
+            assert docker_api.inspect_container(ended)["State"]["Status"] == "dead"
+            async with open_engine() as engine:
+                launch = a_launch("sleep", "60")
+                await engine.launch(launch)
+                assert launch.id in {each.id for each in await engine.sightings()}
+        finally:
+            immutable(layer, flag="-i")
+    async with open_engine() as engine:
+        await empty(engine)
+    assert ended not in [each["Id"] for each in docker_api.containers(all=True)]
 
 
 async def test_no_docker_at_the_start_is_said_and_may_be_tried_again(open_engine: Opener) -> None:

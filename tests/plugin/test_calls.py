@@ -6,10 +6,14 @@ import asyncio
 import errno
 import os
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scheduler.engines.docker.watch import Watch
 from tests.plugin.conftest import IMAGE, Lab
 from tests.support.eventually import eventually
 from tests.support.host import query
@@ -98,11 +102,29 @@ async def test_a_container_started_again_is_a_new_one_under_its_own_name(lab: La
     await lab.nothing_is_held()
 
 
+@asynccontextmanager
+async def no_look(watch: Watch) -> AsyncIterator[None]:
+    """None has its turn meanwhile."""
+    look, over = watch.look, asyncio.Event()
+
+    async def later(engine_id: str) -> Any:
+        await over.wait()
+        return await look(engine_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "look", later)
+        await eventually(lambda: not watch._looking)
+        try:
+            yield
+        finally:
+            over.set()
+
+
 async def test_one_that_nobody_could_look_at_before_it_was_started_again_has_ended(lab: Lab) -> None:
     """On a busy host Docker begins it again before an inspection has had its answer: its list and its event say it."""
     first = await lab.begin("again", "sleep", "600", gpu_memory="3GiB")
     watch = lab.up.engine._watch
-    async with watch._lock:  # no look has its turn
+    async with no_look(watch):
         await lab.docker("restart", "-t", "0", "again")
     ended = await lab.until(first, "failed")
     assert ended.exit_code == 137
@@ -115,7 +137,7 @@ async def test_one_that_nobody_could_look_at_before_it_was_started_again_has_end
 
 async def test_a_run_that_nobody_saw_before_it_was_started_again_has_begun_and_ended(lab: Lab) -> None:
     watch = lab.up.engine._watch
-    async with watch._lock:
+    async with no_look(watch):
         words = ["-d", "--name", "quick", "--network=none", *lab.volume(gpu_memory="3GiB")]
         await lab.docker("run", *words, IMAGE, "sh", "-c", "exit 5")
         await lab.docker("wait", "quick")
@@ -133,7 +155,7 @@ async def test_a_run_whose_end_no_list_had_shown_either_ends_with_the_next_one(
     first = await lab.begin("again", "sleep", "600", gpu_memory="3GiB")
     watch = lab.up.engine._watch
     monkeypatch.setattr(lab.up.plugin.mounts._mountings, "stopped", lambda id_: None)
-    async with watch._lock:
+    async with no_look(watch):
         await lab.docker("restart", "-t", "0", "again")
     ended = await lab.until(first, "failed")
     assert ended.exit_code == 137

@@ -99,7 +99,7 @@ class Attached:
 
     async def resize(self, rows: int, columns: int) -> None:
         if self._tty:
-            await self._client.unless_gone(self._client.api.resize, self._engine_id, rows, columns)
+            await self._client.unless_gone(self._client.api.resize, self._engine_id, rows, columns, inside=True)
 
     async def close(self) -> None:
         if self._writer is not None:

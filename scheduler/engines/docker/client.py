@@ -24,6 +24,7 @@ HEAD_START = 0.1  # seconds; whoever launched is answered before we look at what
 LOOK_WITHIN = 10  # seconds; a list or an inspection that takes longer means that Docker hangs
 WORKERS = 16
 FETCHERS = 16  # threads for images: a registry is as slow as it likes, and anybody may name theirs
+INSIDE = 16  # threads for programs beside a container's own, and keyboards: where no processor is left, each takes long
 PATIENT = 4  # threads for what waits for somebody's program: whoever lets it wait holds up none of the others
 
 
@@ -37,6 +38,7 @@ class Client:
         self.address = address
         self._workers = threads.pool(WORKERS, "docker")
         self._fetchers = threads.pool(FETCHERS, "docker-fetch")
+        self._inside = threads.pool(INSIDE, "docker-inside")
         self._patient = threads.pool(PATIENT, "docker-patient")
 
     async def connect(self) -> dict[str, Any]:
@@ -58,6 +60,10 @@ class Client:
         """The same as `call` for what waits for a registry."""
         return await self._explained(self._fetchers, partial(function, *arguments), **words)
 
+    async def call_inside(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The same for what a container's owner can make slow as often as they like."""
+        return await self._explained(self._inside, partial(function, *arguments))
+
     async def call_patiently(self, function: Callable[..., T], *arguments: Any) -> T:
         """The same for what may wait for a program of somebody's."""
         return await self._explained(self._patient, partial(function, *arguments))
@@ -71,10 +77,11 @@ class Client:
     async def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._workers, partial(function, *arguments))
 
-    async def unless_gone(self, function: Callable[..., object], *arguments: Any) -> None:
+    async def unless_gone(self, function: Callable[..., object], *arguments: Any, inside: bool = False) -> None:
         """The same, where a container that is gone, or already in the state asked for, is success."""
+        pool = self._inside if inside else self._workers
         try:
-            await self.blocking(function, *arguments)
+            await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
         except docker.errors.APIError as error:
             # Docker has no code of its own for what ended, or was let go on, by its signal before it could be unpaused:
             # runc refuses "a running process" or "a stopped container", by how far that signal has come.
@@ -85,7 +92,7 @@ class Client:
             raise explain(error, address=self.address) from error
 
     def close(self) -> None:
-        for pool in (self._workers, self._fetchers, self._patient):
+        for pool in (self._workers, self._fetchers, self._inside, self._patient):
             pool.shutdown(wait=False, cancel_futures=True)
         for name in ("api", "look"):
             if (client := getattr(self, name, None)) is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -38,6 +39,8 @@ from web.spec.reserved import SHIM
 log = logging.getLogger(__name__)
 
 PIDS = 4096
+MADE_WITHIN, MADE_LOOK = 5.0, 0.1  # seconds for what has a launch's name to be there, or gone, and between looks
+GOING = ("dead", "removing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ class DockerEngine:
         self._check_started()
         attached = self._attached.pop(engine_id, None)
         if attached is None:
-            attached = await self._client.call(attach_again, self._client, engine_id)
+            attached = await self._client.call_inside(attach_again, self._client, engine_id)
         return await attached.open()
 
     async def exec(self, engine_id: str, asked: Exec) -> Executed:
@@ -232,7 +235,7 @@ class DockerEngine:
             raise EngineError("It has ended.", code="not_running")
         if found.condition is Condition.PAUSED:
             raise EngineError("It is paused: resume it first.", code="paused")
-        return await (await self._client.call(self._execs.start, engine_id, asked)).open()
+        return await (await self._client.call_inside(self._execs.start, engine_id, asked)).open()
 
     async def pause(self, engine_id: str) -> None:
         await self._act(self._client.api.pause, engine_id, Condition.PAUSED)
@@ -341,26 +344,59 @@ class DockerEngine:
             return self._start(launch, body)
 
     def _start(self, launch: Launch, body: dict[str, Any]) -> str:
+        engine_id, has_begun = self._create(launch, body)
+        if has_begun:
+            return engine_id
         api = self._client.api
-        try:
-            made = api.create_container_from_config(body, options.container_name(launch))  # type: ignore[no-untyped-call]
-            engine_id = str(made["Id"])
-        except docker.errors.APIError as error:
-            if error.status_code == 409 and (engine_id := self._same_launch(launch)):
-                return engine_id
-            raise
         try:
             if launch.interactive or launch.tty:
                 self._attached[engine_id] = attach(
                     self._client, engine_id, interactive=launch.interactive, tty=launch.tty
                 )
             api.start(engine_id)
-        except (docker.errors.APIError, EngineError):
+        except BaseException as error:
             self._let_go(engine_id)
-            api.remove_container(engine_id, v=True, force=True)
+            if isinstance(error, (docker.errors.APIError, EngineError)):
+                self._take_away(engine_id)
             raise
         self._hold_together()  # now that it has begun: systemd makes their slice with the first of them
         return engine_id
+
+    def _create(self, launch: Launch, body: dict[str, Any]) -> tuple[str, bool]:
+        """Its id, and whether it has begun: a scheduler that was killed may have got as far with this very launch.
+
+        What that one had asked for Docker may be making still: it has the name then, and is not listed yet.
+        """
+        name, deadline = options.container_name(launch), time.monotonic() + MADE_WITHIN
+        while True:
+            try:
+                made = self._client.api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+                return str(made["Id"]), False
+            except docker.errors.APIError as error:
+                if error.status_code != 409:
+                    raise
+                named = self._client.api.containers(all=True, filters={"name": f"^/{re.escape(name)}$"})
+                if any((each["Labels"] or {}).get(options.LABEL) != launch.id for each in named):
+                    raise
+                for each in named:
+                    if each["State"] not in GOING:
+                        return str(each["Id"]), each["State"] != "created"
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(MADE_LOOK)
+
+    def _take_away(self, engine_id: str) -> None:
+        """What was not started. Raises EngineAway if that fails as well: nobody knows then that it does not run."""
+        try:
+            self._client.api.remove_container(engine_id, v=True, force=True)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            message = (
+                "Docker could neither start it nor take it away again, so it may run for a while: it is ended as soon "
+                f"as Docker can. Docker says: {error.explanation}"
+            )
+            raise EngineAway(message) from error
 
     def _take_volumes(self, launch: Launch, names: Iterable[str]) -> None:
         """Makes the named volumes that are not there yet; refuses those of others, this host's programs among them."""
@@ -377,11 +413,6 @@ class DockerEngine:
     def _let_go(self, engine_id: str) -> None:
         if (attached := self._attached.pop(engine_id, None)) is not None:
             attached.discard()
-
-    def _same_launch(self, launch: Launch) -> str:
-        """The container that this very launch has made before, if it has; else empty."""
-        found = self._client.api.containers(all=True, filters={"label": f"{options.LABEL}={launch.id}"})
-        return str(found[0]["Id"]) if found else ""
 
     async def _act(self, action: Any, engine_id: str, wanted: Condition) -> None:
         """Does it unless it is so already; what has ended cannot be paused or resumed."""

@@ -110,7 +110,7 @@ class Executed(Attached):
 
     async def resize(self, rows: int, columns: int) -> None:
         if self._tty:
-            await self._client.unless_gone(self._client.api.exec_resize, self._engine_id, rows, columns)
+            await self._client.unless_gone(self._client.api.exec_resize, self._engine_id, rows, columns, inside=True)
 
     async def exit_code(self) -> int | None:
         await self._end()
@@ -128,13 +128,13 @@ class Executed(Attached):
             with suppress(EngineError):  # Docker is away: its note stays
                 found = await self._begun()
                 if found.begun:  # of one that Docker never begins, the note stays
-                    call = self._client.call_patiently if found.pid else self._client.call
+                    call = self._client.call_patiently if found.pid else self._client.call_inside
                     self._code = await call(self._execs.end, self._engine_id)
 
     async def _begun(self) -> Found:
         """Docker answers a start before there is a process: what is so once there is, or was, one."""
         deadline = time.monotonic() + BEGINS_WITHIN
-        while not (found := await self._client.call(self._execs.look, self._engine_id)).begun:
+        while not (found := await self._client.call_inside(self._execs.look, self._engine_id)).begun:
             if time.monotonic() >= deadline:
                 break
             await asyncio.sleep(LOOK)

@@ -81,11 +81,6 @@ class LogCopier:
         self._go.set()
         self._hurry.set()
 
-    def wait(self, seconds: float) -> None:
-        """For what is left of an ended container's output, but no longer than this."""
-        self.hurry()
-        self.done.wait(seconds)
-
     def _run(self) -> None:
         self._go.wait(HEAD_START)
         try:

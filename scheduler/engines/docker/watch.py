@@ -1,8 +1,9 @@
 """What Docker shows of our containers: looked at on every event, and all of them regularly.
 
 What is told about a container is always what an inspection shows *now*; an event, the regular comparison with
-Docker's list and our own calls are each but a reason to look. Looks are made one after the other, so what is told is
-in order even where events are not. Labels say which containers are ours: nothing is remembered across a restart.
+Docker's list and our own calls are each but a reason to look. Looks at one container are made one after the other, so
+what is told of it is in order even where events are not; one that Docker is slow about holds up no other's. Labels say
+which containers are ours: nothing is remembered across a restart.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import docker.errors
 from django.conf import settings
@@ -33,8 +35,9 @@ from scheduler.engines.kernel_log import OomKill
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
+AT_ONCE = 8  # looks that nobody asked for; the other half of Docker's threads (client.py) is for who did
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
-COPIED_WITHIN, COPIED_LOOKS = 30.0, 600  # seconds that a removal waits for the output to be copied, and looks
+COPIED_WITHIN, COPIED_LOOK = 30.0, 0.02  # seconds that a removal waits for the output to be copied, and between looks
 NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 NEVER = "0001-01-01T00:00:00Z"
@@ -56,12 +59,15 @@ class Watch:
         self.mounts = mounts
         self.mounted = Mounted()
         self.found_out: Callable[[str, Mapping[str, Any]], None] = lambda id_, about: None
-        self._lock = asyncio.Lock()
+        self._looking = WeakValueDictionary[str, asyncio.Lock]()  # by engine id, while somebody looks or waits to
+        self._at_once = asyncio.Semaphore(AT_ONCE)
         self._told: asyncio.Queue[str] = asyncio.Queue()
+        self._unseen: set[str] = set()  # engine ids that events were about since the last look at them began
         self._logs: dict[str, LogCopier] = {}
         self._lines = InAll(settings.GPUSHARE_BUDGETS.log_lines_a_second_in_all, time.monotonic())
         self._tasks: list[asyncio.Task[None]] = []
         self._events: EventFollower | None = None
+        self._stay: set[str] = set()  # engine ids of what is left of something, and Docker could not remove
 
     @property
     def broke_off(self) -> float:
@@ -92,7 +98,8 @@ class Watch:
 
     async def look(self, engine_id: str) -> Sighting | None:
         """Inspects one container and tells what has changed. None if it is gone (or only just being made)."""
-        async with self._lock:
+        async with self._looking.setdefault(engine_id, asyncio.Lock()):
+            self._unseen.discard(engine_id)
             found = await self._client.call(_inspect, self._client.look, engine_id)
             if found is None:
                 self._gone(engine_id)
@@ -178,12 +185,13 @@ class Watch:
     async def reconcile(self) -> list[Sighting]:
         """Compares with Docker's list and looks at whatever differs. Returns all there are."""
         listed = await self._client.call(self._list)
+        differ: list[Callable[[], Awaitable[object]]] = []
         for id_, each in listed:
             engine_id = each["Id"]
             if id_ in self.launching:
                 continue
             if each["State"] in LEFTOVERS:
-                await self._tidy(id_, engine_id)
+                differ.append(partial(self._tidy, id_, engine_id))
                 continue
             labels = each["Labels"]
             # Always there; on one that was made before that, it is a terminal's if it is there at all.
@@ -191,15 +199,35 @@ class Watch:
             self.copy_logs(engine_id, Path(labels[options.LABEL_LOG]), tty=tty)
             last = self.changes.last(id_)
             if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
-                await self.look(engine_id)
+                differ.append(partial(self._look_again, engine_id))
+        await self._each(differ)
         others = await self._client.call(self.mounted.listed, self._client.look)
-        for each in others:
-            await self._look_at_other(each)
+        await self._each(partial(self._look_at_other, each) for each in others)
         present = {each["Id"] for each in others} | {each["Id"] for _, each in listed}
-        for sighting in self.changes.known():
-            if sighting.engine_id not in present:
-                await self.look(sighting.engine_id)
+        self._stay &= present
+        gone = [sighting.engine_id for sighting in self.changes.known() if sighting.engine_id not in present]
+        await self._each(partial(self._look_again, engine_id) for engine_id in gone)
         return self.changes.known()
+
+    async def _each(self, looks: Iterable[Callable[[], Awaitable[object]]]) -> None:
+        """Some at once. Raises what one of them has raised, but only when all others are through."""
+
+        async def in_its_turn(look: Callable[[], Awaitable[object]]) -> None:
+            async with self._at_once:
+                await look()
+
+        for failed in await asyncio.gather(*map(in_its_turn, looks), return_exceptions=True):
+            if failed is not None:
+                raise failed
+
+    async def _look_again(self, engine_id: str) -> None:
+        """Of one that Docker says nothing about now, what was seen last stays. Raises EngineError if nothing was."""
+        try:
+            await self.look(engine_id)
+        except EngineError as error:
+            if all(sighting.engine_id != engine_id for sighting in self.changes.known()):
+                raise
+            log.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
 
     async def _look_at_other(self, listed: Mapping[str, Any]) -> None:
         """At one that was not launched here, if it is not as it was."""
@@ -207,7 +235,7 @@ class Watch:
         last = self.changes.last(run.id) if run is not None else None
         open_ = self.mounted.nobodys & set(volumes_of(listed))
         if listed["State"] != "created" and (open_ or (run and (last is None or last.condition is not condition))):
-            await self.look(listed["Id"])
+            await self._look_again(listed["Id"])
 
     def copy_logs(self, engine_id: str, path: Path, *, tty: bool, begin: float = 0.0) -> None:
         copier = self._logs.get(engine_id)
@@ -222,11 +250,7 @@ class Watch:
             return
         self.copy_logs(engine_id, copier.path, tty=copier.tty, begin=copier.begin)  # again, if it had to stop
         copier = self._logs[engine_id]
-        copier.hurry()
-        for _ in range(COPIED_LOOKS):  # in no thread: those are for everybody's calls
-            if copier.done.is_set():
-                break
-            await asyncio.sleep(COPIED_WITHIN / COPIED_LOOKS)
+        await _copied(copier, COPIED_WITHIN)
         if not copier.complete and not copier.refused:
             raise EngineError(NOT_COPIED, code="output_left", status=503)
 
@@ -237,17 +261,25 @@ class Watch:
 
     async def _last_words(self, engine_id: str) -> None:
         if (copier := self._logs.get(engine_id)) is not None:
-            await self._client.blocking(copier.wait, LAST_WORDS)
+            await _copied(copier, LAST_WORDS)
 
     async def _tidy(self, id_: str, engine_id: str) -> None:
         """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
         dockerd did not survive (Docker calls it dead)."""
-        # The list may be from before the start of a launch that is through by now.
-        found = await self._client.call(_inspect, self._client.look, engine_id)
-        if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
-            return
-        log.info("Removing what is left of container %s.", engine_id[:12])
-        await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
+        try:
+            # The list may be from before the start of a launch that is through by now.
+            found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None or id_ in self.launching or found["State"]["Status"] not in LEFTOVERS:
+                return
+            if engine_id not in self._stay:
+                log.info("Removing what is left of container %s.", engine_id[:12])
+            await self._client.unless_gone(partial(self._client.api.remove_container, engine_id, v=True))
+        except EngineAway:
+            raise
+        except EngineError as error:  # a busy mount, an error of the file system: it hides none of the others
+            if engine_id not in self._stay:
+                log.warning("What is left of container %s stays until that can be: %s", engine_id[:12], error)
+            self._stay.add(engine_id)
 
     def _list(self) -> list[tuple[str, dict[str, Any]]]:
         """With the id of each. A launch that was cut off may have left two of one id."""
@@ -256,14 +288,21 @@ class Watch:
         return [(id_, each) for id_, each in named if id_]
 
     async def _look_when_told(self) -> None:
-        while True:
-            engine_id = await self._told.get()
-            try:
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                engine_id = await self._told.get()
+                if engine_id not in self._unseen:  # else a look that has not begun will see that, too
+                    self._unseen.add(engine_id)
+                    looks.create_task(self._look_as_told(engine_id))
+
+    async def _look_as_told(self, engine_id: str) -> None:
+        try:
+            async with self._at_once:
                 await self.look(engine_id)
-            except EngineError as error:
-                log.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
-            except Exception:
-                log.exception("Looking at container %s failed", engine_id[:12])
+        except EngineError as error:
+            log.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
+        except Exception:
+            log.exception("Looking at container %s failed", engine_id[:12])
 
     async def _look_regularly(self) -> None:
         while True:
@@ -280,6 +319,15 @@ class Watch:
         if bool(why) != bool(self.away):
             log.log(logging.ERROR if why else logging.INFO, "%s", why or "Docker answers again.")
         self.away = why
+
+
+async def _copied(copier: LogCopier, within: float) -> None:
+    """Returns when it is done, or after so many seconds. In no thread: those are for everybody's calls."""
+    copier.hurry()
+    for _ in range(round(within / COPIED_LOOK)):
+        if copier.done.is_set():
+            return
+        await asyncio.sleep(COPIED_LOOK)
 
 
 def as_sighting(found: Mapping[str, Any], id_: str) -> Sighting:
