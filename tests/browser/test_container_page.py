@@ -135,6 +135,21 @@ def test_a_change_of_state_renews_what_the_server_tells(evaluate, open_as):
     assert first.evaluate("part => part.style.width") not in ("", "0%")
 
 
+def test_its_first_memory_and_its_last_renew_what_the_server_tells(site, open_as):
+    """Its state stays the same; a page that was opened before the program had allocated told of no process for ever."""
+    made = rows.container("train-7", person("ann"), rows.gpu())
+    page = open_as("ann", f"/containers/{made.pk}/")
+    life = page.locator("#life")
+    expect(life).to_contain_text("No process of it uses a GPU now.")
+    holder = {"pid": 4711, "used": rows.GIB, "real": rows.GIB, "uncapped": False}
+    made.claims.update(used=rows.GIB, processes=[holder])
+    expect(life).to_contain_text("4711")
+    made.claims.update(overhead=99 * 2**20, processes=[holder, holder | {"pid": 4712}])
+    expect(life).to_contain_text("4712")
+    made.claims.update(used=0, overhead=0, processes=[])
+    expect(life).to_contain_text("No process of it uses a GPU now.")
+
+
 def test_its_settings_start_the_next_launch(site, open_as):
     made = rows.container("train-7", person("ann"), rows.gpu(), quota=2, image="pytorch/pytorch:2.4", priority=3,
                           command=["python", "train.py", "--name", "two words"], environment={"MODE": "fast"},
