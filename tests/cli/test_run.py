@@ -216,4 +216,4 @@ def test_a_read_only_token_may_look_but_not_launch(appliance):
 def test_a_token_that_is_not_known_says_how_to_get_one(appliance):
     done = run(appliance, "local", "true", GPUSHARE_TOKEN="gps_wrong")
     assert done.returncode == 125
-    assert done.stderr.endswith(": log in with: gpushare login\n")
+    assert done.stderr.endswith("; sign in again: gpushare login\n")
