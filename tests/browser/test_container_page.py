@@ -125,7 +125,10 @@ def test_a_change_of_state_renews_what_the_server_tells(evaluate, open_as):
             AllocationEvent(at=rows.ago(0), kind="ended", container=evaluate),
         ]
     )
-    of_living = [page.get_by_role("link", name="Shell"), *(page.get_by_role("button", name=n) for n in ("Change", "Set"))]
+    of_living = [
+        page.get_by_role("link", name="Shell"),
+        *(page.get_by_role("button", name=n) for n in ("Change", "Set")),
+    ]
     for each in of_living:
         expect(each).to_be_visible()
     Container.objects.filter(pk=evaluate.pk).update(finished_at=rows.ago(0), exit_code=0, suspended_since=None)
