@@ -131,8 +131,14 @@ class Budgets:
     anonymous_body_bytes: int = _row(
         32 << 10, "bytes", "request", "A name and a password; all connections together are then 64 MiB.",
     )  # fmt: skip
-    large_bodies: int = _row(4, "bodies", "user", "Those larger than a stranger's may be, while they are on their way.")
-    large_bodies_in_all: int = _row(16, "bodies", "all", "They lie in memory: 48 MiB at most.")
+    body_parts: int = _row(
+        50_000, "lists, objects and commas", "request",
+        "Of JSON. The longest command has 16,384 words; at 3 MiB it takes 30 MiB at most while it is read.",
+    )  # fmt: skip
+    large_bodies: int = _row(4, "bodies", "user", "Those larger than a stranger's may be, until they are answered.")
+    large_bodies_in_all: int = _row(
+        16, "bodies", "all", "They lie in memory: 48 MiB at most, and ten times that if all are read as JSON at once.",
+    )  # fmt: skip
     header_seconds: int = _row(10, "seconds", "request", "A head is one packet or two, also over a slow line.")
     body_seconds: int = _row(60, "seconds", "request", "3 MiB in this time are 50 kB a second.")
 

@@ -20,11 +20,16 @@ from web.pages import (
     reporting,
 )
 from web.pages.people import log, me, people
+from web.people import bootstrap
 from web.people.signin import SignInForm
+
+sign_in = LoginView.as_view(
+    form_class=SignInForm, redirect_authenticated_user=True, extra_context={"is_new": bootstrap.is_new}
+)
 
 urlpatterns = [
     path("", overview.dashboard, name="dashboard"),
-    path("login/", LoginView.as_view(form_class=SignInForm, redirect_authenticated_user=True), name="login"),
+    path("login/", sign_in, name="login"),
     path("enter/", enter.enter, name="enter"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),

@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ import typer
 from appliance.cli import login as accounts
 from appliance.cli import options
 from appliance.cli.client import Client, Json
-from appliance.cli.errors import Problem
+from appliance.cli.errors import UNKNOWN, Problem
 from appliance.cli.options import connect
 from appliance.cli.output import lines, note, show, write
 from appliance.cli.screen import Screen
@@ -46,20 +47,38 @@ def login(
     )
     if password_stdin and (token_stdin or not user):
         raise Problem("--password-stdin needs --user NAME, and not --token-stdin", code="usage")
-    if token_stdin:
-        token = sys.stdin.readline().strip()
-    elif user:
-        password = sys.stdin.readline().rstrip("\n") if password_stdin else _ask_secretly("Password")
-        token = connect(accounts.Login(address, "")).sign_in(user, password)
-    else:
-        token = _ask_secretly("Token").strip()
-    account = accounts.Login(address, token)
-    who = connect(account).whoami()
+    with _while_logging_in():
+        if token_stdin:
+            token = sys.stdin.readline().strip()
+        elif user:
+            password = sys.stdin.readline().rstrip("\n") if password_stdin else _ask_secretly("Password")
+            token = connect(accounts.Login(address, "")).sign_in(user, password)
+        else:
+            token = _ask_secretly("Token").strip()
+        if not token:
+            raise Problem("no token was given", code="bad_token")
+        account = accounts.Login(address, token)
+        who = connect(account).whoami()
     path = accounts.store(account)
     if urlsplit(address).scheme == "http" and urlsplit(address).hostname not in LOOPBACK:
         note("this address is not https: whoever sees the traffic can read the token")
     done = {"url": address, "user": who, "stored": str(path)}
     show(done, as_json, lambda done: "Logged in to {url} as {user}; kept in {stored}".format(**done))
+
+
+@contextmanager
+def _while_logging_in() -> Iterator[None]:
+    """Whoever is at it needs no hint to log in, and a token is rather mistyped than deleted."""
+    try:
+        yield
+    except Problem as problem:
+        if problem.code == "bad_token":
+            problem.hint = "copy all of one, from your page Me or the file admin-token on the host"
+            if problem.status:
+                problem.message = "the appliance does not know this token"
+        elif problem.status == UNKNOWN:
+            problem.hint = ""
+        raise
 
 
 def _ask_secretly(what: str) -> str:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -23,7 +23,8 @@ from appliance.cli.console import Console
 from appliance.cli.errors import REFUSED, TOO_MANY, Problem
 from appliance.cli.output import write
 from appliance.cli.screen import Screen
-from appliance.cli.text import clock, ordinal, span
+from appliance.cli.text import clock, ordinal, size, span
+from appliance.flags import flag
 
 LOOK = 0.5  # seconds between two looks at a container that runs
 LAST_LOOK = 0.05  # once its output has ended, its end is near
@@ -31,6 +32,8 @@ GLANCE = 5.0  # seconds for its answer: Ctrl-C waits for that
 DRAIN = 10.0  # seconds for the rest of the output of a container that has ended
 PATIENCE = 60.0  # seconds without an answer until we give up; the container goes on
 AT_A_TERMINAL = 600.0  # where a person sits, who can leave by two keys
+ASK = 10.0  # seconds between two looks at what it was refused, which is another question
+REFUSALS = 20  # events: those for another reason may come first
 STANDING = ("suspended", "paused", "swapped")
 
 Say = Callable[[str, str, Json], None]
@@ -75,6 +78,8 @@ class Attachment:
         self.told: tuple[str, str | None] = ("", None)  # the last wait that was told: its state and since when
         self.waited_before = 0.0  # seconds that it had been suspended before the wait that was told
         self.silent_since: float | None = None
+        self.asked_at = time.monotonic()  # when it was last looked whether it was refused memory
+        self.refusal_told = False
 
     @property
     def name(self) -> str:
@@ -188,7 +193,12 @@ class Attachment:
             self.silent_since = None
             self._tell("back", "the appliance answers again")
         self._tell_waits()
-        return self.container["finished_at"] is not None
+        ended = self.container["finished_at"] is not None
+        if not self.refusal_told and (ended or time.monotonic() - self.asked_at > ASK):
+            self.asked_at = time.monotonic()
+            with suppress(Problem):  # it is no more than a remark
+                self._tell_refusal()
+        return ended
 
     def _away(self, problem: Problem) -> None:
         now = time.monotonic()
@@ -219,6 +229,18 @@ class Attachment:
             self._tell("resumed", f"{self.name} goes on after {span(waited - self.waited_before)}")
         elif state == "running":
             self._tell("resumed", f"{self.name} goes on")
+
+    def _tell_refusal(self) -> None:
+        """The first call beyond its quota: many a program says no more than that memory is out."""
+        quotas = {gpu["uuid"]: gpu["quota"] for gpu in self.container["gpus"]}
+        given = {"container": self.container["id"], "kind": "rejected", "ordering": "at", "page_size": REFUSALS}
+        for event in self.client.get("allocations/", **given)["results"]:
+            if event["detail"].startswith("over_quota") and event["gpu"] in quotas:
+                beyond = f"{size(event['bytes'])} beyond its quota of {size(quotas[event['gpu']])}"
+                larger = f"a larger one: {flag('gpu_memory')}"
+                self._tell("refused", f"{self.name} asked for {beyond} and was refused; {larger}")
+                self.refusal_told = True
+                return
 
     def _pass_on(self) -> None:
         """Keys and output, over the console."""

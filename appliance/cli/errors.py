@@ -6,6 +6,7 @@ from typing import Any
 
 from appliance.flags import flag
 
+UNKNOWN = 401  # nobody is signed in
 TOO_MANY = 429
 REFUSED = 125  # ours, as docker's: the container, if there is one, was never asked
 
@@ -37,6 +38,8 @@ class Problem(Exception):
 def unreachable(url: str, error: Exception) -> Problem:
     detail = " ".join(str(error).split()) or type(error).__name__
     hint = "is it up? For another address: gpushare login URL"
+    if "WRONG_VERSION_NUMBER" in detail:
+        hint = f"no TLS is spoken there. Without: gpushare login {url.replace('https:', 'http:', 1)}"
     return Problem(f"no answer from {url} ({detail})", code="unreachable", hint=hint)
 
 
@@ -55,13 +58,14 @@ def from_answer(status: int, body: Any, retry_after: str | None = None) -> Probl
         code=str(error.get("code") or "refused"),
         field=str(error.get("field") or ""),
         status=status,
-        hint=_hint(status, retry_after),
+        hint=_hint(status, str(error.get("message") or "").lower(), retry_after),
     )
 
 
-def _hint(status: int, retry_after: str | None) -> str:
-    if status == 401:
-        return "log in with: gpushare login"
-    if status == TOO_MANY and retry_after:
+def _hint(status: int, message: str, retry_after: str | None) -> str:
+    """What the message does not say itself."""
+    if status == UNKNOWN:
+        return "gpushare login" if "sign in again" in message else "log in with: gpushare login"
+    if status == TOO_MANY and retry_after and "again" not in message:
         return f"try again in {retry_after} s"
     return ""

@@ -75,7 +75,12 @@ def run(
     cpus: Annotated[float | None, typer.Option(help="Limit of processor cores.")] = None,
     gpu_memory: Annotated[
         str | None,
-        _option("gpu_memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB. See: gpushare peak."),
+        _option(
+            "gpu_memory",
+            "--nvidia-memory",
+            metavar="SIZE",
+            help="Quota on each GPU: 4GiB; else the image's label, else 1GiB. See: gpushare peak.",
+        ),
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else one is chosen.")] = None,

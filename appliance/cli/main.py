@@ -23,6 +23,7 @@ app = typer.Typer(
 
 # What follows IMAGE belongs to the container, options too, as with docker run.
 VERBATIM = {"allow_interspersed_args": False}
+DOCKERS = {"stop": "kill", "start": "run", "inspect": "ps --json", "show": "ps --json"}  # what ours is called
 OURS_AND_ITS = (["run"], ["attach"], ["exec"])  # their exit code is a program's, unless it is REFUSED
 
 app.command("run", context_settings=VERBATIM)(launch.run)
@@ -103,5 +104,7 @@ def _usage(error: typer.TyperException, words: list[str]) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpushare"
     message = error.format_message().replace("Value error, ", "")  # pydantic's words for any of ours
+    if words[0] in DOCKERS:
+        message = f"No such command {words[0]!r}. Did you mean {DOCKERS[words[0]]!r}?"
     _report(Problem(message, code="usage", hint=f"see {path} --help"), words)
     return REFUSED if words[:1] in OURS_AND_ITS else error.exit_code

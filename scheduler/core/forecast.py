@@ -196,7 +196,7 @@ def _explain(state: State, short: Mapping[str, int], behind: Sequence[str], late
     else:
         parts.append(f"it fits in {max(0.0, latest - state.now):.0f} s at the latest, when time limits end others")
     text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{text if behind and not short else text[0].upper() + text[1:]}."  # a name is left as it is
 
 
 def _named(names: Sequence[str]) -> str:

@@ -125,7 +125,15 @@ def test_a_change_of_state_renews_what_the_server_tells(evaluate, open_as):
             AllocationEvent(at=rows.ago(0), kind="ended", container=evaluate),
         ]
     )
+    of_living = [
+        page.get_by_role("link", name="Shell"),
+        *(page.get_by_role("button", name=n) for n in ("Change", "Set")),
+    ]
+    for each in of_living:
+        expect(each).to_be_visible()
     Container.objects.filter(pk=evaluate.pk).update(finished_at=rows.ago(0), exit_code=0, suspended_since=None)
+    for each in of_living:
+        expect(each).to_be_hidden()
     expect(page.locator("#events tr")).to_have_count(11)
     expect(page.locator("#events tr").first).to_contain_text("ended")
     expect(page.locator(".facts")).to_contain_text(
@@ -133,6 +141,21 @@ def test_a_change_of_state_renews_what_the_server_tells(evaluate, open_as):
     )
     first = page.locator(".life .stretch").nth(1)
     assert first.evaluate("part => part.style.width") not in ("", "0%")
+
+
+def test_its_first_memory_and_its_last_renew_what_the_server_tells(site, open_as):
+    """Its state stays the same; a page that was opened before the program had allocated told of no process for ever."""
+    made = rows.container("train-7", person("ann"), rows.gpu())
+    page = open_as("ann", f"/containers/{made.pk}/")
+    life = page.locator("#life")
+    expect(life).to_contain_text("No process of it uses a GPU now.")
+    holder = {"pid": 4711, "used": rows.GIB, "real": rows.GIB, "uncapped": False}
+    made.claims.update(used=rows.GIB, processes=[holder])
+    expect(life).to_contain_text("4711")
+    made.claims.update(overhead=99 * 2**20, processes=[holder, holder | {"pid": 4712}])
+    expect(life).to_contain_text("4712")
+    made.claims.update(used=0, overhead=0, processes=[])
+    expect(life).to_contain_text("No process of it uses a GPU now.")
 
 
 def test_its_settings_start_the_next_launch(site, open_as):

@@ -101,6 +101,6 @@ def test_a_password_from_a_pipe(appliance, tmp_path):
     password = appliance.environ["GPUSHARE_TOKEN"]
     assert "as admin" in gpushare(*words, environ=config, stdin=password + "\n").stdout
     refused = gpushare(*words, environ=config, stdin="wrong\n")
-    assert refused.returncode == 1
+    assert (refused.returncode, refused.stderr) == (1, "gpushare: The user name or the password is wrong\n")
     alone = gpushare("login", appliance.url, "--password-stdin", environ=config, stdin="x\n")
     assert "--password-stdin needs --user" in alone.stderr

@@ -219,7 +219,10 @@ def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, termi
 def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_path):
     away = {"GPUSHARE_CONFIG": str(tmp_path / "config")}
     wrong = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin="gps_wrong\n")
-    assert wrong.returncode == 1
+    copy = "copy all of one, from your page Me or the file admin-token on the host"
+    assert (wrong.returncode, wrong.stderr) == (1, f"gpushare: the appliance does not know this token: {copy}\n")
+    empty = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin="\n")
+    assert (empty.returncode, empty.stderr) == (1, f"gpushare: no token was given: {copy}\n")
     assert not (tmp_path / "config").exists()
     done = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin=appliance.token + "\n")
     kept = tmp_path / "config" / "login.json"

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from appliance.cli.errors import Problem, from_answer
+from appliance.cli.errors import Problem, from_answer, unreachable
 from tests.cli.support import gpushare
 
 
@@ -36,6 +36,10 @@ def nowhere():
         (["pause"], 2, "see gpushare pause --help"),
         (["no-such-command"], 2, "see gpushare --help"),
         (["rnu"], 2, "Did you mean 'run'? see gpushare --help"),
+        (["stop", "x"], 2, "gpushare: No such command 'stop'. Did you mean 'kill'? see gpushare --help"),
+        (["start", "x"], 2, "Did you mean 'run'?"),
+        (["inspect", "x"], 2, "Did you mean 'ps --json'?"),
+        (["show"], 2, "Did you mean 'ps --json'?"),
     ],
 )
 def test_errors_are_one_line_and_docker_like_exit_codes(words, code, said, nowhere):
@@ -83,6 +87,22 @@ def test_refusals_that_time_or_a_login_can_mend_say_so():
     body = {"error": {"code": "x", "message": "No."}}
     assert from_answer(401, body).line() == "No: log in with: gpushare login"
     assert from_answer(429, body, "7").line() == "No: try again in 7 s"
+
+
+def test_what_a_refusal_says_itself_is_not_said_again():
+    told = {"error": {"code": "x", "message": "Too many failed attempts. Try again in 7 seconds."}}
+    assert from_answer(429, told, "7").line() == "Too many failed attempts. Try again in 7 seconds"
+    told = {"error": {"code": "bad_token", "message": "This token is not known; sign in again."}}
+    assert from_answer(401, told).line() == "This token is not known; sign in again: gpushare login"
+
+
+def test_https_to_a_port_without_tls_says_which_address_is_meant():
+    broke = OSError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    assert (
+        unreachable("https://gpu:8000", broke)
+        .line()
+        .endswith(": no TLS is spoken there. Without: gpushare login http://gpu:8000")
+    )
 
 
 @pytest.mark.parametrize("body", [None, [], "text", {"detail": "not ours"}, {"error": "text"}])

@@ -46,6 +46,8 @@ def test_it_says_by_name_who_waits_already():
     assert "; train-2 and notebook wait already; " in forecast(two, {"g": 2}, names=names).explanation
     four = world(A=6, B=4, C=5, D=5, E=5, F=5).state
     assert "; train-2, notebook, E and F wait already; " in forecast(four, {"g": 2}, names=names).explanation
+    fits_but = forecast(world(A=6, B=2, C=5).state, {"g": 2}, names=names).explanation
+    assert fits_but.startswith("train-2 waits already; "), "a name is written as it is"
     five = world(A=6, B=4, C=5, D=5, E=5, F=5, G=5).state
     assert "; train-2, notebook, E and 2 others wait already; " in forecast(five, {"g": 2}, names=names).explanation
 

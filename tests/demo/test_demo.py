@@ -62,7 +62,7 @@ def test_demo_observes_every_step_with_local_processes(demo: Demo) -> None:
     ended = demo(GPUSHARE_ENGINE="process")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert told_in_order(ended.stdout), ended.stdout
-    assert "SIMULATED" in ended.stdout
+    assert "  This card is SIMULATED.\n  Running: local processes\n" in ended.stdout
 
 
 def test_a_demo_that_is_stopped_says_what_becomes_of_its_containers(tmp_path: Path) -> None:

@@ -80,8 +80,10 @@ def test_a_start_on_a_terminal_prints_a_link_and_elsewhere_none(tmp_path: Path) 
     command = [sys.executable, str(ROOT / "manage.py"), "up"]
     with subprocess.Popen(command, env=environment(tmp_path / "other"), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
+        lines = [process.stdout.readline() for _ in range(6)]
         process.terminate()
         assert process.wait(40) == 0
     assert "Ctrl-C stops it" in lines[2]
+    assert "".join(lines[3:]).startswith("  Card: Simulated GPU (")
+    assert lines[4:] == ["  This card is SIMULATED.\n", "  Running: local processes\n"]
     assert "enter/" not in "".join(lines)

@@ -61,7 +61,9 @@ async def test_process_engine_does_it_or_refuses_it(
         if ENGINES[field] in TAKES:
             assert await kept(**asked) != await kept()
         else:
-            with pytest.raises(EngineError, match=f"{field} needs the Docker engine") as refused:
+            with pytest.raises(
+                EngineError, match=f"{field} need{'' if field[-1] == 's' else 's'} the Docker"
+            ) as refused:
                 await kept(**asked)
             assert (refused.value.code, refused.value.field, refused.value.status) == ("not_supported", field, 400)
     finally:

@@ -13,9 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+from asgiref.sync import sync_to_async
 
-from tests.support.eventually import eventually, until
+from tests.support.eventually import PATIENCE, eventually, until
 from tests.support.machine import make_gpu, make_node
+from tests.support.people import make_user
 from tests.support.site import Site, person, running_site
 from web.http.gate import Gate, Opened
 from web.models import Command
@@ -110,6 +112,62 @@ def test_so_many_large_bodies_are_on_their_way_at_once(site):
     for one in made:
         one.close()
     until(lambda: asked(site, ann, "POST", "containers", {"command": ["x" * 5000]}).status_code == 400)
+
+
+async def test_a_large_body_keeps_its_place_until_it_is_answered(settings):
+    """It lies in memory, and a launch waits up to five seconds: 32 of one person's lay there at once."""
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, large_bodies=2, anonymous_body_bytes=1000)
+    _, key = await sync_to_async(tokens.make)(await sync_to_async(make_user)("dan"))
+    app = Waiting()
+    gate = Gate(app)
+    head = [(b"content-length", b"2000"), (b"authorization", f"Token {key}".encode())]
+
+    async def ask() -> int:
+        """With which status it is answered."""
+        said: list[dict[str, Any]] = []
+        left = [{"type": "http.request", "body": b"x" * 2000}]
+
+        async def receive() -> dict[str, Any]:
+            return left.pop() if left else {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            said.append(message)
+
+        scope = {"type": "http", "path": "/api/v1/containers/", "headers": head, "client": ("192.0.2.9", 1)}
+        await gate(scope, receive, send)
+        return int(said[0]["status"])
+
+    first = [asyncio.create_task(ask()) for _ in range(2)]
+    await eventually(lambda: app.waiting == 2)
+    assert await asyncio.wait_for(ask(), PATIENCE) == 429
+    app.go_on.set()
+    assert await asyncio.gather(*first) == [200, 200]
+    assert await ask() == 200
+
+
+async def test_a_byte_more_of_a_body_costs_as_much_as_the_one_before():
+    """All that had come was counted again for each: a stranger's 32 KiB, byte by byte, took minutes of the loop."""
+    asked = 0
+
+    class Part(bytes):
+        def __len__(self) -> int:
+            nonlocal asked
+            asked += 1
+            return super().__len__()
+
+    left = 500
+
+    async def receive() -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        return {"type": "http.request", "body": Part(b"x"), "more_body": left > 0}
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == b"x" * 500
+
+    scope = {"type": "http", "path": "/login/", "headers": [(b"transfer-encoding", b"chunked")]}
+    await Gate(app)(scope, receive, receive)
+    assert asked <= 1000
 
 
 class Waiting:

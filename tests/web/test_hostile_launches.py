@@ -144,7 +144,7 @@ HOSTILE = [
     # mounts
     ({"volumes": "/:/host"}, V, "volumes", "list"),
     ({"volumes": [3]}, V, "volumes", "list"),
-    ({"volumes": ["/:/host"]}, F, "volumes", "may not be mounted"),
+    ({"volumes": ["/:/host"]}, F, "volumes", "An admin allows folders with GPUSHARE_VOLUME_ROOTS and a restart."),
     ({"volumes": ["/srv/data/../../etc:/etc2"]}, F, "volumes", "/etc may not be mounted"),
     ({"volumes": ["/srv/database:/d"]}, F, "volumes", "may not be mounted"),
     ({"volumes": ["/var/run/docker.sock:/docker.sock"]}, F, "volumes", "docker.sock may not"),

@@ -12,6 +12,7 @@ import typer
 from django.conf import settings
 from django.http import QueryDict
 from django.test import Client
+from django.utils import timezone
 
 from appliance.cli import launch as command_line
 from appliance.cli.main import app
@@ -111,6 +112,7 @@ def test_the_form_says_from_which_launch_it_started(ada, ada_in_browser, gpu):
     """Else "an empty form" seemed chosen already, and could not be: choosing it changed nothing."""
     steering.launch(ada, {"image": "local", "command": ["sleep", "1"]})
     started = steering.launch(ada, {"image": "local", "command": ["sleep", "2"]}).container
+    Container.objects.update(started_at=timezone.now())
 
     def chosen(address: str) -> list[str]:
         page = ada_in_browser.get(address).content.decode()
@@ -118,6 +120,20 @@ def test_the_form_says_from_which_launch_it_started(ada, ada_in_browser, gpu):
 
     assert chosen(f"/launch/?from={started.pk}") == ["sleep 2"]
     assert chosen("/launch/") == []
+
+
+def test_the_form_starts_from_no_launch_that_never_started(ada, ada_in_browser, gpu):
+    """A mistyped image was offered for ever."""
+    mistyped = steering.launch(ada, {"image": "locall", "command": ["sleep", "1"]}).container
+    steering.launch(ada, {"image": "local", "command": ["sleep", "2"]})
+    Container.objects.exclude(pk=mistyped.pk).update(started_at=timezone.now())
+
+    def offered(address: str) -> list[str]:
+        page = ada_in_browser.get(address).content.decode()
+        return re.findall(r"<option [^>]*>[^<]*: (locall?) sleep .</option>", page)
+
+    assert offered("/launch/") == ["local"]
+    assert offered(f"/launch/?from={mistyped.pk}") == ["local", "locall"]
 
 
 def test_a_quota_to_the_byte_is_shown_and_launched_again_to_the_byte(ada, ada_in_browser, gpu):

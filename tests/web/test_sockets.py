@@ -17,11 +17,15 @@ from django.conf import settings as ours
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from appliance.asgi import application
+from tests.support.eventually import eventually
 from tests.support.machine import make_node
 from tests.support.site import Site, person, running_site
 from web import budgets
+from web.http import gate
 from web.http.sockets import _paced, is_own
 from web.models import AuditEntry
+from web.people import tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -203,6 +207,43 @@ async def test_so_many_are_open_at_once_and_a_place_comes_free(site, cookies):
         assert await refused(dashboard(site, cat, "127.0.0.84")) == (429, full), "of everybody"
         await first.close()
         await opened(cat, "127.0.0.84")
+
+
+async def test_handshakes_of_an_address_are_so_many_a_second_as_requests(settings, monkeypatch):
+    """For each a token was looked for, as often as a stranger could ask. Who was refused comes back, as a page does."""
+    settings.ALLOWED_HOSTS = ["testserver"]
+    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, requests_a_second=3)
+    window, looked_for = [1], list[str]()
+    monkeypatch.setattr(gate, "spend", lambda name, key, _: budgets.spend(name, f"{key}:{window}", 3600))
+    find = tokens.find
+    monkeypatch.setattr(tokens, "find", lambda key: looked_for.append(key) or find(key))
+
+    async def shake() -> int:
+        """The status that it is refused with, or the close code."""
+        said: list[dict[str, Any]] = []
+        comes = [{"type": "websocket.disconnect", "code": 4401}, {"type": "websocket.connect"}]
+
+        async def receive() -> dict[str, Any]:
+            if len(comes) == 1:
+                await eventually(lambda: any("code" in message for message in said))
+            return comes.pop()
+
+        async def send(message: dict[str, Any]) -> None:
+            said.append(message)
+
+        headers = {"host": "testserver", "origin": "http://testserver", "authorization": "Token gps_guess"}
+        scope = {
+            "type": "websocket", "path": "/ws/containers/00000000-0000-0000-0000-000000000007/exec/",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()], "client": ("192.0.2.7", 1),
+            "query_string": b"", "subprotocols": [], "extensions": {"websocket.http.response": {}},
+        }  # fmt: skip
+        await application(scope, receive, send)
+        return next(message.get("code") or message["status"] for message in said if {"code", "status"} & {*message})
+
+    assert [await shake() for _ in range(6)] == [4401] * 3 + [429] * 3
+    assert looked_for == ["gps_guess"] * 3
+    window[0] += 1
+    assert await shake() == 4401
 
 
 @pytest.mark.budget("websocket_messages_a_second")

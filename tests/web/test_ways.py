@@ -48,3 +48,14 @@ def test_a_name_that_is_not_allowed_is_told_with_what_to_do():
     answer = Client().get("/", headers={"Host": "gpu1.lab"})
     assert answer.status_code == 400
     assert "GPUSHARE_ALLOWED_HOSTS" in answer.content.decode()
+
+
+def test_who_signs_in_for_the_first_time_is_led_to_the_token_until_somebody_else_is_there():
+    def led() -> bool:
+        return "admin-token" in Client().get("/login/").content.decode()
+
+    assert not led()
+    make_user("admin", Role.ADMIN)
+    assert led()
+    make_user("ada")
+    assert not led()

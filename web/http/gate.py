@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 
@@ -81,49 +81,50 @@ class Gate:
         self._app = app
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        try:
-            body = await _body(scope, receive)
-            if body is None:
-                return  # they have hung up
-            opened = scope["gpushare.opened"] = Opened(str((scope.get("client") or ("",))[0]))
-        except Problem as problem:
-            await refuse(scope, receive, send, problem)
-            return
-        try:
+        with ExitStack() as held:
+            try:
+                body = await _body(scope, receive, held)
+                if body is None:
+                    return  # they have hung up
+                opened = scope["gpushare.opened"] = Opened(str((scope.get("client") or ("",))[0]))
+            except Problem as problem:
+                held.close()
+                await refuse(scope, receive, send, problem)
+                return
+            held.callback(opened.end)
             await self._app(scope, _replayed(body, receive), send)
-        finally:
-            opened.end()
 
 
-async def _body(scope: dict[str, Any], receive: Receive) -> bytes | None:
-    """All of it. None if it was never finished. Raises Problem."""
+async def _body(scope: dict[str, Any], receive: Receive, held: ExitStack) -> bytes | None:
+    """All of it. None if it was never finished. Raises Problem.
+
+    `held` gives the place of a large one back: it lies in memory until it is answered, and takes more once it is read.
+    """
     headers = dict(scope["headers"])
     declared = int(headers.get(b"content-length", b"0"))  # a number: the server has judged it
     if not declared and b"transfer-encoding" not in headers:
         return b""
-    place: Place | None = None
-    parts: list[bytes] = []
+    large = False
+    body = bytearray()
     size, more = declared, True
     try:
         async with asyncio.timeout(budget("body_seconds")):
             while True:
                 if size > budget("body_bytes"):
                     raise _too_large(budget("body_bytes"))
-                if place is None and size > budget("anonymous_body_bytes"):
-                    place = await _large_place(scope)
+                if not large and size > budget("anonymous_body_bytes"):
+                    held.callback((await _large_place(scope)).free)
+                    large = True
                 if not more:
-                    return b"".join(parts)
+                    return bytes(body)
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
-                parts.append(message.get("body", b""))
-                size, more = max(declared, sum(map(len, parts))), message.get("more_body", False)
+                body += message.get("body", b"")
+                size, more = max(declared, len(body)), message.get("more_body", False)
     except TimeoutError:
         late = f"The request did not arrive within {budget('body_seconds')} seconds. Send it again."
         raise Problem("too_slow", late, 408) from None
-    finally:
-        if place:
-            place.free()
 
 
 async def _large_place(scope: dict[str, Any]) -> Place:

@@ -1,6 +1,7 @@
 """What stands before every WebSocket: an address that exists, text that can be stored, our own origin, room for it.
 
-Whoever is refused is answered in the handshake, like any request: nothing is looked up for them.
+Whoever is refused is answered in the handshake, like any request: nothing is looked up for them. So many a second come
+from one address, out of the same budget as requests of nobody yet: for each, a session or a token is looked for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http.cookie import parse_cookie
 from django.http.request import split_domain_port, validate_host
@@ -16,7 +18,7 @@ from django.urls import URLPattern
 
 from web.budgets import Pace, Place, Places, address_key, too_many
 from web.errors import Problem, forbidden, invalid, not_found
-from web.http.gate import Application, Receive, Send
+from web.http.gate import Application, Receive, Send, count
 from web.texts import fault_of
 
 DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -32,7 +34,7 @@ class Sockets:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         try:
-            place = self._admit(scope)
+            place = await self._admit(scope)
         except Problem as problem:
             await receive()  # the handshake
             await _deny(scope, send, problem)
@@ -42,7 +44,7 @@ class Sockets:
         finally:
             place.free()
 
-    def _admit(self, scope: Mapping[str, Any]) -> Place:
+    async def _admit(self, scope: Mapping[str, Any]) -> Place:
         headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
         path = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/")
         if not any(route.pattern.match(path) for route in self._routes):
@@ -53,7 +55,9 @@ class Sockets:
         texts = {name: value.decode("latin-1") for name, value in headers}
         if not is_own(texts.get(b"origin", ""), texts.get(b"host", ""), scope.get("scheme", "ws")):
             raise forbidden("Only pages of this appliance itself may open this.")
-        place = _of_addresses.take(address_key(str((scope.get("client") or ("",))[0])))
+        address = address_key(str((scope.get("client") or ("",))[0]))
+        await sync_to_async(count)(scope, None, address)  # in a thread: Redis counts, where there is one
+        place = _of_addresses.take(address)
         if place is None:
             raise too_many("Too many WebSockets are open, from your address or in all. Close one.", 5)
         return place

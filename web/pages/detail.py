@@ -47,6 +47,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "where": found.node_name if Node.several() else "",
         "cannot_swap": found.node.cannot_swap if found.node else "",
         "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
+        "overhead": sum(claim.overhead for claim in claims) if any(claim.used for claim in claims) else "",
         "stretches": _stretches(found),
         "events": _events(found),
         "may_act": steers,

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -47,14 +48,19 @@ def launch(request: HttpRequest) -> HttpResponse:
 
 def _start(request: HttpRequest) -> dict[str, Any]:
     """What the form begins with: an earlier launch, or as little as can be."""
-    source = request.GET.get("from", "")
-    try:
-        earlier = Container.objects.filter(pk=UUID(source)).first() if source else None
-    except ValueError:
-        earlier = None
+    source = _source(request)
+    earlier = Container.objects.filter(pk=source).first() if source else None
     if earlier is None:
         return {"gpu_count": 1, "on_shortage": "wait"}
     return launch_form.again(earlier, may_steer(person(request), earlier))
+
+
+def _source(request: HttpRequest) -> UUID | None:
+    """Of the launch to start from."""
+    try:
+        return UUID(request.GET.get("from", ""))
+    except ValueError:
+        return None
 
 
 def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None) -> HttpResponse:
@@ -106,10 +112,11 @@ def _images(limits: allowances.Allowed) -> list[str]:
 def _recent(request: HttpRequest) -> list[Container]:
     """This person's last launches, each image and command once: templates that nobody had to write.
 
-    Pods are none: they are their cluster's to launch.
+    Pods are none: they are their cluster's to launch. Nor is what never started, unless it is started from already.
     """
     seen: dict[Any, Container] = {}
-    for container in Container.objects.filter(owner=person(request)).defer("environment").order_by("-created_at")[:60]:
+    good = Container.objects.filter(Q(started_at__isnull=False) | Q(pk=_source(request)), owner=person(request))
+    for container in good.defer("environment").order_by("-created_at")[:60]:
         if not container.is_of_pods:
             seen.setdefault((container.image, tuple(container.command)), container)
     return list(seen.values())[:RECENT]

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
 from django.contrib.auth.models import Group, User
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from web.models import Token
 from web.people import tokens
 from web.people.roles import FOR_OTHERS, Role
 
 ADMIN = "admin"
+
+
+def is_new() -> bool:
+    """Whether there is nobody yet but the first administrator."""
+    with suppress(DatabaseError):  # away or busy: whoever signs in is told so
+        return list(User.objects.values_list("username", flat=True)[:2]) == [ADMIN]
+    return False
 
 
 def ensure_admin() -> str:

@@ -91,7 +91,8 @@ def require_roots(username: str, volumes: Iterable[str]) -> None:
     for volume in map(parse_volume, volumes):
         if volume.source.startswith("/") and not any(Path(volume.source).is_relative_to(root) for root in roots):
             where = f"folders under {', '.join(map(str, roots))} and named volumes" if roots else "named volumes"
-            raise Problem("forbidden", f"{volume.source} may not be mounted: only {where}.", 400, "volumes")
+            allowed = f"only {where}. An admin allows folders with GPUSHARE_VOLUME_ROOTS and a restart."
+            raise Problem("forbidden", f"{volume.source} may not be mounted: {allowed}", 400, "volumes")
 
 
 @dataclass(frozen=True, slots=True)

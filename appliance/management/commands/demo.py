@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from appliance.demo import image
 from appliance.demo.story import NotObserved, Story
+from appliance.running.ground import described
 from appliance.running.parts import Stopped
 from appliance.running.serve import Address, Appliance
 
@@ -110,13 +111,9 @@ async def key() -> bool:
 
 
 async def where(client: httpx.AsyncClient) -> str:
-    """One line that says on what this demo runs, and plainly when the card is not a real one."""
+    """On what this demo runs."""
     gpus = (await client.get("gpus/")).json()["results"]
-    engine = (await client.get("nodes/")).json()["results"][0]["engine"]
-    card = ", ".join(f"{gpu['name']} ({gpu['capacity'] / 2**30:.1f} GiB to share)" for gpu in gpus)
-    kind = "  No NVIDIA GPU was found, so this card is SIMULATED.\n" if gpus[0]["simulated"] else ""
-    runs = "Docker containers" if engine == "docker" else "local processes (no Docker engine answered)"
-    return f"  Card: {card}\n{kind}  Running: {runs}"
+    return described(gpus, (await client.get("nodes/")).json()["results"][0]["engine"])
 
 
 async def prepare(client: httpx.AsyncClient) -> str:

@@ -31,7 +31,8 @@ def check_fields(launch: Launch) -> None:
     for field in (each.name for each in fields(launch)):
         if field not in TAKES and getattr(launch, field):
             raise EngineError(
-                f"{field} needs the Docker engine; here containers are local processes.",
+                f"{field} {'need' if field.endswith('s') else 'needs'} the Docker engine; here containers are local "
+                "processes.",
                 code="not_supported",
                 status=400,
                 field=field,

@@ -9,6 +9,7 @@ import { atRest, isPressed } from "../parts/press.js";
 
 const article = document.getElementById("container");
 const id = article.dataset.id;
+const SAMPLED = 3000; // ms: once a second on an idle host
 const field = (name, within = article) => within.querySelector(`[data-field="${name}"]`);
 const put = (element, text) => {
   if (element && element.textContent !== text) element.textContent = text;
@@ -17,6 +18,7 @@ const put = (element, text) => {
 // ---- figures ----
 function show(container) {
   if (article.dataset.state !== container.state) renew();
+  renewHeld(container);
   showState(article, field("state"), container);
   showComputing(container);
   showHost(field("host"), container);
@@ -58,13 +60,25 @@ function showWaiting(container) {
 }
 
 let renewing = null;
-/** Life, processes and events are written by the server: asked for again when the state has changed. */
+/** Life, processes and events are written by the server: asked for again when the state or what it holds has changed. */
 function renew() {
   if (renewing) return;
   renewing = setTimeout(() => {
     renewing = null;
     htmx.trigger("#renew", "renew");
   }, 600);
+}
+
+let overhead = article.dataset.overhead; // of its contexts, in bytes; empty while it holds nothing
+/** Its first memory, its last, or another context: other processes have it, which are sampled some time after. */
+function renewHeld({ gpus }) {
+  const claims = Object.values(gpus);
+  const holds = claims.some(({ used }) => used > 0);
+  const told = holds ? String(claims.reduce((sum, claim) => sum + claim.overhead, 0)) : "";
+  if (told === overhead) return;
+  overhead = told;
+  renew();
+  setTimeout(renew, SAMPLED);
 }
 
 document.addEventListener("htmx:beforeSwap", (event) => {

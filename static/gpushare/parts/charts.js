@@ -59,9 +59,18 @@ const axis = () => ({
   ticks: { show: false },
   grid: { stroke: colour("--line"), width: 1 },
 });
+const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
+/** Between two labels, in seconds: none is less than what a label tells. */
+const STEPS = [
+  ...[1, 5, 10, 15, 30],
+  ...[1, 5, 10, 15, 30].map((n) => n * MINUTE),
+  ...[1, 2, 3, 4, 6, 8, 12].map((n) => n * HOUR),
+  ...[1, 2, 3, 4, 5, 7, 10, 15, 30, 60, 90, 180, 365].map((n) => n * DAY),
+];
 export const timeAxis = () => ({
   ...axis(),
   grid: { show: false },
+  incrs: STEPS,
   space: 70,
   size: 22,
   values: (_, ticks, __, ___, step) =>

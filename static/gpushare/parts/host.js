@@ -25,7 +25,11 @@ export function drawHost(past, shade, container) {
       legend: { show: false },
       cursor: { show: false },
       scales: { y: { range: (_, __, high) => [0, Math.max(2 ** 20, (high ?? 0) * 1.1)] }, cpus: { range: above } },
-      axes: [timeAxis(), sizeAxis(null, 3), { ...timeAxis(), scale: "cpus", side: 1, size: 44, values: undefined }],
+      axes: [
+        timeAxis(),
+        sizeAxis(null, 3),
+        { ...timeAxis(), scale: "cpus", side: 1, size: 44, values: undefined, incrs: undefined },
+      ],
       series: [
         {},
         { stroke: colour(shade), fill: colour(shade, 0.35), width: 1.5, points: { show: false } },
