@@ -222,7 +222,9 @@ class Scheduler:
         self.broker.took = self.figures.decisions.note
         self.roster = Roster(self.broker)
         self.grants = Grants(self.home / "grants")
-        self.sessions = Sessions(self.broker, self.roster, self.grants, lambda session: self.reaper.add(session))
+        self.sessions = Sessions(
+            self.broker, self.roster, self.grants, self.engine.owns, lambda session: self.reaper.add(session)
+        )
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)

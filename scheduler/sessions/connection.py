@@ -7,6 +7,7 @@ looked at or closed here (closer.py). One connection's bad manners close that co
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from collections import deque
@@ -25,11 +26,21 @@ MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what th
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection."""
+    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection.
+
+    `sure`: it is of who connected. Before Linux 6.5 it may be of who had the pid by then.
+    """
 
     pid: int
     uid: int
     pidfd: int
+    sure: bool = True
+
+    def has_ended(self) -> bool:
+        """Its connection may live on in another process, while its pid is somebody else's."""
+        end = select.poll()
+        end.register(self.pidfd, select.POLLIN)
+        return bool(end.poll(0))
 
 
 class Handler(Protocol):

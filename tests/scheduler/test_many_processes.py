@@ -16,7 +16,7 @@ import pytest
 from scheduler.sessions.tenants import Session
 from tests.support.eventually import eventually
 from tests.support.host import ROOT, Host, a_host
-from tests.support.raw import Raw
+from tests.support.raw import Elsewhere
 
 # Each child says HELLO, and hangs up if it is told so. All of them live until a line comes, and die at one moment.
 PROCESSES = """
@@ -111,12 +111,8 @@ async def test_processes_that_have_hung_up_are_counted_like_those_that_are_conne
         await asyncio.to_thread(many.__enter__)
         try:
             assert len(sessions) == 3
-            raw = await asyncio.to_thread(Raw, other)
-            await asyncio.to_thread(raw.hello)
-            raw.close()
+            (await asyncio.to_thread(Elsewhere, other)).close()
         finally:
             await asyncio.to_thread(many.__exit__, None, None, None)
         await eventually(lambda: not sessions)
-        raw = await asyncio.to_thread(Raw, directory)
-        await asyncio.to_thread(raw.hello)
-        raw.close()
+        (await asyncio.to_thread(Elsewhere, directory)).close()
