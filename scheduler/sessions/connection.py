@@ -20,7 +20,7 @@ from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, 
 from shim.binding import EXHAUSTED
 
 READ_SIZE = 64 * FRAME_SIZE
-UNSENT_LIMIT = 4096  # frames; a process that reads nothing for so long is broken
+UNSENT_LIMIT = 64  # frames beyond the hundreds that the kernel keeps; a process that reads nothing is broken
 MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what there is no room for, the kernel closes
 
 
@@ -204,6 +204,7 @@ class Connection:
         self._unsent.append(frame)
         if len(self._unsent) > 1:
             if len(self._unsent) > UNSENT_LIMIT:
+                self.hold()  # until it is closed
                 self._loop.call_soon(self.close, "it does not read its answers")
             return
         rights = [] if page is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", page))]
