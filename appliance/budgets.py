@@ -56,7 +56,7 @@ class Budgets:
     )  # fmt: skip
     frames_a_second: int = _row(
         2000, "messages a second", "container",
-        "Programs talk only when a lease is short, and most ask some ten times; beyond it a container is read later.",
+        "Most programs ask some ten times; beyond it a container is read later. What takes long counts as several.",
     )  # fmt: skip
     rejections_seconds: int = _row(
         10, "seconds", "container",

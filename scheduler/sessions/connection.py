@@ -107,7 +107,7 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
-        if not self._house.rota.at_once(self.container) or self._hear():
+        if self._house.rota.at_once(self.container, self._hear):
             self._be_deaf()
             self._queue()
 

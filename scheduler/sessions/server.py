@@ -204,9 +204,7 @@ class Server:
     # ---- who connects ----
 
     def _acceptable(self, container: str) -> None:
-        if self.rota.at_once(container):
-            self._accept(container)
-        else:
+        if self.rota.at_once(container, lambda: self._accept(container) and False):
             asyncio.get_running_loop().remove_reader(self._listeners[container])
             self.rota.add(container, lambda: self._accept_in_turn(container))
 
