@@ -62,6 +62,10 @@ class Budgets:
         10, "seconds", "container",
         "The first rejected call is told by itself; what follows within this time is told in one sum.",
     )  # fmt: skip
+    events_a_second: int = _row(
+        10, "events a second", "container",
+        "Each is a row for ever, and most programs ask some ten times. More calls are told in sums, use once a second.",
+    )  # fmt: skip
     maps_bytes: int = _row(
         16 << 20, "bytes", "process",
         "Linux allows 65,530 mappings by default, a line of a hundred characters each; the rest is not read.",

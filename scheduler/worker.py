@@ -356,7 +356,7 @@ class Scheduler:
             if self.broker.state.waiting:
                 self.broker.tell(Ticked(self.broker.now()))
                 self.sessions.tick()
-            self.broker.records.rejections.tick(self.broker.now())
+            self.broker.records.tick()
 
     async def _prove(self) -> None:
         """systemd's watchdog hears of decisions really made: a loop that turns but cannot decide is started again."""

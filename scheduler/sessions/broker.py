@@ -71,7 +71,7 @@ class Broker:
         self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
         self.give_way: Callable[[GiveWay], None] = lambda told: None  # one is to be moved out
         self.took: Callable[[float], None] = lambda seconds: None  # called with what each decision took
-        self.records = Records(journal, lambda: self.state.policy)
+        self.records = Records(journal, lambda: self.state.policy, clock)
         self._later: deque[Event] = deque()
         self._telling = False
         self.waits = Waits(self.tenants, lambda: self.state, self.records, clock, changed, self._later.append)
@@ -185,7 +185,7 @@ class Broker:
             slot = session.leases[rejection.gpu].index
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
         if not session.ended or rejection.was_suspended:  # else it ended with its process; nobody was told no
-            self.records.rejected(tenant, session, rejection, self.now())
+            self.records.rejected(tenant, session, rejection)
 
     # ---- what processes say and do ----
 

@@ -242,13 +242,14 @@ class Sessions:
 
     def _physical(self, session: Session, gpu: str, size: int) -> None:
         """The card was fuller than we knew; the next measurement finds out by whom."""
-        session.physical += 1
-        if is_power_of_two(session.physical):
+        tenant = self._broker.tenants[session.container]
+        tenant.physical += 1  # by container: it chooses how many processes it has
+        if is_power_of_two(tenant.physical):
             log.warning(
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
-                self._broker.tenants[session.container], session.pid, gpu, size, session.physical,
+                tenant, session.pid, gpu, size, tenant.physical,
             )  # fmt: skip
-            self._broker.records.card_full(self._broker.tenants[session.container], session, gpu, size)
+            self._broker.records.card_full(tenant, session, gpu, size)
 
     def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str | None) -> None:
         if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):
