@@ -211,10 +211,10 @@ class Broker:
 
         A call that fails by its quota costs others nothing so: not a look at each of their leases.
         """
-        known = self.state.containers[tenant.id]
-        if has_room(known, gpu, size) or size > known.quota[gpu]:
+        known = self.state.containers.get(tenant.id)
+        if known is None or has_room(known, gpu, size) or size > known.quota[gpu]:
             return False
-        taken = {session: size for session, lease in tenant.leases(gpu).items() if (size := lease.take_back())}
+        taken = {session: idle for session, lease in tenant.leases(gpu).items() if (idle := lease.take_back())}
         if taken:
             self.tell(Returned(self.now(), gpu, taken))
         return True
