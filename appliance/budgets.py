@@ -56,11 +56,15 @@ class Budgets:
     )  # fmt: skip
     frames_a_second: int = _row(
         2000, "messages a second", "container",
-        "Programs talk only when a lease is short, and most ask some ten times; beyond it a container is read later.",
+        "Most programs ask some ten times; beyond it a container is read later. What takes long counts as several.",
     )  # fmt: skip
     rejections_seconds: int = _row(
         10, "seconds", "container",
         "The first rejected call is told by itself; what follows within this time is told in one sum.",
+    )  # fmt: skip
+    events_a_second: int = _row(
+        10, "events a second", "container",
+        "Each is a row for ever, and most programs ask some ten times. More calls are told in sums, use once a second.",
     )  # fmt: skip
     maps_bytes: int = _row(
         16 << 20, "bytes", "process",

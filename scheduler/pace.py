@@ -18,6 +18,10 @@ class Pace:
             self._left -= amount
         return pause
 
+    def owe(self, amount: float) -> None:
+        """Takes more than is there, if need be: what comes next waits until that is made good, a second at most."""
+        self._left = max(self._left - amount, -self._rate)
+
     def pause(self, now: float, amount: float = 1.0) -> float:
         """The seconds until so much is there to be taken."""
         self._left = min(self._most, self._left + (now - self._at) * self._rate)

@@ -234,7 +234,9 @@ class Scheduler:
         self.broker.took = self.figures.decisions.note
         self.roster = Roster(self.broker)
         self.grants = Grants(self.home / "grants")
-        self.sessions = Sessions(self.broker, self.roster, self.grants, lambda session: self.reaper.add(session))
+        self.sessions = Sessions(
+            self.broker, self.roster, self.grants, self.engine.owns, lambda session: self.reaper.add(session)
+        )
         self.reaper = Reaper(self.gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.consoles = Consoles(self.engine, self.broker, self.home)
@@ -366,7 +368,7 @@ class Scheduler:
             if self.broker.state.waiting:
                 self.broker.tell(Ticked(self.broker.now()))
                 self.sessions.tick()
-            self.broker.records.rejections.tick(self.broker.now())
+            self.broker.records.tick()
 
     async def _prove(self) -> None:
         """systemd's watchdog hears of decisions really made: a loop that turns but cannot decide is started again."""

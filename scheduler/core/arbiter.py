@@ -2,7 +2,9 @@
 
 How it works, in the order of a call's life:
 
-1. `Needed` puts the call into the queue, and the GPU's queue is *served*: in the order of the policy, each call is
+1. The shell takes back what is idle of the container's own headroom if the quota has no room for a call beside it, and
+   what it has no room for even then is rejected at once: nobody else is asked. `Needed` puts any other call into the
+   queue, and the GPU's queue is *served*: in the order of the policy, each call is
    granted if its container's quota has room for it, the bytes are free, and the step is harmless (`safety.py`). A call
    that comes alone and fits is granted in the same breath. What is free counts leases, used or not.
 2. A call that is not granted at once may lack only what others hold as headroom and do not use. The core cannot see
@@ -318,7 +320,7 @@ def _needed(step: Step, event: Needed) -> None:
         return  # repeated: it is waiting already
     if container is not None:
         step.expect_no_more(container.id)
-    reason = None
+    reason: Reason | None = None
     if container is None or event.gpu not in container.quota:
         reason = Reason.UNKNOWN
     elif event.bytes <= 0:
@@ -328,13 +330,16 @@ def _needed(step: Step, event: Needed) -> None:
     elif event.bytes > container.quota[event.gpu]:
         reason = Reason.OVER_QUOTA
     name = container.id if container else ""
+    if reason is None:
+        assert container is not None
+        step.stir(container)
+        if event.collected and not changes.has_room(container, event.gpu, event.bytes):
+            reason = Reason.OVER_QUOTA
     if reason is not None:
         step.effects.append(
             Rejected(event.session, event.serial, name, event.gpu, event.bytes, reason, 0.0, was_suspended=False)
         )
         return
-    assert container is not None
-    step.stir(container)
     now = step.state.now
     since = now if event.since is None or not isfinite(event.since) else min(event.since, now)
     step.wait(Request(event.session, event.serial, name, event.gpu, event.bytes, since))

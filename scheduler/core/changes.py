@@ -97,6 +97,11 @@ def bring_back(state: State, request: Request) -> State:
     return replace(state, sessions={**state.sessions, session.id: replace(session, out=_sum(session.out, back, -1))})
 
 
+def has_room(container: Container, gpu: str, amount: int) -> bool:
+    """Whether the quota allows `amount` bytes more than what it is leased, and what of it is out."""
+    return container.leased.get(gpu, 0) + container.out.get(gpu, 0) + amount <= container.quota[gpu]
+
+
 def without(state: State, request: Request) -> State:
     return replace(state, waiting=tuple(each for each in state.waiting if each is not request))
 

@@ -180,7 +180,11 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """A process asks for `bytes` that its lease does not hold (NEED). The bytes come on top of its lease."""
+    """A process asks for `bytes` that its lease does not hold (NEED). The bytes come on top of its lease.
+
+    `collected`: no idle headroom is left on this GPU in the leases of its own container. What the quota has no room for
+    then is rejected without a look at others.
+    """
 
     now: float
     session: int
@@ -188,6 +192,7 @@ class Needed:
     gpu: str
     bytes: int
     since: float | None = None  # when the wait began, if a restarted scheduler takes a waiting call over
+    collected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,8 @@ class Step:
 
     def _over_quota(self, request: Request, amount: int) -> bool:
         """Whether `amount` more is more than its container may have. What it had before it was swapped out it may."""
-        container, gpu = self.state.containers[request.container], request.gpu
-        has = container.leased.get(gpu, 0) + container.out.get(gpu, 0)
-        return not request.back and has + amount > container.quota[gpu]
+        container = self.state.containers[request.container]
+        return not request.back and not changes.has_room(container, request.gpu, amount)
 
     def _grant(self, request: Request, after: State) -> None:
         if not (request.back or self.state.containers[request.container].leased):

@@ -178,7 +178,9 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             if not container.paused:
                 if container.id not in calling:
                     for since in _begins(host, state, container):
-                        yield from ((Needed(NOW, session, 0, gpu, size, since),) for size in range(1, quota + 1))
+                        for size in range(1, quota + 1):
+                            yield (Needed(NOW, session, 0, gpu, size, since),)
+                            yield from _collected(Needed(NOW, session, 0, gpu, size, since, collected=True), leased)
                 if gpu in state.pressed:
                     yield from ((Returned(NOW, gpu, {session: amount}),) for amount in range(1, leased + 1))
             if host.changes:
@@ -205,6 +207,12 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
         yield (Ticked(NOW),)
     if host.restarts and state.waiting and not state.expected.containers:
         yield tuple(_restart(state))
+
+
+def _collected(needed: Needed, leased: int) -> Iterator[tuple[Event, ...]]:
+    """The same where the shell has asked its own container first, and found anything between nothing and all idle."""
+    for idle in range(leased + 1):
+        yield Returned(NOW, needed.gpu, {needed.session: idle}), needed
 
 
 def _begins(host: Host, state: State, container: Container) -> tuple[float | None, ...]:

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -132,7 +132,7 @@ class Measure:
                 self._see_capacity(gpu, shown, leased)
                 self.readings = {**self.readings, gpu: replace(self.readings[gpu], processes=shown)}
         if self._again:
-            self._see_tenants()
+            await self._see_tenants()
 
     def _used(self) -> dict[tuple[int, str], int]:
         return {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
@@ -147,8 +147,8 @@ class Measure:
             self._compare(gpu, reading.processes, before)
             self._see_card(gpu, reading)
             self._see_capacity(gpu, reading.processes, leased)
-        self._see_tenants()
         self._see_strangers()
+        await self._see_tenants()
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
         self._strangers = {process: asked for process, asked in self._strangers.items() if process[0] in shown}
@@ -225,15 +225,21 @@ class Measure:
             held = {pid: size for pid, size in others.items() if not self._owner(pid, gpu)}
             self._store.gpu(gpu, strangers=self._described.described(held))
 
-    def _see_tenants(self) -> None:
+    async def _see_tenants(self) -> None:
+        """One after the other, and others have the loop in between: each may have a thousand processes."""
         uncapped: dict[str, dict[int, int]] = {}
+        # As the cards were read: a process that ends while the first tenants are looked at did not get past the shim.
+        known = {session.pid for session in self._broker.sessions.values()} | self._broker.unseen
         for tenant in list(self._broker.tenants.values()):
-            tenant.past_shim = held = self._see_tenant(tenant)
+            await asyncio.sleep(0)
+            if self._broker.tenants.get(tenant.id) is not tenant:
+                continue  # it has ended meanwhile
+            tenant.past_shim = held = self._see_tenant(tenant, known)
             if held:
                 uncapped[tenant.id] = held
         self._again = self._past(uncapped)
 
-    def _see_tenant(self, tenant: Tenant) -> dict[int, int]:
+    def _see_tenant(self, tenant: Tenant, known: Collection[int]) -> dict[int, int]:
         """Those of its processes that got past the shim: host pid → bytes on all cards."""
         held: dict[int, int] = {}
         self._broker.collect_excess(tenant)
@@ -241,7 +247,7 @@ class Measure:
         sessions = {session.pid for session in tenant.sessions.values()}
         for gpu in tenant.quota:
             if reading := self.readings.get(gpu):
-                processes = self._processes(tenant, gpu, reading)
+                processes = self._processes(tenant, gpu, reading, known)
                 # What a session holds beyond its charge is known to be its own, and charged soon.
                 unexplained = sum(each["real"] for each in processes if each["pid"] not in sessions)
                 self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
@@ -250,16 +256,15 @@ class Measure:
                         held[each["pid"]] = held.get(each["pid"], 0) + each["real"]
         return held
 
-    def _processes(self, tenant: Tenant, gpu: str, reading: Reading) -> list[dict[str, Any]]:
+    def _processes(self, tenant: Tenant, gpu: str, reading: Reading, known: Collection[int]) -> list[dict[str, Any]]:
         sessions = {session.pid: session for session in tenant.sessions.values()}
         told = [self._process(session, gpu, reading) for session in sessions.values()]
         if sum(each["real"] for each in told) > tenant.quota[gpu] + LIBRARIES:
             for each in told:
                 lease = sessions[each["pid"]].leases[gpu]
                 each["uncapped"] |= each["real"] - (lease.used - lease.measured) > LIBRARIES
-        everybody = {session.pid for session in self._broker.sessions.values()} | self._broker.unseen
         for pid, size in reading.processes.items():
-            if pid not in everybody and self._owner(pid, gpu) == tenant.id:
+            if not (pid in known or pid in sessions) and self._owner(pid, gpu) == tenant.id:
                 told.append({"pid": pid, "used": 0, "real": size, "uncapped": True})
         return told
 

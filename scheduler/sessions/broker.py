@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from scheduler.core import arbiter
+from scheduler.core.changes import has_room
 from scheduler.core.events import (
     Admitted,
     Effect,
@@ -70,7 +71,7 @@ class Broker:
         self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
         self.give_way: Callable[[GiveWay], None] = lambda told: None  # one is to be moved out
         self.took: Callable[[float], None] = lambda seconds: None  # called with what each decision took
-        self.records = Records(journal, lambda: self.state.policy)
+        self.records = Records(journal, lambda: self.state.policy, clock)
         self._later: deque[Event] = deque()
         self._telling = False
         self.waits = Waits(self.tenants, lambda: self.state, self.records, clock, changed, self._later.append)
@@ -184,7 +185,7 @@ class Broker:
             slot = session.leases[rejection.gpu].index
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
         if not session.ended or rejection.was_suspended:  # else it ended with its process; nobody was told no
-            self.records.rejected(tenant, session, rejection, self.now())
+            self.records.rejected(tenant, session, rejection)
 
     # ---- what processes say and do ----
 
@@ -202,7 +203,21 @@ class Broker:
             return
         if lost := lease.give_up_unheard():
             self.tell(Returned(self.now(), gpu, {session.id: lost}))
-        self.tell(Needed(self.now(), session.id, serial, gpu, size, since=tenant.waited_since))
+        collected = self._collect_its_own(tenant, gpu, size)
+        self.tell(Needed(self.now(), session.id, serial, gpu, size, tenant.waited_since, collected))
+
+    def _collect_its_own(self, tenant: Tenant, gpu: str, size: int) -> bool:
+        """Takes its own container's idle headroom back if the quota has no room for `size` bytes beside it.
+
+        A call that fails by its quota costs others nothing so: not a look at each of their leases.
+        """
+        known = self.state.containers.get(tenant.id)
+        if known is None or has_room(known, gpu, size) or size > known.quota[gpu]:
+            return False
+        taken = {session: idle for session, lease in tenant.leases(gpu).items() if (idle := lease.take_back())}
+        if taken:
+            self.tell(Returned(self.now(), gpu, taken))
+        return True
 
     def collect(self, session: Session) -> None:
         """Headroom of this process has grown: takes it back where anybody waits for it."""
@@ -253,6 +268,7 @@ class Broker:
         places = tenant.places(self.contexts)
         # Each is read once: what a process uses may be more in the next moment, and `elsewhere` is never negative.
         used = {gpu: {id_: lease.used for id_, lease in tenant.leases(gpu).items()} for gpu in tenant.quota}
+        in_all = {gpu: sum(each.values()) for gpu, each in used.items()}
         for session in tenant.sessions.values() if sessions is None else sessions:
             for gpu, lease in session.leases.items():
-                lease.show(places[gpu], elsewhere=sum(used[gpu].values()) - used[gpu][session.id])
+                lease.show(places[gpu], elsewhere=in_all[gpu] - used[gpu][session.id])

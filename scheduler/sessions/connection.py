@@ -7,6 +7,7 @@ looked at or closed here (closer.py). One connection's bad manners close that co
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from collections import deque
@@ -19,17 +20,27 @@ from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, 
 from shim.binding import EXHAUSTED
 
 READ_SIZE = 64 * FRAME_SIZE
-UNSENT_LIMIT = 4096  # frames; a process that reads nothing for so long is broken
+UNSENT_LIMIT = 64  # frames beyond the hundreds that the kernel keeps; a process that reads nothing is broken
 MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what there is no room for, the kernel closes
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection."""
+    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection.
+
+    `sure`: it is of who connected. Before Linux 6.5 it may be of who had the pid by then.
+    """
 
     pid: int
     uid: int
     pidfd: int
+    sure: bool = True
+
+    def has_ended(self) -> bool:
+        """Its connection may live on in another process, while its pid is somebody else's."""
+        end = select.poll()
+        end.register(self.pidfd, select.POLLIN)
+        return bool(end.poll(0))
 
 
 class Handler(Protocol):
@@ -96,7 +107,7 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
-        if not self._house.rota.at_once(self.container) or self._hear():
+        if self._house.rota.at_once(self.container, self._hear):
             self._be_deaf()
             self._queue()
 
@@ -193,6 +204,7 @@ class Connection:
         self._unsent.append(frame)
         if len(self._unsent) > 1:
             if len(self._unsent) > UNSENT_LIMIT:
+                self.hold()  # until it is closed
                 self._loop.call_soon(self.close, "it does not read its answers")
             return
         rights = [] if page is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", page))]

@@ -190,11 +190,14 @@ class Lease:
 
     def take_back(self, at_most: int = ANY) -> int:
         """Lowers the lease by up to `at_most` idle bytes; returns how many it was."""
+        if not self._granted and not self._beyond:
+            return 0  # without a look at its page: a container may have a thousand processes that hold nothing
         self.check()
         if self.forged or self.out:
             return 0
         self._note_peak()
-        return self._lower(self._slot.take_back(min(at_most, self.granted) + self._beyond))
+        taken = self._slot.take_back(min(at_most, self.granted) + self._beyond)
+        return self._lower(taken) if taken else 0
 
     def _lower(self, size: int) -> int:
         """The page has `size` bytes less; returns how many of them were in the account."""

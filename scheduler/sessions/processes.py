@@ -34,12 +34,23 @@ log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """What the server tells (server.Handler). `died` is called for each process that has ended; `gone` answers it."""
+    """What the server tells (server.Handler). `died` is called for each process that has ended; `gone` answers it.
 
-    def __init__(self, broker: Broker, roster: Roster, grants: Grants, died: Callable[[Session], None]) -> None:
+    `owns` tells whether a host pid runs inside the container with this engine id.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        roster: Roster,
+        grants: Grants,
+        owns: Callable[[str, int], bool],
+        died: Callable[[Session], None],
+    ) -> None:
         self._broker = broker
         self._roster = roster
         self._grants = grants
+        self._owns = owns
         self._died = died
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
@@ -61,11 +72,14 @@ class Sessions:
             self._refuse(connection, Code.NOT_RUNNING)
             return
         program = program_of(connection.peer.pid)
-        if program is None:
+        anothers = not connection.peer.sure and self._is_anothers(tenant, connection.peer.pid)
+        if program is None or connection.peer.has_ended():  # asked last: until now the pid was its own
             connection.close()
             return
         session = self._processes.get((connection.peer.pid, program.started))
-        if session is not None and session.container == tenant.id and session.program == program and not session.ended:
+        if anothers or (session is not None and session.container != tenant.id):
+            connection.close("that process is another container's")
+        elif session is not None and session.program == program and not session.ended:
             self._reconnect(session, connection)
         elif session is not None:
             connection.hold()
@@ -77,6 +91,13 @@ class Sessions:
         else:
             connection.hold()
             self._look(self._find_page(tenant, connection, program, frame))
+
+    def _is_anothers(self, tenant: Tenant, pid: int) -> bool:
+        """Whether this process runs in another container than who connected: the pid has passed on."""
+        if tenant.engine_id and self._owns(tenant.engine_id, pid):
+            return False
+        others = (each.engine_id for each in self._broker.tenants.values() if each is not tenant and each.engine_id)
+        return any(self._owns(engine_id, pid) for engine_id in others)
 
     def _is_over(self, tenant: Tenant) -> bool:
         """It has ended, or is being ended: not only to be, since who is refused may end before that is durable."""
@@ -221,13 +242,14 @@ class Sessions:
 
     def _physical(self, session: Session, gpu: str, size: int) -> None:
         """The card was fuller than we knew; the next measurement finds out by whom."""
-        session.physical += 1
-        if is_power_of_two(session.physical):
+        tenant = self._broker.tenants[session.container]
+        tenant.physical += 1  # by container: it chooses how many processes it has
+        if is_power_of_two(tenant.physical):
             log.warning(
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
-                self._broker.tenants[session.container], session.pid, gpu, size, session.physical,
+                tenant, session.pid, gpu, size, tenant.physical,
             )  # fmt: skip
-            self._broker.records.card_full(self._broker.tenants[session.container], session, gpu, size)
+            self._broker.records.card_full(tenant, session, gpu, size)
 
     def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str | None) -> None:
         if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):

@@ -1,4 +1,9 @@
-"""What is written down of decisions: one event for each call's answer, and for use that no message told of."""
+"""What is written down of decisions: one event for each call's answer, and for use that no message told of.
+
+A container has a budget of events; what is beyond it is told in sums (sums.py), and what it uses once a second all the
+same. When it was suspended is never left to a sum: of calls that wait together those may be, as long as one of them
+stands for all, from the first that waits to the last that goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from typing import Protocol
 from django.conf import settings
 
 from scheduler.core.events import Granted, Rejected, Suspended
-from scheduler.sessions.rejections import RejectionKind, Rejections
+from scheduler.pace import Pace
+from scheduler.sessions.sums import SumKind, Sums
 from scheduler.sessions.tenants import Session, Tenant
 
 
@@ -27,44 +33,80 @@ class Journal(Protocol):
 class Records:
     """`policy` tells which one decides now. Sizes are bytes, times seconds."""
 
-    def __init__(self, journal: Journal, policy: Callable[[], str]) -> None:
+    def __init__(self, journal: Journal, policy: Callable[[], str], now: Callable[[], float]) -> None:
         self._journal = journal
         self._policy = policy
-        self.rejections = Rejections(settings.GPUSHARE_BUDGETS.rejections_seconds, self._rejected_more)
+        self._now = now
+        self._paces: dict[str, Pace] = {}  # container → its events a second
+        self._a_second = settings.GPUSHARE_BUDGETS.events_a_second
+        self.sums = Sums(settings.GPUSHARE_BUDGETS.rejections_seconds, self._more)
+
+    def tick(self) -> None:
+        """To be called now and then."""
+        self.sums.tick(self._now())
+
+    def end(self, tenant: Tenant) -> None:
+        """It has ended, and its last process is gone."""
+        self.sums.end(tenant.id)
+        self._paces.pop(tenant.id, None)
+
+    def _may_tell(self, tenant: Tenant) -> bool:
+        now = self._now()
+        return not self._paces.setdefault(tenant.id, Pace(self._a_second, now)).take(now)
 
     def granted(self, tenant: Tenant, session: Session, grant: Granted) -> None:
+        went_on = grant.was_suspended and self._goes_on(tenant)
+        if not went_on and not self._may_tell(tenant):
+            self.sums.add(SumKind(tenant.id, grant.gpu, "accepted"), grant.bytes, self._now())
+            return
         self._journal.event(
-            "resumed" if grant.was_suspended else "accepted",
+            "resumed" if went_on else "accepted",
             tenant.id, gpu=grant.gpu, pid=session.pid, size=grant.bytes,
             used_after=self._note_use(tenant, grant.gpu), waited=grant.waited, policy=self._policy(),
         )  # fmt: skip
 
     def hung_up(self, tenant: Tenant, grant: Granted) -> None:
         """A wait that was told has ended, although nobody was there to be given the memory."""
+        if not self._goes_on(tenant):
+            return
         self._journal.event(
             "resumed", tenant.id, gpu=grant.gpu, used_after=self._note_use(tenant, grant.gpu), waited=grant.waited,
             policy=self._policy(), detail="Its process had hung up: what it asked for went back.",
         )  # fmt: skip
 
-    def rejected(self, tenant: Tenant, session: Session, rejection: Rejected, now: float) -> None:
-        kind = RejectionKind(tenant.id, rejection.gpu, rejection.reason.value)
-        if not rejection.was_suspended and self.rejections.count(kind, rejection.bytes, now):
-            return  # a wait that ends is always told
+    def rejected(self, tenant: Tenant, session: Session, rejection: Rejected) -> None:
+        went_on = rejection.was_suspended and self._goes_on(tenant)
+        kind = SumKind(tenant.id, rejection.gpu, "rejected", rejection.reason.value)
+        if not went_on and self.sums.count(kind, rejection.bytes, self._now()):
+            return
         self._journal.event(
             "rejected", tenant.id, gpu=rejection.gpu, pid=session.pid, size=rejection.bytes,
             used_after=self._note_use(tenant, rejection.gpu),
-            waited=rejection.waited if rejection.was_suspended else 0.0,
+            waited=rejection.waited if went_on else 0.0,
             policy=self._policy(), detail=rejection.reason.value,
         )  # fmt: skip
 
-    def _rejected_more(self, kind: RejectionKind, count: int, largest: int) -> None:
+    def _more(self, kind: SumKind, count: int, largest: int) -> None:
+        why = f"{kind.reason}: " if kind.reason else ""
         self._journal.event(
-            "rejected", kind.container, gpu=kind.gpu, size=largest, policy=self._policy(),
-            detail=f"{kind.reason}: {count} more such calls in {self.rejections.period:.0f} s, this the largest.",
+            kind.kind, kind.container, gpu=kind.gpu, size=largest, policy=self._policy(),
+            detail=f"{why}{count} more such calls in {self.sums.period:.0f} s, this the largest.",
         )  # fmt: skip
+
+    def _goes_on(self, tenant: Tenant) -> bool:
+        """A call of it waits no more. Whether that ends what was told of one: as long as others wait, one stands."""
+        tenant.waits -= 1
+        if tenant.waits_told <= tenant.waits:
+            return False
+        tenant.waits_told -= 1
+        return True
 
     def suspended(self, tenant: Tenant, session: Session, effect: Suspended, waited: float) -> None:
         """`waited`: more than 0 for a wait that goes on from the last scheduler's time."""
+        tenant.waits += 1
+        if tenant.waits_told and not self._may_tell(tenant):
+            return  # it is counted as what becomes of it
+        tenant.waits_told += 1
         self._journal.event(
             "suspended", tenant.id, gpu=effect.gpu, pid=session.pid, size=effect.bytes,
             used_after=self._note_use(tenant, effect.gpu), waited=waited, policy=self._policy(),
@@ -84,18 +126,22 @@ class Records:
         """The card itself had no memory for `size` bytes inside the lease."""
         self._journal.event(
             "card_full", tenant.id, gpu=gpu, pid=session.pid, size=size, used_after=self._note_use(tenant, gpu),
-            detail=f"The card had no memory inside a lease ({session.physical} times): something else is on it.",
+            detail=f"The card had no memory inside a lease ({tenant.physical} times): something else is on it.",
         )  # fmt: skip
 
     def use(self, tenant: Tenant, gpu: str, *, pid: int | None = None) -> None:
-        """What the container uses more or less than by its last event: inside leases nobody tells."""
-        before = tenant.told.get(gpu, 0)
-        used = self._note_use(tenant, gpu)
-        if used != before:
-            kind = "accepted" if used > before else "freed"
-            self._journal.event(
-                kind, tenant.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self._policy(),
-            )  # fmt: skip
+        """What the container uses more or less than by its last event: inside leases nobody tells.
+
+        `pid`: of a process that is gone. Of many that go at once the next look at all that it uses tells.
+        """
+        before, used = tenant.told.get(gpu, 0), tenant.note_peak(gpu)
+        if used == before or (pid is not None and not tenant.finished and not self._may_tell(tenant)):
+            return
+        tenant.told[gpu] = used
+        kind = "accepted" if used > before else "freed"
+        self._journal.event(
+            kind, tenant.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self._policy(),
+        )  # fmt: skip
 
     def _note_use(self, tenant: Tenant, gpu: str) -> int:
         tenant.told[gpu] = tenant.note_peak(gpu)

@@ -40,7 +40,7 @@ class Roster:
     def _forget_if_gone(self, tenant: Tenant) -> None:
         if tenant.finished and not tenant.sessions and self._broker.tenants.pop(tenant.id, False):
             self._broker.tell(ContainerEnded(self._broker.now(), tenant.id))
-            self._broker.records.rejections.end(tenant.id)
+            self._broker.records.end(tenant)
             self._broker.changed(tenant.id)
 
     # ---- processes ----

@@ -3,7 +3,8 @@
 A container chooses how many connections it has and how much it says on each. So what is heard is not in the order in
 which it came but goes round among the containers, and for no longer than SLICE before the loop is everybody's again:
 whoever says little waits for at most one message of each other container. A container that has used up its budget is
-not heard until there is some again; meanwhile its messages lie in the kernel, and it waits in its own `send`.
+not heard until there is some again; meanwhile its messages lie in the kernel, and it waits in its own `send`. What
+takes longer than a message may counts as several: what one costs grows with the processes that its container has.
 
 What is to be heard is a piece of work: a call that deals with one message and returns whether there are more.
 """
@@ -20,6 +21,7 @@ from scheduler.pace import Pace
 Work = Callable[[], bool]
 
 SLICE = 0.002  # seconds
+MESSAGE = SLICE / 8  # seconds that one may take; with the default budget a container has half the loop at most
 
 
 class Rota:
@@ -34,17 +36,17 @@ class Rota:
         self._coming = False
         self._began = clock()
 
-    def at_once(self, container: str) -> bool:
-        """Whether a message may be heard now, without waiting for a turn: if nobody waits for one. It is counted.
+    def at_once(self, container: str, work: Work) -> bool:
+        """Does it now, without waiting for a turn, if nobody waits for one. Whether it is (still) to be added.
 
         Of two slices only the first is given away so: of thousands who speak at the same moment, most have to queue.
         """
         if self._work:
-            return False
+            return True
         now = self._clock()
         if now - self._began > 2 * SLICE:
             self._began = now
-        return now - self._began <= SLICE and not self._take(container, now)
+        return now - self._began > SLICE or bool(self._take(container, now)) or self._do(container, work, now)
 
     def add(self, container: str, work: Work) -> None:
         if container in self._work:
@@ -63,6 +65,12 @@ class Rota:
             budget = self._budgets[container] = Pace(self._a_second, now)
         return budget.take(now)
 
+    def _do(self, container: str, work: Work, began: float) -> bool:
+        more = work()
+        if (budget := self._budgets.get(container)) and (beyond := self._clock() - began - MESSAGE) > 0:
+            budget.owe(beyond / MESSAGE)
+        return more
+
     def _join(self, container: str) -> None:
         self._round.append(container)
         if not self._coming:
@@ -79,7 +87,7 @@ class Rota:
                 continue
             queue = self._work[container]
             work = queue.popleft()
-            if work():
+            if self._do(container, work, now):
                 queue.append(work)
             if queue:
                 self._round.append(container)

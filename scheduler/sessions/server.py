@@ -1,9 +1,9 @@
 """The sockets: one UNIX stream socket per container, many connections each (connection.py).
 
 Who is speaking is known from outside the payload: the container by the socket that was connected to, the process by
-the kernel (SO_PEERCRED, and a pidfd, which a recycled pid cannot deceive). Everything here is non-blocking, with small
-fixed buffers, and what one container may take of the rota, connections and descriptors has a budget: who connects
-beyond it waits in its own container's backlog.
+the kernel (SO_PEERCRED, and a pidfd, which tells whether the pid is its own still). Everything here is non-blocking,
+with small fixed buffers, and what one container may take of the rota, connections and descriptors has a budget: who
+connects beyond it waits in its own container's backlog.
 
 `Server` knows no memory: what a message means is the `Handler`'s business (processes.py).
 """
@@ -204,9 +204,7 @@ class Server:
     # ---- who connects ----
 
     def _acceptable(self, container: str) -> None:
-        if self.rota.at_once(container):
-            self._accept(container)
-        else:
+        if self.rota.at_once(container, lambda: self._accept(container) and False):
             asyncio.get_running_loop().remove_reader(self._listeners[container])
             self.rota.add(container, lambda: self._accept_in_turn(container))
 
@@ -323,5 +321,5 @@ def _peer(sock: socket.socket) -> Peer:
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise
-        pidfd = os.pidfd_open(pid)
+        return Peer(pid, uid, os.pidfd_open(pid), sure=False)
     return Peer(pid, uid, pidfd)

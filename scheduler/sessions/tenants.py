@@ -33,7 +33,6 @@ class Session:
     leases: dict[str, Lease]
     connection: Connection | None = None
     asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
-    physical: int = 0  # how often the card had no memory although the lease had
     ended: bool = False  # the process is gone; what it held may not be
 
     def gpu(self, slot: int) -> str | None:
@@ -61,6 +60,9 @@ class Tenant:
     sessions: dict[int, Session] = field(default_factory=dict)
     past_shim: Mapping[int, int] = field(default_factory=dict)  # of its processes that got past it: pid → bytes
     open_calls: int = 0  # NEEDs of its processes that are not answered yet
+    physical: int = 0  # how often the card had no memory although a lease had
+    waits: int = 0  # calls that were suspended and have not ended
+    waits_told: int = 0  # those of them that were written down: all, within its budget of events, and at least one
     ttl: float | None = None  # seconds from its start
     remove_when_done: bool = False
     priority: int = 0

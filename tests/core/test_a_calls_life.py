@@ -1,5 +1,7 @@
 """From Needed to its one answer: granted, rejected or suspended, with idle headroom taken back in between."""
 
+from dataclasses import replace
+
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     ContainerAdded,
@@ -80,6 +82,22 @@ def test_a_call_beyond_the_quota_is_rejected_at_once():
     (rejected,) = card.do(Needed(1, 1, 1, "g", 5))
     assert isinstance(rejected, Rejected)
     assert rejected.reason is Reason.OVER_QUOTA
+
+
+def test_what_its_own_container_cannot_hold_is_rejected_without_a_look_at_others():
+    """A program asked so a thousand times a second, and each time all leases of the card were looked at."""
+    card = Card(A=8, B=6)
+    card.do(Needed(1, 1, 1, "g", 3))
+    card.do(Returned(1, "g", {1: 3}))
+    assert card.do(Needed(1, 1, 2, "g", 5, collected=True))[0] == Granted(1, 2, "A", "g", 5, 0, 0, was_suspended=False)
+    before = card.state
+    (rejected,) = card.do(Needed(2, 1, 3, "g", 1, collected=True))
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason is Reason.OVER_QUOTA
+    assert replace(card.state, now=before.now) == before
+    assert Suspended(2, 1, "B", "g", 3) in [
+        *card.do(Needed(3, 2, 1, "g", 3, collected=True)), *card.do(Returned(3, "g", {}, all=True)),
+    ]  # fmt: skip
 
 
 def test_two_halves_that_both_want_more_never_come_about():

@@ -47,7 +47,7 @@ anything = st.one_of(
     st.builds(events.ContainerEnded, now, container),
     st.builds(events.SessionOpened, now, session, container, st.dictionaries(gpu, amount)),
     st.builds(events.SessionEnded, now, session),
-    st.builds(Needed, now, session, st.integers(0, 2), gpu, size | amount, seconds),
+    st.builds(Needed, now, session, st.integers(0, 2), gpu, size | amount, seconds, st.booleans()),
     st.builds(Needed, now, session, st.integers(0, 9), st.just("g0"), size),
     st.builds(events.Returned, now, gpu, sessions, st.booleans()),
     st.builds(events.OverheadMeasured, now, session, gpu, st.integers(-9, 9) | amount),

@@ -15,6 +15,7 @@ import pytest
 from django.conf import settings
 
 from scheduler.sessions import lease_pages
+from scheduler.sessions.connection import UNSENT_LIMIT, Connection
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Code, Frame, Type, pack
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, ROOT, Host
@@ -159,7 +160,18 @@ async def test_of_a_map_no_more_is_read_than_its_budget(
     raw.close()
 
 
-async def test_process_that_reads_no_answers_is_hung_up_on(directory: Path, neighbour: Elsewhere) -> None:
+async def test_process_that_reads_no_answers_is_hung_up_on_and_few_are_kept_for_it(
+    host: Host, directory: Path, neighbour: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were 4,096 of each connection: 630 MB of a container."""
+    kept: list[int] = []
+    send = Connection.send
+
+    def counted(self: Connection, frame: Frame, page: int | None = None) -> None:
+        send(self, frame, page)
+        kept.append(len(self._unsent))
+
+    monkeypatch.setattr(Connection, "send", counted)
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
     raw.socket.settimeout(None)
@@ -172,6 +184,7 @@ async def test_process_that_reads_no_answers_is_hung_up_on(directory: Path, neig
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         await asyncio.wait_for(asyncio.to_thread(flood), 60)
     raw.close()
+    assert settings.GPUSHARE_BUDGETS.needs < max(kept) == UNSENT_LIMIT + 1
 
 
 async def fill(host: Host, size: int) -> Elsewhere:

@@ -6,10 +6,15 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
-from scheduler.sessions import lease_pages
+import pytest
+
+from scheduler.sessions import lease_pages, server
+from scheduler.sessions.connection import Peer
+from shim.binding import WIRE_VERSION, Frame, Type
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host
+from tests.support.host import GIB, MIB, ROOT, Host
 from tests.support.raw import Elsewhere, Raw
 
 
@@ -226,3 +231,89 @@ async def test_memory_is_free_again_after_kills(host: Host) -> None:
         process.close()
     await eventually(lambda: not host.up.broker.sessions)
     assert host.up.broker.state.containers[tenant.id].leased.get(gpu, 0) == 0
+
+
+# Its child keeps the connection that it made, and says HELLO once it is told to.
+THIEF = """
+import os, sys
+from pathlib import Path
+from shim.binding import WIRE_VERSION, Frame, Type
+from tests.support.raw import Raw
+connector = os.fork()
+if not connector:
+    raw = Raw(Path(sys.argv[1]))
+    if os.fork():
+        os._exit(0)
+    sys.stdin.readline()
+    raw.send(Frame(Type.HELLO, code=WIRE_VERSION))
+    print(raw.read(), flush=True)
+    os._exit(0)
+os.waitpid(connector, 0)
+print(connector, flush=True)
+"""
+
+
+def started_as(pid: int, directory: Path) -> Elsewhere:
+    """An attacker starts processes until the pid comes round; here the kernel is told which is next."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    for _ in range(50):
+        try:
+            last.write_text(str(pid - 1))
+        except OSError as error:
+            pytest.skip(f"the next pid cannot be chosen: {error}")
+        process = Elsewhere(directory)
+        if process.pid == pid:
+            return process
+        process.close()
+    raise AssertionError("somebody else has the pid")
+
+
+async def test_a_connection_whose_process_has_died_does_not_speak_for_who_has_its_pid_now(host: Host) -> None:
+    """It ended the session of another container's process."""
+    (_, mine), (theirs, directory) = await _socket_dir(host), await _socket_dir(host)
+    thief = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", THIEF, str(mine), cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    pid = int(await thief.stdout.readline())
+    victim = await asyncio.to_thread(started_as, pid, directory)
+    (session,) = host.up.broker.tenants[str(theirs.pk)].sessions.values()
+    thief.stdin.write(b"now\n")
+    assert await thief.stdout.readline() == b"None\n"
+    assert (session.pid, session.ended) == (pid, False)
+    assert "bytes=" in await asyncio.to_thread(victim.need, MIB)
+    victim.close()
+
+
+async def test_a_process_that_another_container_has_is_not_taken_from_it(host: Host) -> None:
+    (mine, here), (theirs, there) = await _socket_dir(host), await _socket_dir(host)
+    first, second = await asyncio.to_thread(Raw, there), await asyncio.to_thread(Raw, here)
+    await asyncio.to_thread(first.hello)
+    second.send(Frame(Type.HELLO, code=WIRE_VERSION))
+    assert await asyncio.to_thread(second.is_closed)
+    (session,) = host.up.broker.tenants[str(theirs.pk)].sessions.values()
+    assert not session.ended
+    assert not host.up.broker.tenants[str(mine.pk)].sessions
+    first.close()
+    second.close()
+
+
+async def test_where_the_kernel_does_not_say_who_connected_a_process_of_another_container_is_not_believed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Linux 6.5 the pidfd is opened as the connection is accepted, and is of who has the pid by then."""
+    mine, directory = await _socket_dir(host)
+    victim = await host.launch("sh", "-c", "echo $$; exec sleep 600")
+    await host.says(victim, "\n")
+    pids = iter([int(host.log(victim)), os.getpid()])
+    monkeypatch.setattr(server, "_peer", lambda _: Peer(pid := next(pids), 0, os.pidfd_open(pid), sure=False))
+    believed = host.up.broker.tenants[str(mine.pk)].sessions
+    first = await asyncio.to_thread(Raw, directory)
+    first.send(Frame(Type.HELLO, code=WIRE_VERSION))
+    assert await asyncio.to_thread(first.is_closed)
+    first.close()
+    assert not believed
+    second = await asyncio.to_thread(Raw, directory)
+    await asyncio.to_thread(second.hello)
+    assert [session.pid for session in believed.values()] == [os.getpid()]
+    second.close()

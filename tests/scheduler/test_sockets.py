@@ -20,7 +20,7 @@ import pytest
 
 from scheduler.sessions import server as server_module
 from scheduler.sessions.connection import Connection
-from scheduler.sessions.rota import Rota
+from scheduler.sessions.rota import MESSAGE, Rota
 from scheduler.sessions.server import Server
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Type
 from tests.support.eventually import eventually
@@ -246,6 +246,23 @@ async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_on
     assert heard["loud"] == 5
     now = 0.2
     await eventually(lambda: heard["loud"] == 6)
+
+
+async def test_what_takes_long_to_answer_counts_as_several_messages() -> None:
+    now, heard = 0.0, 0
+    rota = Rota(a_second=1000, clock=lambda: now)
+
+    def slow() -> bool:
+        nonlocal now, heard
+        now, heard = now + 0.1, heard + 1
+        return True
+
+    assert rota.at_once("slow", slow)
+    rota.add("slow", slow)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert heard < 1000 * MESSAGE / 0.1 + 3
+    assert heard * 0.1 / MESSAGE >= 1000
 
 
 async def come_and_go(directory: Path) -> None:

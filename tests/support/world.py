@@ -107,8 +107,9 @@ class World:
             case Suspended() | Admitted() | Refused():
                 pass
 
-    def take_back(self, gpu: str, *, all_: bool) -> Returned:
-        taken = {key: p.headroom.pop(gpu) for key, p in self.processes.items() if p.headroom.get(gpu)}
+    def take_back(self, gpu: str, *, of: str = "", all_: bool = False) -> Returned:
+        mine = {key: p for key, p in self.processes.items() if of in ("", p.container)}
+        taken = {key: p.headroom.pop(gpu) for key, p in mine.items() if p.headroom.get(gpu)}
         return Returned(self.state.now, gpu, taken, all=all_)
 
     # ---- what processes do ----
@@ -120,18 +121,22 @@ class World:
             process.headroom[gpu] -= amount
             process.used[gpu] += amount
             return []
+        container = self.state.containers[process.container]
+        has, quota = container.leased.get(gpu, 0) + container.out.get(gpu, 0), container.quota.get(gpu, 0)
+        if collected := amount <= quota < has + amount:
+            self.do(self.take_back(gpu, of=process.container))
         process.calls.setdefault(serial, (gpu, amount))
         container = self.state.containers[process.container]
-        if amount <= container.quota[gpu] and not container.paused and not container.killed:
+        if amount <= quota and not container.paused and not container.killed:
             self.stir(process.container)
-        return self.do(Needed(now, session, serial, gpu, amount))
+        return self.do(Needed(now, session, serial, gpu, amount, collected=collected))
 
     def free(self, session: int, gpu: str, amount: int) -> list[Effect]:
         """Gives memory back to the headroom; under pressure the shell takes it from there at once."""
         process = self.processes[session]
         process.used[gpu] -= amount
         process.headroom[gpu] += amount
-        return self.do(self.take_back(gpu, all_=False)) if gpu in self.pressure else []
+        return self.do(self.take_back(gpu)) if gpu in self.pressure else []
 
     def swap_out(self, container: str, now: float) -> list[Effect]:
         """Its idle headroom first, then all else."""

@@ -1,7 +1,7 @@
-"""Rejected calls in sums: a program may ask for what it cannot have a thousand times a second, and each would be a row.
+"""What happens too often is told in sums: a program may ask a thousand times a second, each time for a row.
 
-The first one of its kind is told by itself, at once. What follows within the period is counted, and told in one sum
-when the period is over; if there was none, the next is a first one again.
+Of rejected calls the first one of its kind is told by itself, at once, and of all other events so many a second of a
+container. What follows within the period is counted, and told in one sum when the period is over.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class RejectionKind(NamedTuple):
+class SumKind(NamedTuple):
     container: str
     gpu: str
-    reason: str
+    kind: str
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -26,23 +27,27 @@ class Sum:
     largest: int = 0
 
 
-class Rejections:
+class Sums:
     """`tell` is called with the kind, how many calls there were and the bytes of the largest."""
 
-    def __init__(self, period: float, tell: Callable[[RejectionKind, int, int], None]) -> None:
+    def __init__(self, period: float, tell: Callable[[SumKind, int, int], None]) -> None:
         self.period = period
         self._tell = tell
-        self._sums: dict[RejectionKind, Sum] = {}
+        self._sums: dict[SumKind, Sum] = {}
 
-    def count(self, kind: RejectionKind, size: int, now: float) -> bool:
+    def count(self, kind: SumKind, size: int, now: float) -> bool:
         """Adds a call of `size` bytes to the sum of its kind. False for the first, which is told by itself."""
-        sum_ = self._sums.get(kind)
-        if sum_ is None:
+        if kind not in self._sums:
             self._sums[kind] = Sum(now + self.period)
             return False
+        self.add(kind, size, now)
+        return True
+
+    def add(self, kind: SumKind, size: int, now: float) -> None:
+        """The same of one that is not told by itself, be it the first."""
+        sum_ = self._sums.setdefault(kind, Sum(now + self.period))
         sum_.count += 1
         sum_.largest = max(sum_.largest, size)
-        return True
 
     def tick(self, now: float) -> None:
         """Tells the sums whose period is over: to be called now and then."""
@@ -56,7 +61,7 @@ class Rejections:
         for kind, sum_ in [(kind, sum_) for kind, sum_ in self._sums.items() if kind.container == container]:
             self._close(kind, sum_)
 
-    def _close(self, kind: RejectionKind, sum_: Sum) -> None:
+    def _close(self, kind: SumKind, sum_: Sum) -> None:
         del self._sums[kind]
         if sum_.count:
             self._tell(kind, sum_.count, sum_.largest)

@@ -1,0 +1,183 @@
+"""What a container does too often is told in sums: each event is a row for ever. When it waited is not left to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from scheduler.core.events import Granted, Reason, Rejected, Suspended
+from scheduler.sessions.records import Records
+from scheduler.sessions.sums import SumKind, Sums
+from scheduler.sessions.tenants import Tenant
+from tests.support.eventually import eventually
+from tests.support.host import GIB, ROOT, Host
+from tests.support.raw import Raw
+from web.history.spans import Event, Waited, trace
+
+KIND = SumKind("c", "g", "rejected", "over_quota")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SESSION: Any = SimpleNamespace(pid=1)
+
+
+def test_the_first_is_told_by_itself_and_what_follows_in_one_sum_a_period() -> None:
+    told: list[tuple[SumKind, int, int]] = []
+    sums = Sums(10, lambda *sum_: told.append(sum_))
+    assert not sums.count(KIND, 5, now=0)
+    for step in range(1000):
+        assert sums.count(KIND, step, now=1 + step / 1000)
+        sums.tick(1 + step / 1000)
+    assert told == []
+    sums.tick(10)
+    assert told == [(KIND, 1000, 999)]
+    assert sums.count(KIND, 7, now=11), "it goes on"
+    sums.tick(20)
+    assert told[1:] == [(KIND, 1, 7)]
+    sums.tick(30)
+    assert not sums.count(KIND, 7, now=31), "a first one again"
+    assert len(told) == 2
+
+
+def test_what_was_counted_is_told_when_the_container_ends_and_kinds_are_apart() -> None:
+    told: list[tuple[SumKind, int, int]] = []
+    sums = Sums(10, lambda *sum_: told.append(sum_))
+    other = KIND._replace(container="d")
+    for kind in (KIND, KIND, other, KIND._replace(reason="shortage"), other):
+        sums.count(kind, 1, now=0)
+    sums.end("c")
+    assert told == [(KIND, 1, 1)]
+    sums.tick(10)
+    assert told[1:] == [(other, 1, 1)]
+
+
+@pytest.mark.budget("rejections_seconds")
+async def test_a_thousand_calls_above_the_quota_are_a_few_rows(host: Host) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=GIB)
+    raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
+    await asyncio.to_thread(raw.hello)
+    raw.socket.settimeout(30)
+    host.up.broker.records.sums.period = 2.0
+
+    def ask() -> None:
+        for serial in range(1000):
+            raw.need(2 * GIB, serial)
+            assert raw.read() is not None
+
+    begun = time.monotonic()
+    await asyncio.to_thread(ask)
+    raw.close()
+    told = 0
+    while told < 999:
+        await asyncio.sleep(0.2)
+        await host.up.store.flush()
+        first, *sums = await host.events(container, "rejected")
+        told = sum(int(each.detail.removeprefix("over_quota: ").split()[0]) for each in sums)
+        assert time.monotonic() < begun + 60
+    assert told == 999
+    assert first.detail == "over_quota"
+    assert len(sums) <= 1 + (time.monotonic() - begun) / 2
+    assert {each.bytes for each in sums} == {2 * GIB}
+
+
+class Book:
+    """A container's events as they are written down; `now` goes by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.rows: list[Event] = []
+        self.told: list[str] = []
+        self.records = Records(self, lambda: "fair", lambda: self.now)  # type: ignore[arg-type]
+        self.tenant = Tenant("c", "c", {"g": GIB})
+
+    def event(
+        self, kind: str, container: str, *, gpu: str = "", waited: float = 0.0, detail: str = "", **_: Any
+    ) -> None:
+        self.rows.append(Event(START + timedelta(seconds=self.now), kind, 1 if gpu else None, None, waited))
+        self.told.append(f"{kind} {detail}".strip())
+
+    def granted(self, *, was_suspended: bool = False) -> None:
+        grant = Granted(1, 1, "c", "g", 1, 0, 1.0 if was_suspended else 0.0, was_suspended)
+        self.records.granted(self.tenant, SESSION, grant)
+
+
+@pytest.mark.budget("events_a_second")
+def test_of_calls_that_are_granted_so_many_a_second_are_rows_and_the_rest_is_a_sum() -> None:
+    """One container wrote 7,250 rows in 4 s, a byte each."""
+    book, budget = Book(), settings.GPUSHARE_BUDGETS.events_a_second
+    for _ in range(1000):
+        book.granted()
+    assert book.told == ["accepted"] * budget
+    book.now = 20.0
+    book.records.tick()
+    assert book.told[budget:] == [f"accepted {1000 - budget} more such calls in 10 s, this the largest."]
+    book.granted()
+    assert book.told[-1] == "accepted"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_when_it_waited_is_true_however_many_of_its_waits_are_told(seed: int) -> None:
+    """By what reports read: from the first call that waits to the last that goes on, granted, rejected or hung up."""
+    lots, book, waiting = random.Random(seed), Book(), 0
+    truth: list[Waited] = []
+    since = START
+    for _ in range(400):
+        book.now += lots.choice([0.0, 0.001, 0.01])
+        at = START + timedelta(seconds=book.now)
+        if not waiting or (waiting < 16 and lots.random() < 0.5):
+            since = at if not waiting else since
+            waiting += 1
+            book.records.suspended(book.tenant, SESSION, Suspended(1, 1, "c", "g", 1), 0.0)
+            continue
+        waiting -= 1
+        if not waiting:
+            truth.append(Waited(since, at))
+        match lots.randrange(3):
+            case 0:
+                book.granted(was_suspended=True)
+            case 1:
+                book.records.hung_up(book.tenant, Granted(1, 1, "c", "g", 1, 0, 1.0, was_suspended=True))
+            case _:
+                why = Reason.WAITED_TOO_LONG
+                book.records.rejected(book.tenant, SESSION, Rejected(1, 1, "c", "g", 1, why, 1.0, was_suspended=True))
+    end = START + timedelta(seconds=book.now)
+    if waiting:
+        truth.append(Waited(since, end))
+    told = [span for span in trace(book.rows, end) if isinstance(span, Waited)]
+    assert told == [span for span in truth if span.end > span.start]
+    assert len(book.rows) < 300, "of 400"
+
+
+PHYSICAL = """
+import os, sys
+from pathlib import Path
+from shim.binding import Frame, Type
+from tests.support.raw import Raw
+for _ in range(20):
+    if not os.fork():
+        raw = Raw(Path(sys.argv[1]))
+        raw.hello()
+        raw.send(*[Frame(Type.PHYSICAL, 0, 0, 0, 1)] * 5)
+        raw.need(1 << 40)
+        raw.read()
+        os._exit(0)
+    os.wait()
+"""
+
+
+async def test_what_short_processes_say_of_a_full_card_is_counted_by_their_container(host: Host) -> None:
+    """A row and a line of the log for each process, and as many of these as it likes."""
+    container = await host.launch("sleep", "600")
+    directory = host.up.server.socket_dir(str(container.pk))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PHYSICAL, str(directory), cwd=ROOT)
+    assert await process.wait() == 0
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: tenant.physical == 100)
+    await host.up.store.flush()
+    assert len(await host.events(container, "card_full")) == 7
