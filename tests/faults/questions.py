@@ -17,7 +17,7 @@ from tests.faults.world import GIB, World, Wrong, processes
 from web.models import AllocationEvent, Claim, Container, Gpu
 
 PIDFDS = 1  # its parent's, with whom it ends
-THREADS = 60  # of a scheduler at rest: its pools' together, with Docker sixteen that fetch images
+THREADS = 76  # of a scheduler at rest: its pools' together, with Docker sixteen each that fetch images and see to execs
 TASKS = 4  # of one kind, likewise
 
 
