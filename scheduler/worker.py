@@ -81,7 +81,7 @@ from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
-from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
+from scheduler.starting import allow_many_descriptors, give_large_blocks_back, only_one, writing_in_words
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
 from web.models import AllocationEvent
@@ -134,6 +134,7 @@ class Scheduler:
     async def _start_all(self, stack: AsyncExitStack) -> None:
         """Everything in its order: what lives is known before a socket opens, and is written down when all ends."""
         allow_many_descriptors()
+        give_large_blocks_back()
         sys.setswitchinterval(LOOP_WAITS)
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
