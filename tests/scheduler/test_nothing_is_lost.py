@@ -235,9 +235,11 @@ async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypa
         write(*arguments)
 
     told: list[Any] = []
-    container = await host.launch("true")
+    go = host.home / "go"
+    container = await host.launch("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")
     async with host.up.store._flushing:
         monkeypatch.setattr(behind, "_write", dies_after_the_end)
+        go.touch()
         await eventually(lambda: host.up.broker.tenants.get(str(container.pk)) is None)
         for _ in range(2):
             host.up.store.event("accepted", str(container.pk))
