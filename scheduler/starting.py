@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -21,8 +20,6 @@ from scheduler.store import naming
 from web.schema import NewerDatabase, OlderDatabase
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-LARGE = 256 << 10  # bytes
-M_MMAP_THRESHOLD = -3  # of mallopt(3)
 LET_GO = 2.0  # seconds within which what a killed scheduler was just starting has let go of its lock
 
 
@@ -95,14 +92,3 @@ def allow_many_descriptors() -> None:
     """Each session takes four; the usual soft limit of 1024 would do for 250 processes."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def give_large_blocks_back() -> None:
-    """What the C library lends in large blocks has pages of its own, which go back to the kernel with it.
-
-    By itself glibc puts them on the heap once one has been freed. A dictionary of some MiB that is made anew now and
-    then, as Python's of the names of processes is, then leaves a hole each time that is never whole again: a scheduler
-    grew by 3.75 MiB every few minutes of a day of tests/faults/soak.py. Does nothing with a C library that cannot.
-    """
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(M_MMAP_THRESHOLD, LARGE)

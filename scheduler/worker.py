@@ -56,6 +56,7 @@ from scheduler.engines.host_memory import HostMemory
 from scheduler.engines.kubernetes.engine import MEMORY_STAYS, KubernetesEngine
 from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, Reading
+from scheduler.heap import give_large_blocks_back
 from scheduler.hints import Hints
 from scheduler.plugin.plugin import Plugin
 from scheduler.rounds.anchoring import Anchoring
@@ -81,7 +82,7 @@ from scheduler.sessions.reaper import Reaper
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
-from scheduler.starting import allow_many_descriptors, give_large_blocks_back, only_one, writing_in_words
+from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
 from web.models import AllocationEvent
