@@ -37,17 +37,25 @@ def welcomed():
     raw.hello()
     return raw
 
-def flood(raw, frames):
-    "For ever, reading what is answered."
-    raw.socket.setblocking(False)
-    poll, sent = selectors.DefaultSelector(), 0
-    poll.register(raw.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+def flood(frames):
+    "For ever, reading what is answered; whose connection is closed, as it reads too slowly, comes again."
     while True:
-        for _, ready in poll.select():
-            if ready & selectors.EVENT_READ and not raw.socket.recv(1 << 16):
-                return
-            if ready & selectors.EVENT_WRITE:
-                sent = (sent + raw.socket.send(frames[sent:])) % len(frames)
+        try:
+            flood_one(welcomed(), frames)
+        except OSError:
+            pass
+
+def flood_one(raw, frames):
+    raw.socket.setblocking(False)
+    with selectors.DefaultSelector() as poll:
+        sent = 0
+        poll.register(raw.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        while True:
+            for _, ready in poll.select():
+                if ready & selectors.EVENT_READ and not raw.socket.recv(1 << 16):
+                    return raw.close()
+                if ready & selectors.EVENT_WRITE:
+                    sent = (sent + raw.socket.send(frames[sent:])) % len(frames)
 
 def in_threads(count, work):
     threads = [threading.Thread(target=work) for _ in range(count)]
@@ -57,19 +65,16 @@ def in_threads(count, work):
 
 ATTACKS = {
     "calls beyond the quota": """
-raw = welcomed()
 attacking()
-flood(raw, b"".join(pack(Frame(Type.NEED, 0, serial, 0, 1 << 60)) for serial in range(1, 5000)))
+flood(b"".join(pack(Frame(Type.NEED, 0, serial, 0, 1 << 60)) for serial in range(1, 5000)))
 """,
     "calls that wait": """
-raw = welcomed()
 attacking()
-flood(raw, b"".join(pack(Frame(Type.NEED, 0, serial, 0, 900 << 20)) for serial in range(1, 5000)))
+flood(b"".join(pack(Frame(Type.NEED, 0, serial, 0, 900 << 20)) for serial in range(1, 5000)))
 """,
     "RELEASED": """
-raw = welcomed()
 attacking()
-flood(raw, pack(Frame(Type.RELEASED)) * 5000)
+flood(pack(Frame(Type.RELEASED)) * 5000)
 """,
     "connections": """
 def come_and_go():
