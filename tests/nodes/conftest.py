@@ -32,4 +32,4 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def cluster(_cluster: Cluster) -> Iterator[Cluster]:
     """The same for all tests of this folder; each leaves it whole and without living containers."""
     yield _cluster
-    _cluster.end_all()
+    _cluster.make_whole()
