@@ -12,6 +12,8 @@ TESTS ?= tests
 # Processes that share the tests out among them. Much of a test is waiting: on two cores, three take 32 minutes where two
 # take 38, and nothing fails that would not with two.
 WORKERS ?= 3
+# CI runs what failed once more, alone: TEST=tests.again.
+TEST ?= pytest
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.
 unexport PYTHONDONTWRITEBYTECODE
 # npm would advertise its own newer releases between our lines.
@@ -29,7 +31,7 @@ up: setup
 	@$(PY) manage.py up
 
 test: dev
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	$(PY) -m $(TEST) -n $(WORKERS) --dist worksteal $(TESTS)
 
 # What takes long, and is in the suite in short: the package built anew, hundreds at once, each of ten steps.
 test-long: dev

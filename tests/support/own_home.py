@@ -1,0 +1,76 @@
+"""A `GPUSHARE_HOME` of the tests' own, made before Django reads its settings (pyproject.toml: `-p`).
+
+The checkout's `./var` belongs to the person who runs the tests: no test reads it or writes into it. Each process of a
+run has a folder of its own, where databases of tests lie, and each test has a new folder in it (`tests/conftest.py`). A
+run whose environment names a home or a database of somebody else stops with a sentence.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OWNED = "made-for-tests"  # the file that says so; a home without it belongs to somebody
+CHECKOUT = ROOT / "var"
+
+
+def refusal(environ: dict[str, str]) -> str:
+    """Why tests may not begin in this environment; empty if they may."""
+    home = environ.get("GPUSHARE_HOME")
+    if home and not Path(home, OWNED).exists():
+        return (
+            f"GPUSHARE_HOME is {home}, which was not made for tests: tests would write into it. "
+            "Unset GPUSHARE_HOME; each test makes one of its own."
+        )
+    if environ.get("DATABASE_URL"):
+        return "DATABASE_URL names a database, and tests would write into it. Unset it; tests make their own."
+    return ""
+
+
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Of each file below it: when it was written (ns), and its bytes."""
+    if not folder.is_dir():
+        return {}
+    found = ((path, path.lstat()) for path in sorted(folder.rglob("*")) if not path.is_dir())
+    return {str(path.relative_to(folder)): (status.st_mtime_ns, status.st_size) for path, status in found}
+
+
+def new_folder() -> Path:
+    """Of a test, or of a process of the run; short, since sockets lie in it."""
+    return Path(tempfile.mkdtemp(dir=os.environ["GPUSHARE_HOME"]))
+
+
+def _begin() -> None:
+    if problem := refusal(dict(os.environ)):
+        raise pytest.UsageError(problem)
+    made = tempfile.TemporaryDirectory(prefix="gps-", ignore_cleanup_errors=True)
+    atexit.register(made.cleanup)
+    Path(made.name).chmod(0o755)  # tests that run as somebody else find what lies in it
+    Path(made.name, OWNED).touch()
+    os.environ["GPUSHARE_HOME"] = made.name
+
+
+_begin()
+
+
+class Untouched:
+    """In CI nothing but the tests runs, so whatever changes in `./var` was changed by one of them."""
+
+    def __init__(self) -> None:
+        self.before = state(CHECKOUT)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        after = state(CHECKOUT)
+        if changed := sorted(name for name in {*self.before, *after} if self.before.get(name) != after.get(name)):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            print(f"\nThe tests changed the checkout's own data in {CHECKOUT}: {', '.join(changed)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Untouched())

@@ -1,0 +1,47 @@
+"""Tests never touch the data of the person who runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from tests.support import own_home
+
+
+def test_each_test_has_an_empty_home_below_that_of_its_process() -> None:
+    assert Path(settings.GPUSHARE_HOME).parent == Path(os.environ["GPUSHARE_HOME"])
+    assert list(Path(settings.GPUSHARE_HOME).iterdir()) == []
+
+
+def test_nothing_in_the_settings_lies_in_the_checkouts_data() -> None:
+    assert not [
+        name for name in filter(str.isupper, dir(settings)) if str(own_home.CHECKOUT) in str(getattr(settings, name))
+    ]
+
+
+@pytest.mark.parametrize("name", ["GPUSHARE_HOME", "DATABASE_URL"])
+def test_a_run_that_is_pointed_at_real_data_stops_with_a_sentence(tmp_path: Path, name: str) -> None:
+    value = str(tmp_path) if name == "GPUSHARE_HOME" else f"sqlite:///{tmp_path / 'real.sqlite3'}"
+    words = [sys.executable, "-m", "pytest", "tests/core/test_policies.py"]
+    done = subprocess.run(words, cwd=own_home.ROOT, env={**os.environ, name: value}, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_change_in_the_checkouts_data_is_found(tmp_path: Path) -> None:
+    assert own_home.state(tmp_path / "missing") == {}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "one").write_text("1")
+    before = own_home.state(tmp_path)
+    (tmp_path / "run" / "one").write_text("22")
+    (tmp_path / "two").touch()
+    after = own_home.state(tmp_path)
+    assert sorted(after) == ["run/one", "two"]
+    assert before["run/one"] != after["run/one"]
