@@ -22,7 +22,7 @@ from benchmarks.live import Live
 from tests.support.card import BUILD
 
 if TYPE_CHECKING:
-    from scheduler.experiment.workloads import Job
+    from benchmarks.simulation.workloads import Job
     from web.models import Container
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ class Figures:
 
 def jobs_for(count: int, seed: int, speed: float, context: int, spare: int = 0) -> list[Job]:
     """The paper's jobs; each asks for its context and then for the rest, as programs do."""
-    from scheduler.experiment.workloads import CONTEXT, paper
+    from benchmarks.simulation.workloads import CONTEXT, paper
 
     return [
         replace(
@@ -113,8 +113,8 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
 
     with Live(options.gpus, options.engine) as live:
+        from benchmarks.simulation.simulate import run
         from scheduler.core.policies import POLICIES
-        from scheduler.experiment.simulate import run
 
         image, workload = program(options.engine)
         capacity, context = card(live)

@@ -5,7 +5,7 @@ proportion (a short queue of small ones is worth more than one large call), and 
 2^(priority/25) × (waited + 1 s)^0.4 × (1/8 + (size/capacity)^0.4), divided by 1 + the owner's holdings in units of
 an equal share, so that whoever holds less than others goes first. Among all sets that fit, the one with the most
 worth is served, emptiness counted against it (`packing.py`). The exponents were found by search over the paper's
-workload (`manage.py simulate`), and no run time enters.
+workload (`python -m benchmarks.simulation`), and no run time enters.
 
 **Starting whole.** While others wait, a container that holds nothing starts only when its whole claim fits:
 holding a part while waiting for the rest is what spoils the paper's rules. A program asks for its context first, and a

@@ -5,13 +5,13 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from django.core.management import call_command
 
+from benchmarks.simulation import __main__ as command
+from benchmarks.simulation.day import LABS, PAPERS, RULES, measure, programs
+from benchmarks.simulation.lab import GIB, Program, play, takes
+from benchmarks.simulation.simulate import run
+from benchmarks.simulation.workloads import CAPACITY, paper
 from scheduler.core.state import GivingWay
-from scheduler.experiment.day import LABS, PAPERS, RULES, measure, programs
-from scheduler.experiment.lab import GIB, Program, play, takes
-from scheduler.experiment.simulate import run
-from scheduler.experiment.workloads import CAPACITY, paper
 
 SEEDS = 6
 
@@ -72,7 +72,7 @@ def test_transfers_take_what_was_measured():
 
 
 def test_the_command_prints_a_table_for_each(capsys):
-    call_command("simulate", "--day", "--seeds=1")
+    command.main(["--day", "--seeds=1"])
     told = capsys.readouterr().out
     assert [part.split("  ")[0] for part in told.split("\n\n")[1:]] == ["80 GiB", "2 x 141 GiB", "paper, N=18 to 38"]
     assert told.count("rotate, 10 min") == 2

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from benchmarks.simulation.explorer import explore, hosts
+from benchmarks.simulation.simulate import run
+from benchmarks.simulation.workloads import bound, paper
 from scheduler.core.policies import POLICIES, Policy, described
 from scheduler.core.state import Request, State
-from scheduler.experiment.explorer import explore, hosts
-from scheduler.experiment.simulate import run
-from scheduler.experiment.workloads import bound, paper
 from tests.core.test_policies import Queue
 
 NAME = "smallest-first"

@@ -1,15 +1,15 @@
-"""Every state and every split of small hosts; the larger ones are `manage.py explore`, counted in docs/deciding.md."""
+"""Every state and every split of small hosts; `simulation.explore` has the larger ones (docs/deciding.md)."""
 
 from dataclasses import replace
 
 import pytest
 
+from benchmarks.simulation import deadlock
+from benchmarks.simulation.explorer import Broken, Host, explore, hosts
+from benchmarks.simulation.splits import Cards, check
 from scheduler.core import changes, giving_way
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode
-from scheduler.experiment import deadlock
-from scheduler.experiment.explorer import Broken, Host, explore, hosts
-from scheduler.experiment.splits import Cards, check
 
 PAIR = Host(2, ((2,), (1,)), "fair")
 ACROSS = Host(1, ((1, 1), (1, 0)), "fair")  # one on two GPUs

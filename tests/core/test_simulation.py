@@ -6,14 +6,14 @@ import json
 import re
 
 import pytest
-from django.core.management import call_command
 
+from benchmarks.simulation import __main__ as command
+from benchmarks.simulation.published import Measured, measured
+from benchmarks.simulation.report import figure
+from benchmarks.simulation.series import Means, Series, measure
+from benchmarks.simulation.simulate import run
+from benchmarks.simulation.workloads import CAPACITY, WORKLOADS, bound, paper
 from scheduler.core.policies import POLICIES
-from scheduler.experiment.published import Measured, measured
-from scheduler.experiment.report import figure
-from scheduler.experiment.series import Means, Series, measure
-from scheduler.experiment.simulate import run
-from scheduler.experiment.workloads import CAPACITY, WORKLOADS, bound, paper
 
 SIZES = (18, 26, 38)
 SEEDS = 12
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_another():
 
 
 def test_the_command_prints_one_json_object(capsys):
-    call_command("simulate", "--json", "--seeds=2", "--sizes", "4", "6", "--policy=fair", "--policy=paper-random")
+    command.main(["--json", "--seeds=2", "--sizes", "4", "6", "--policy=fair", "--policy=paper-random"])
     told = json.loads(capsys.readouterr().out)
     assert told["policies"].keys() == {"fair", "paper-random"}
     assert told["policies"]["fair"].keys() == {"4", "6"} == told["bound"].keys()
@@ -63,7 +63,7 @@ def test_the_command_prints_one_json_object(capsys):
 
 
 def test_the_papers_own_figures_stand_beside_ours(capsys):
-    call_command("simulate", "--seeds=3", "--sizes", "4", "6", "--policy=fifo", "--policy=paper-fifo")
+    command.main(["--seeds=3", "--sizes", "4", "6", "--policy=fifo", "--policy=paper-fifo"])
     told = capsys.readouterr().out
     finish, suspended, longest, *_ = told.split("\n\n")[1:]
     assert finish.splitlines()[0].split()[-3:] == ["N=4", "N=6", "mean"]
@@ -74,7 +74,7 @@ def test_the_papers_own_figures_stand_beside_ours(capsys):
     assert "each figure the mean of six runs" in told
     types = [line.split() for line in told.split("Types of container")[1].splitlines()[1:7]]
     assert (types[0], types[5]) == (["nano", "128", "5"], ["xlarge", "4096", "45"])
-    call_command("simulate", "--workload=burst", "--seeds=1", "--sizes", "4", "--policy=fifo")
+    command.main(["--workload=burst", "--seeds=1", "--sizes", "4", "--policy=fifo"])
     told = capsys.readouterr().out
     assert not {"measured", "Table"} & set(told.split())
 
@@ -103,7 +103,7 @@ def test_a_policy_that_no_colour_was_chosen_for_is_drawn_too():
 
 
 def test_the_trace_can_be_had_for_a_run_in_real_containers(capsys):
-    call_command("simulate", "--trace=0", "--sizes", "16")
+    command.main(["--trace=0", "--sizes", "16"])
     told = json.loads(capsys.readouterr().out)
     assert len(told["jobs"]) == 16
     assert told["jobs"][1]["arrives"] == 5.0

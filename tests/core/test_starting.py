@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.simulation import simulate, workloads
 from scheduler.core import fair
 from scheduler.core.events import (
     ContainerAdded,
@@ -12,7 +13,6 @@ from scheduler.core.events import (
     SessionOpened,
     Ticked,
 )
-from scheduler.experiment import simulate, workloads
 from tests.support.world import Process, World
 
 CONTEXT = 66
@@ -108,7 +108,7 @@ def test_nothing_is_kept_for_who_can_no_longer_get_all_of_it(disturbance, fail_f
 
 
 def test_programs_that_ask_in_steps_end_earlier_by_it(monkeypatch):
-    """`manage.py simulate --workload steps` has all of it."""
+    """`python -m benchmarks.simulation --workload steps` has all of it."""
 
     def finish() -> float:
         return sum(simulate.run("fair", workloads.steps(26, seed)).finish for seed in range(5))

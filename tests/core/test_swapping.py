@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.simulation.explorer import Host, explore
 from scheduler.core.events import (
     CameBack,
     ContainerAdded,
@@ -31,7 +32,6 @@ from scheduler.core.events import (
 )
 from scheduler.core.invariants import violations
 from scheduler.core.safety import completable, free
-from scheduler.experiment.explorer import Host, explore
 from tests.core.test_a_calls_life import Card
 
 

@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
+from benchmarks.simulation.turns import AHEAD, GEMM, LOOK, MIXES, NOTEBOOK, TRAINING, Program, farthest, play, shares
 from scheduler.core.turns import Mode
-from scheduler.experiment.turns import AHEAD, GEMM, LOOK, MIXES, NOTEBOOK, TRAINING, Program, farthest, play, shares
 
 SECONDS = 40.0
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from scheduler.experiment import published
+from benchmarks.simulation import published
 
 MIB = 2**20
 CAPACITY = 4742 * MIB

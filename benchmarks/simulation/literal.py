@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from scheduler.experiment.workloads import Job
+from benchmarks.simulation.workloads import Job
 
 # (waiting: job → bytes missing, in order of arrival; bytes free; lots) → the job that is given memory
 Rule = Callable[[dict[int, int], int, Random], int]

@@ -11,7 +11,7 @@ are one state.
 In every state that the arbiter settles on, all of `core/invariants.py` is checked, deadlock among it; as long as no
 pause has happened also that nobody passes quota or capacity and that everybody is completable.
 
-`manage.py explore` runs it; docs/deciding.md has the counts. What is too large for it is left to `splits.py`.
+`explore.py` is its command; docs/deciding.md has the counts. `splits.py` takes what is too large for it.
 """
 
 from __future__ import annotations

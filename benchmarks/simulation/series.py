@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from statistics import stdev
 
+from benchmarks.simulation.literal import RULES
+from benchmarks.simulation.published import Measured, measured
+from benchmarks.simulation.simulate import Outcome, run
+from benchmarks.simulation.workloads import WORKLOADS, bound
 from scheduler.core.policies import POLICIES
-from scheduler.experiment.literal import RULES
-from scheduler.experiment.published import Measured, measured
-from scheduler.experiment.simulate import Outcome, run
-from scheduler.experiment.workloads import WORKLOADS, bound
 
 SIZES = tuple(range(4, 39, 2))
 ALL_POLICIES = (*POLICIES, *RULES)

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from benchmarks.simulation.explorer import NOW, STILL, Broken, Host, Key, build
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
 from scheduler.core.changes import lend
 from scheduler.core.events import Admitted, Granted, Needed, QuotaChanged
 from scheduler.core.state import Container, State
-from scheduler.experiment.explorer import NOW, STILL, Broken, Host, Key, build
 
 # One container's part: quota and lease by GPU, paused.
 Part = tuple[tuple[int, ...], tuple[int, ...], bool]

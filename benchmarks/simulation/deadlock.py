@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from random import Random
 
-from scheduler.experiment.literal import RULES, assign
+from benchmarks.simulation.literal import RULES, assign
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from benchmarks.simulation import literal
+from benchmarks.simulation.workloads import CAPACITY, Job
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     ContainerAdded,
@@ -25,8 +27,6 @@ from scheduler.core.events import (
     Ticked,
 )
 from scheduler.core.state import State
-from scheduler.experiment import literal
-from scheduler.experiment.workloads import CAPACITY, Job
 
 GPU = "simulated"
 ENDS, ARRIVES, ASKS, TICKS = range(4)  # at one moment in this order

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median, quantiles
 
+from benchmarks.simulation.lab import GIB, LATER, SPEEDS, Day, Program, Stall, play, takes
+from benchmarks.simulation.report import SHORT, aligned
+from benchmarks.simulation.workloads import CAPACITY, paper
 from scheduler.core.fair import PATIENCE
 from scheduler.core.giving_way import WORTH
 from scheduler.core.state import GivingWay, Mode
-from scheduler.experiment.lab import GIB, LATER, SPEEDS, Day, Program, Stall, play, takes
-from scheduler.experiment.report import SHORT, aligned
-from scheduler.experiment.workloads import CAPACITY, paper
 
 HOUR, MINUTE = 3600.0, 60.0
 CLOSING = 10 * HOUR  # after the day has begun

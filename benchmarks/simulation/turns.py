@@ -5,7 +5,7 @@ the card, and lose LOSS of it in sum. What is locked still computes until what i
 see who computed, as NVML does. Times are those measured: a lock takes 0.6 ms where nothing is queued, 15 ms with large
 kernels, 20 to 60 ms with a training that runs ahead, 0.8 s with 1,500 kernels queued; an unlock 0.5 ms.
 
-`manage.py simulate --turns` prints it; docs/turns.md has the tables.
+`python -m benchmarks.simulation --turns` prints it; docs/turns.md has the tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from statistics import median, quantiles
 
+from benchmarks.simulation.report import aligned
 from scheduler.core.turns import (
     CardSeen,
     Computes,
@@ -34,7 +35,6 @@ from scheduler.core.turns import (
     standing,
     wake,
 )
-from scheduler.experiment.report import aligned
 
 LOSS = 0.08  # of the card, while several compute at once
 LOCK, UNLOCK = 0.0006, 0.0005  # seconds that the calls take, draining apart

@@ -6,7 +6,7 @@ until something is due. States that differ only in when they are, and in what wa
 make the states endless, so this goes a number of steps deep instead of to the end.
 
 In every state all of `core/turns/soundness.py` is checked; and from every state on, all who compute do so on and are
-answered: each of them must have a turn within BOUND. `manage.py explore --turns` runs it; docs/turns.md has the counts.
+answered: each of them must have a turn within BOUND. `explore.py --turns` runs it; docs/turns.md has the counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `manage.py simulate` prints, and the figures that it draws (SVG)."""
+"""What `python -m benchmarks.simulation` prints, and the figures that it draws (SVG)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from statistics import fmean
 
-from scheduler.experiment.published import Measured
-from scheduler.experiment.series import Series
-from scheduler.experiment.workloads import TYPES
+from benchmarks.simulation.published import Measured
+from benchmarks.simulation.series import Series
+from benchmarks.simulation.workloads import TYPES
 
 # Where the bars of the project are set: the sizes at which the card is short.
 SHORT = range(18, 39)
