@@ -67,7 +67,6 @@ FORMS = [
     "/launch/body/",
     "/queue/policy/",
     "/queue/reorder/",
-    "/admin/auth/group/add/",
 ]
 
 

@@ -10,6 +10,7 @@ from web import audit
 from web.models import AuditEntry, Scope, SignInLink, Token
 from web.people import links, tokens
 from web.people.bootstrap import ensure_admin
+from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 
@@ -102,6 +103,17 @@ def test_tokens_are_listed_and_ended_by_their_owner_alone(ada, client):
     assert client.delete(f"/api/v1/tokens/{other.pk}/").status_code == 404
     assert client.delete(f"/api/v1/tokens/{mine.pk}/").status_code == 204
     assert get(f"Token {key}")[0] == 401
+
+
+def test_an_admin_ends_a_token_of_somebody_else(ada):
+    token, key = tokens.make(ada)
+    root = make_user("root", Role.ADMIN)
+    assert client_for(make_user("eve", Role.OPERATOR)).delete(f"/api/v1/tokens/{token.pk}/").status_code == 404
+    assert {row["user"] for row in client_for(root).get("/api/v1/tokens/").json()["results"]} == {"root"}
+    assert client_for(root).delete(f"/api/v1/tokens/{token.pk}/").status_code == 204
+    assert get(f"Token {key}")[1]["error"]["code"] == "bad_token"
+    entry = AuditEntry.objects.get(action="token-ended")
+    assert (entry.actor, entry.detail["of"]) == ("root", "ada")
 
 
 def test_a_token_that_expires_makes_none_that_outlives_it(ada):

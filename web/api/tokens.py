@@ -22,6 +22,7 @@ from web.api.protocol.queries import PageQuery
 from web.errors import Problem
 from web.models import Token
 from web.people import signin, tokens
+from web.people.roles import manages
 from web.spec.people import SignInSpec, TokenSpec
 
 
@@ -78,7 +79,9 @@ class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
     lookup_value_converter = "int"
 
     def get_queryset(self) -> QuerySet[Token]:
-        return Token.objects.filter(user=person(self.request)).select_related("user")
+        asks = person(self.request)
+        found = Token.objects.select_related("user")
+        return found if self.action == "destroy" and manages(asks) else found.filter(user=asks)
 
     @extend_schema(parameters=[PageQuery], responses={200: TokenAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -97,7 +100,7 @@ class Tokens(ListModelMixin, DestroyModelMixin, GenericViewSet[Token]):
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Ends a token: it is refused from now on. 404: no such token, or not yours."""
+        """Ends a token: it is refused from now on. An admin may end anybody's. 404: no such token, or not yours."""
         return super().destroy(request, *args, **kwargs)
 
     def perform_destroy(self, instance: Token) -> None:

@@ -1,6 +1,4 @@
-"""Accounts: who is made, what their role is, who is switched off. REST, the pages and the command line call this; the
-admin site's own forms (web/admin.py) are held to the same: by `administered`, by the signal that `connect` connects,
-and by asking here about names."""
+"""Accounts: who is made, what their role is, who is switched off. REST, the pages and the command line call this."""
 
 from __future__ import annotations
 
@@ -165,7 +163,7 @@ def _end_what_is_open(instance: User, **_: Any) -> None:
     if instance.is_active:
         return
     for token in Token.objects.filter(user=instance):
-        token.delete()  # one by one: the admin site's record is of rows
+        token.delete()
     for session in Session.objects.iterator():
         if session.get_decoded().get("_auth_user_id") == str(instance.pk):
             session.delete()
