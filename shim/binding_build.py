@@ -1,80 +1,76 @@
-"""Compiles the module behind shim.binding: `python shim/binding_build.py FOLDER`.
+"""Writes the two halves of shim.binding: `python shim/binding_build.py FOLDER`.
+
+`_gpushare.c` is a plain C library, which the Makefile compiles to `_gpushare.so`; `_gpushare.py` tells cffi what it has
+(ABI mode). Neither needs Python's headers, and both serve every Python.
 
 The C headers are the one definition: what cffi needs to know is cut out of them here, so a field or a constant that
-changes there changes in Python at the next build.
+changes there changes in Python at the next build. cffi computes the layouts by itself; the library does not compile
+if the C compiler's are different.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 NAME = "_gpushare"
 HEADERS = ("wire.h", "lease.h", "lease_v1.h")
+STRUCTS = ("wire_frame", "lease_slot", "lease_page")
+SOURCES = '#include "lease.c"\n#include "lease_v1.c"\n#include "wire.h"\n#include <sys/mman.h>\n'
 
 # Python reads and writes the fields of a slot through these: plain loads of shared memory may be torn or kept back.
 ACCESSORS = """
-#define FIELD(type, name)                                                                    \\
-    static type slot_##name(const struct lease_slot *slot) { return atomic_load(&slot->name); } \\
-    static void set_##name(struct lease_slot *slot, type value) { atomic_store(&slot->name, value); }
+{type} slot_{name}(const struct lease_slot *slot) {{ return atomic_load(&slot->{name}); }}
+void set_{name}(struct lease_slot *slot, {type} value) {{ atomic_store(&slot->{name}, value); }}
 """
 # The mapping needs no descriptor; the one of Python's mmap keeps another open for as long as anybody knows it.
 MAPPING = """
-#include <sys/mman.h>
-static void *page_map(int fd) {
+void *page_map(int fd) {
     void *page = mmap(NULL, LEASE_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return page == MAP_FAILED ? NULL : page;
 }
-static void page_unmap(void *page) { munmap(page, LEASE_PAGE_SIZE); }
+void page_unmap(void *page) { munmap(page, LEASE_PAGE_SIZE); }
 """
 FIELD = re.compile(r"_Atomic (\w+) (\w+);")
+SIGNATURE = re.compile(r"^(.+\)) \{", re.MULTILINE)
 
 
 def declarations(source: str) -> str:
     """The part of a header that cffi understands: types, functions and integer constants."""
     source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
-    constants = re.findall(r"^#define (\w+) (?:0x)?[0-9a-fA-F]+u?[ \t]*$", source, flags=re.MULTILINE)
+    constants = re.findall(r"^#define (\w+) ((?:0x)?[0-9a-fA-F]+)u?[ \t]*$", source, flags=re.MULTILINE)
     body = re.sub(r"^#.*$", "", source, flags=re.MULTILINE).replace("_Atomic ", "")
-    # Array lengths are left to the compiler ("[...]"), which knows the macros.
-    body = re.sub(r"\[[A-Z_]+\]", "[...]", body)
-    return "\n".join(f"#define {name} ..." for name in constants) + re.sub(
-        r"(struct \w+ \{[^}]*)\}", r"\1 ...; }", body
-    )
+    return "".join(f"#define {name} {value}\n" for name, value in constants) + body
+
+
+def signatures(source: str) -> str:
+    """What the functions of this source are declared as."""
+    return "".join(f"{found};\n" for found in SIGNATURE.findall(source))
+
+
+def layout(ffi: FFI) -> str:
+    """C that compiles only if both sides see the same structures."""
+    lines = [f'_Static_assert(sizeof(struct {name}) == {ffi.sizeof(f"struct {name}")}, "{name}");' for name in STRUCTS]
+    for struct in STRUCTS:
+        for field, _ in ffi.typeof(f"struct {struct}").fields or ():
+            at = ffi.offsetof(f"struct {struct}", field)
+            lines.append(f'_Static_assert(offsetof(struct {struct}, {field}) == {at}, "{struct}.{field}");')
+    return "\n".join(lines)
 
 
 def build(folder: Path) -> None:
-    sources = {name: (HERE / name).read_text() for name in HEADERS}
-    fields = FIELD.findall(sources["lease.h"])
+    headers = [(HERE / name).read_text() for name in HEADERS]
+    fields = FIELD.findall((HERE / "lease.h").read_text())
+    ours = MAPPING + "".join(ACCESSORS.format(type=kind, name=name) for kind, name in fields)
     ffi = FFI()
-    ffi.cdef(
-        "\n".join(declarations(source) for source in sources.values())
-        + "void *page_map(int fd); void page_unmap(void *page);"
-        + "".join(
-            f"{kind} slot_{name}(const struct lease_slot *slot);void set_{name}(struct lease_slot *slot, {kind} value);"
-            for kind, name in fields
-        )
-    )
-    ffi.set_source(
-        NAME,
-        '#include "lease.c"\n#include "lease_v1.c"\n#include "wire.h"\n'
-        + MAPPING
-        + ACCESSORS
-        + "".join(f"FIELD({kind}, {name})\n" for kind, name in fields),
-        include_dirs=[str(HERE)],
-        extra_compile_args=["-std=c11", "-O2"],
-    )
-    with TemporaryDirectory() as work:
-        built = Path(ffi.compile(tmpdir=work))
-        for old in folder.glob(f"{NAME}.*.so"):
-            old.unlink()
-        # cffi's code keeps to the stable ABI: what one Python compiles, every later one loads, whatever its name says.
-        shutil.move(built, folder / f"{NAME}.abi3.so")
+    ffi.cdef("".join(map(declarations, headers)) + signatures(ours))
+    ffi.set_source(NAME, None)
+    (folder / f"{NAME}.c").write_text(SOURCES + "#include <stddef.h>\n" + ours + layout(ffi) + "\n")
+    ffi.emit_python_code(str(folder / f"{NAME}.py"))
 
 
 if __name__ == "__main__":
