@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.appliance import until
 from tests.support.machine import make_container
-from tests.support.site import Site, person, running_site
+from tests.support.site import PASSWORD, Site, person, running_site
 from web.people import tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -142,6 +142,48 @@ def test_a_stranger_may_send_less_than_who_is_signed_in(site, stranger, key):
     cookie = site.cookie(person("ann"))
     session = httpx.post(f"{site.url}/api/v1/containers/", content=body, cookies={cookie["name"]: cookie["value"]})
     assert session.status_code == 403  # read, and found to be without the token against forged requests
+
+
+def sent_in_chunks(comer: Stranger, key: str, path: str, body: bytes, size: int = 7) -> tuple[int, Any]:
+    """Status and answer, for a body that comes in pieces of `size` bytes."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Token {key}\r\nConnection: close\r\n"
+    pieces = (body[at : at + size] for at in range(0, len(body), size))
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    made = comer.connect(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    status, _, answer = answer_to(made)
+    return status, json.loads(answer)
+
+
+def test_a_body_in_chunks_is_read(site, stranger, key):
+    asked = {"scope": "read", "expires_in": 60}
+    status, made = sent_in_chunks(stranger("127.0.0.15"), key, "/api/v1/tokens/", json.dumps(asked).encode())
+    assert (status, made["scope"], made["expires_at"] is None) == (201, "read", False)
+
+
+@pytest.mark.budget("body_bytes")
+def test_a_body_in_chunks_may_be_no_larger_than_one_with_a_length(site, stranger, key):
+    body = json.dumps({"name": "x" * 300_000}).encode()
+    headers = {"Authorization": f"Token {key}"}
+    with_length = httpx.post(f"{site.url}/api/v1/tokens/", content=body, headers=headers)
+    in_chunks = sent_in_chunks(stranger("127.0.0.16"), key, "/api/v1/tokens/", body, 50_000)
+    assert in_chunks == (with_length.status_code, with_length.json())
+    assert in_chunks[0] == 413
+
+
+def test_a_form_in_chunks_is_read(site, stranger):
+    """As Django's own reader of forms goes by the length: a page's form of several parts."""
+    page = httpx.get(f"{site.url}/login/")
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
+    assert token is not None
+    person("ann")
+    fields = {"csrfmiddlewaretoken": token[1], "username": "ann", "password": PASSWORD}
+    request = httpx.Request("POST", f"{site.url}/login/", files={name: (None, text) for name, text in fields.items()})
+    body = request.read()
+    headers = {"Content-Type": request.headers["content-type"]}
+    in_chunks = httpx.post(
+        f"{site.url}/login/", content=iter([body[:50], body[50:]]), headers=headers, cookies=page.cookies
+    )
+    assert (in_chunks.status_code, in_chunks.headers.get("location")) == (302, "/")
 
 
 def test_a_browser_is_told_on_a_page(site):

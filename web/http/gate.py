@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
@@ -86,6 +86,7 @@ class Gate:
                 body = await _body(scope, receive, held)
                 if body is None:
                     return  # they have hung up
+                scope["headers"] = _with_length(scope["headers"], len(body))
                 opened = scope["gpushare.opened"] = Opened(str((scope.get("client") or ("",))[0]))
             except Problem as problem:
                 held.close()
@@ -125,6 +126,12 @@ async def _body(scope: dict[str, Any], receive: Receive, held: ExitStack) -> byt
     except TimeoutError:
         late = f"The request did not arrive within {budget('body_seconds')} seconds. Send it again."
         raise Problem("too_slow", late, 408) from None
+
+
+def _with_length(headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
+    """The headers with the body's true length in bytes: Django and REST take a body without one as empty."""
+    kept = [each for each in headers if each[0] not in (b"content-length", b"transfer-encoding")]
+    return [*kept, (b"content-length", b"%d" % size)] if size else kept
 
 
 async def _large_place(scope: dict[str, Any]) -> Place:

@@ -1,0 +1,164 @@
+"""A request has the same effect whether its body comes in chunks or with a length."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Group, User
+from django.core.cache import cache
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections, transaction
+from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
+
+from appliance.threads import Handler
+from tests.support.machine import make_container, make_gpu, make_node
+from tests.support.people import make_user
+from tests.support.site import PASSWORD
+from web.audit import verified
+from web.http.gate import Gate
+from web.models import AuditEntry, Command, Receiver, Rule, Token
+from web.people import tokens
+from web.people.roles import Role
+from web.services import steering
+
+GIB = 2**30
+ONE = UUID(int=1)
+UNTIL = "2100-01-01T00:00:00Z"
+
+# Each body differs from an empty one in what it does.
+BODIES: dict[str, Mapping[str, Any]] = {
+    "POST audit/verify/": {"nothing": 1},
+    "POST containers/": {"image": "local", "name": "new", "command": ["true"], "priority": 3},
+    "PATCH containers/{id}/": {"priority": 7},
+    "POST containers/{id}/kill/": {"grace": 10, "note": "why"},
+    "POST containers/{id}/pause/": {"free_memory": True},
+    "POST containers/{id}/resume/": {"note": "why"},
+    "PATCH gpus/{uuid}/": {"compute": "turns"},
+    "POST groups/": {"name": "vision"},
+    "PATCH groups/{name}/allowance/": {"containers": 3},
+    "POST groups/{name}/members/": {"add": ["ada"]},
+    "PATCH me/notifications/": {"mail": False, "goes_on_minutes": 5},
+    "POST me/password/": {"old": PASSWORD, "new": "another long password"},
+    "POST nodes/": {"name": "other"},
+    "PATCH nodes/{name}/": {"labels": {"disk": "ssd"}},
+    "POST nodes/{name}/drain/": {"note": "why"},
+    "POST nodes/{name}/undrain/": {"note": "why"},
+    "POST nodes/join/": {"token": "x" * 43, "node": "other", "release": "1", "schema": "1"},
+    "POST notifying/receivers/": {"name": "more", "kind": "mail", "addresses": ["a@example.org"]},
+    "PATCH notifying/receivers/{id}/": {"enabled": False},
+    "POST notifying/receivers/{id}/test/": {"nothing": 1},
+    "POST notifying/rules/": {"receiver": "ops", "severity": "warning"},
+    "PATCH notifying/rules/{id}/": {"enabled": False},
+    "POST notifying/silences/": {"until": UNTIL, "note": "why"},
+    "POST people/": {"username": "eve", "role": "viewer"},
+    "PATCH people/{username}/": {"role": "viewer"},
+    "PATCH people/{username}/allowance/": {"containers": 3},
+    "PUT policy/": {"policy": "fifo"},
+    "PUT queue/": {"containers": [str(ONE)]},
+    "POST sign-in/": {"username": "root", "password": PASSWORD, "scope": "read"},
+    "POST tokens/": {"scope": "read", "expires_in": 60},
+}
+
+
+def operations() -> set[str]:
+    paths = SchemaGenerator().get_schema(public=True)["paths"]
+    return {
+        f"{method.upper()} {path.removeprefix('/api/v1/')}"
+        for path, methods in paths.items()
+        for method in methods
+        if method in ("post", "put", "patch")
+    }
+
+
+def test_every_operation_that_takes_a_body_is_here():
+    assert set(BODIES) == operations()
+
+
+@pytest.fixture
+def key(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An admin's, on a machine that has one thing of each kind, whose scheduler does what it is asked for."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    gpu = make_gpu(make_node(seen_at=timezone.now() + timedelta(hours=1)))
+    admin = make_user("root", Role.ADMIN, password=PASSWORD)
+    make_container(make_user("ada"), "a", gpu, pk=ONE)
+    Group.objects.create(name="lab")
+    Rule.objects.create(
+        pk=1, receiver=Receiver.objects.create(pk=1, name="ops", kind="mail", addresses=["a@b.example"])
+    )
+
+    def done(command: Command) -> Command:
+        Command.objects.filter(pk=command.pk).update(done_at=timezone.now(), outcome=Command.Outcome.DONE)
+        command.refresh_from_db()
+        return command
+
+    monkeypatch.setattr(steering, "wait_for", done)
+    monkeypatch.setattr(verified, "start", lambda: True)  # in a thread, which would not see this transaction
+    for signal in (request_started, request_finished):  # would end this transaction, as Django's test client knows
+        signal.disconnect(close_old_connections)
+    yield tokens.make(admin)[1]
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+def answer(operation: str, body: bytes, key: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, Any]:
+    """What Django says to this request as it comes from the server: in two parts, behind these headers."""
+    method, _, path = operation.partition(" ")
+    for name, value in {
+        "containers/{id}": f"containers/{ONE}", "{id}": "1", "{uuid}": "GPU-0", "groups/{name}": "groups/lab",
+        "{name}": "host", "{username}": "ada",
+    }.items():  # fmt: skip
+        path = path.replace(name, value)
+    came = [(b"host", b"localhost"), (b"content-type", b"application/json"),
+            (b"authorization", f"Token {key}".encode()), *headers]  # fmt: skip
+    scope = {
+        "type": "http", "method": method, "path": f"/api/v1/{path}", "query_string": b"", "headers": came,
+        "scheme": "http", "client": ("192.0.2.1", 1), "server": ("localhost", 80), "http_version": "1.1",
+    }  # fmt: skip
+    parts = [body[:7], body[7:]]
+    sent: list[Mapping[str, Any]] = []
+
+    async def receive() -> Mapping[str, Any]:
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent.append(message)
+
+    async_to_sync(Gate(Handler()))(scope, receive, send)
+    content = b"".join(part.get("body", b"") for part in sent[1:])
+    return sent[0]["status"], json.loads(content or b"null")
+
+
+def effect(operation: str, body: bytes, key: str, headers: list[tuple[bytes, bytes]]) -> str:
+    """The answer and what it left in the database, without what is random; the database is as before."""
+    cache.clear()  # requests are counted in it
+    with transaction.atomic():
+        given = answer(operation, body, key, headers)
+        left = [
+            list(AuditEntry.objects.order_by("pk").values_list("actor", "action", "subject", "detail")),
+            list(Command.objects.order_by("created_at").values_list("kind", "arguments", "note")),
+            [(each.scope, each.expires_at is None) for each in Token.objects.order_by("pk")],
+            list(User.objects.order_by("pk").values_list("username", "is_active", "groups__name")),
+        ]
+        transaction.set_rollback(True)
+    shown = json.dumps([given, left], default=str)
+    made = r"[0-9a-f]{8}-[0-9a-f-]{27}|20\d\d-[0-9T:.+ -]{8,}Z?|[\w-]{24,}"
+    return re.sub(rf"{made}", lambda found: found[0] if found[0] == str(ONE) else "…", shown)
+
+
+CHUNKED = [(b"transfer-encoding", b"chunked")]
+
+
+@pytest.mark.parametrize("operation", BODIES)
+def test_a_body_in_chunks_has_the_effect_of_one_with_a_length(operation: str, key: str) -> None:
+    body = json.dumps(BODIES[operation]).encode()
+    whole = effect(operation, body, key, [(b"content-length", b"%d" % len(body))])
+    assert whole != effect(operation, b"{}", key, [(b"content-length", b"2")]), "this body shows nothing"
+    assert effect(operation, body, key, CHUNKED) == whole
