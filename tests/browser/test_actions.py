@@ -43,6 +43,36 @@ def test_killing_asks_first_and_records_the_reason(site, open_as, shot):
     assert Command.objects.get().note == "wrong data set"
 
 
+def test_enter_in_the_reason_does_what_the_dialog_asks(site, open_as):
+    """Of every dialog that has a reason: it is one form, whose only submit button is its action."""
+    ann = person("ann")
+    made = rows.container("train-7", ann, rows.gpu(), used=0.5)
+    page = open_as("ann")
+    assert page.locator("dialog [type=submit]").evaluate_all("all => all.map(each => each.id)") == ["ask-yes"]
+    with answering(obey) as taken:
+        row(page, made).get_by_role("button", name="Kill").click()
+        page.get_by_label("Reason").press("Escape")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        assert taken == []
+        row(page, made).get_by_role("button", name="Kill").click()
+        page.get_by_label("Reason").fill("wrong data set")
+        page.get_by_label("Reason").press("Enter")
+        expect(row(page, made)).to_have_attribute("data-state", "killed")
+    assert Command.objects.get().note == "wrong data set"
+
+
+def test_enter_does_what_the_dialog_for_several_asks(site, open_as):
+    card, ann = rows.gpu(), person("ann")
+    made = [rows.container(f"job-{number}", ann, card, used=0.2) for number in range(2)]
+    page = open_as("ann")
+    with answering(obey):
+        page.get_by_label("Select all shown").check()
+        page.locator("#bulk").get_by_role("button", name="Kill").click()
+        page.get_by_label("Reason").press("Enter")
+        for container in made:
+            expect(row(page, container)).to_have_attribute("data-state", "killed")
+
+
 def test_a_refusal_says_why_and_stays(site, open_as):
     made = rows.container("train-7", person("ann"), rows.gpu(), used=0.5)
 

@@ -8,6 +8,9 @@ const dialog = document.getElementById("ask");
 const DESTROYS = new Set(["kill", "remove"]);
 const STAYS = 8000;
 
+// Not a submit button: the first one of a form is what Enter in its field presses.
+document.getElementById("ask-no").addEventListener("click", () => dialog.close("no"));
+
 /** Asks in the dialog; resolves to the note given, or null if the answer is no. */
 export function ask({ title, text, yes, danger = false, note = true }) {
   for (const [id, value] of [
