@@ -18,6 +18,7 @@ import httpx
 
 from appliance import VERSION
 from appliance.envfile import PLACE
+from web.texts import fault_of_setting
 
 NAMES = ("GPUSHARE_NODE", "DATABASE_URL", "REDIS_URL", "GPUSHARE_AUDIT_KEY")
 WITHIN = 30.0  # seconds for the answer
@@ -43,7 +44,10 @@ def join(asked: argparse.Namespace) -> str:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise NotJoined(f"{path} cannot be written: run this as root.")
     settings = ask(asked.url, asked.token, asked.name)
-    write(path, settings)
+    try:
+        write(path, settings)
+    except ValueError as error:
+        raise NotJoined(f"{asked.url} answers what no appliance does: {error}. Nothing was changed.") from None
     return AFTER.format(node=settings["GPUSHARE_NODE"], file=path)
 
 
@@ -56,16 +60,24 @@ def ask(url: str, token: str, name: str) -> dict[str, str]:
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise NotJoined(f"there is no appliance at {url}, or it does not answer: {error}") from None
     if answer.is_error:
-        raise NotJoined(told["error"]["message"] if "error" in told else f"{url} answers {answer.status_code}.")
-    found = {name: str(told.get(name, "")) for name in NAMES}
-    if any("\n" in value for value in found.values()) or not found["DATABASE_URL"]:
+        raise NotJoined(_why(told) or f"{url} answers {answer.status_code}.")
+    found = {name: str(told.get(name, "")) for name in NAMES} if isinstance(told, dict) else {}
+    if not found.get("DATABASE_URL"):
         raise NotJoined(f"{url} answers what no appliance does. Nothing was changed.")
     return found
 
 
 def write(path: Path, settings: Mapping[str, str]) -> None:
-    """Sets these in the file, whole or not at all; lines that set them before are replaced, all others stay."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    """Sets these in the file, whole or not at all; lines that set them before are replaced, all others stay.
+
+    Raises ValueError for a value that would be more than the value of its line, with nothing written.
+    """
+    for name, value in settings.items():
+        if fault := fault_of_setting(value):
+            raise ValueError(f"the value of {name} has {fault}, which no line of {path} can hold")
+    lines = path.read_text().split("\n") if path.exists() else []
+    if lines and not lines[-1]:
+        lines.pop()
     for name, value in settings.items():
         line, sets = f"{name}={value}", re.compile(rf"\s*{name}\s*=")
         at = [number for number, each in enumerate(lines) if sets.match(each)]
@@ -84,6 +96,14 @@ def write(path: Path, settings: Mapping[str, str]) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _why(told: object) -> str:
+    """The sentence of a refusal, without what would steer a terminal; empty if there is none."""
+    match told:
+        case {"error": {"message": str() as message}}:
+            return "".join(sign if sign.isprintable() else " " for sign in message)
+    return ""
 
 
 def last_change() -> str:

@@ -26,3 +26,14 @@ def fault_of(data: Any) -> str:
             case dict() as items:
                 left += [*items, *items.values()]
     return ""
+
+
+def fault_of_setting(value: str) -> str:
+    """What of this value cannot stand in a line NAME=VALUE of a file of settings, or "".
+
+    Such a file is read line by line, by systemd too: a value with a line's end would be a setting more, one that ends
+    with a backslash takes the next line to itself, and one that begins with a quotation mark goes on to the next one.
+    """
+    if not value.isprintable():
+        return "a control character"
+    return "a backslash" if "\\" in value else "a quotation mark" if value[:1] in tuple("\"'") else ""

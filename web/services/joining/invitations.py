@@ -25,6 +25,7 @@ from web.people.tokens import digest
 from web.schema import last_change
 from web.services.joining import roles, rules
 from web.spec.nodes import JoinSpec, NodeNameSpec
+from web.texts import fault_of_setting
 
 LASTS = timedelta(hours=1)
 PREFIX = "gpn_"
@@ -38,6 +39,7 @@ SPENT = (
 def invite(actor: str, name: str) -> str:
     """A token with which the host of this name may join. One that it had before is good no more. Raises Problem."""
     name = NodeNameSpec.parse({"name": name})["name"]
+    _require_clean()
     if connection.vendor != "postgresql":
         raise conflict(
             "Several nodes need PostgreSQL: this database is a file of this host. docs/nodes.md has the steps.",
@@ -81,6 +83,7 @@ def join(asked: Any, address: str) -> dict[str, str]:
         _refuse(spec["node"], 403, "other_node", f'This token is for the node "{invitation.name}", and this host says '
                 f'that it is "{spec["node"]}": --name says otherwise.')  # fmt: skip
     _require_same_release(spec)
+    _require_clean()
     database, redis = _reachable(address)
     try:
         rules.apply()
@@ -131,11 +134,30 @@ def _require_closed() -> None:
         )
 
 
-def _reachable(address: str) -> tuple[str, str]:
-    """Where a host at this address finds PostgreSQL (host:port) and Redis (a URL). Raises Problem."""
+def _places() -> tuple[str, str]:
+    """Where other hosts find PostgreSQL (host:port) and Redis (a URL)."""
     ours = settings.DATABASES["default"]
     database = settings.GPUSHARE_NODES_DATABASE or f"{ours['HOST'] or 'localhost'}:{ours['PORT'] or 5432}"
-    redis = settings.GPUSHARE_NODES_REDIS or settings.REDIS_URL
+    return database, settings.GPUSHARE_NODES_REDIS or settings.REDIS_URL
+
+
+def _require_clean() -> None:
+    """Refuses to hand out what would be more than one setting in the file of the joining host. Raises Problem."""
+    database, redis = _places()
+    given = {"GPUSHARE_NODES_DATABASE": database, "GPUSHARE_NODES_REDIS (or REDIS_URL)": redis,
+             "GPUSHARE_PUBLIC_URL": _url()}  # fmt: skip
+    for name, value in given.items():
+        if fault := fault_of_setting(value):
+            raise conflict(
+                f"{name} has {fault}, which the joining host's file of settings cannot hold. No host can join until it "
+                "is corrected in the settings of this appliance.",
+                code="bad_setting",
+            )
+
+
+def _reachable(address: str) -> tuple[str, str]:
+    """Where a host at this address finds PostgreSQL (host:port) and Redis (a URL). Raises Problem."""
+    database, redis = _places()
     places = {"GPUSHARE_NODES_DATABASE": f"//{database}", "GPUSHARE_NODES_REDIS": redis}
     for name, place in places.items():
         if is_loopback(urlsplit(place).hostname or "") and not is_loopback(address):
