@@ -89,7 +89,8 @@ class Launcher:
             raise as_problem(refused)
         if not promised:
             # A quota by label is known only now, so the owner's allowance is looked at only now, too.
-            await self._store.promises.make(row, tenant.quota, within_allowance=row.gpu_memory is None)
+            by_label = row.gpu_memory is None
+            await self._store.promises.make(row, tenant.quota, within_allowance=by_label, admitted=True)
         socket_dir = self._server.listen(tenant.id)
         sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
         self._store.container(tenant.id, engine=self._engine.name)

@@ -83,7 +83,9 @@ class TakeOver:
 
     def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]
-        # A larger quota is promised before it is given: what was given is in the row, and its command is still open.
+        # A claim may be ahead of the core: a larger quota is promised first, and its command is still open. The row has
+        # the quota that the core accepted. Only a pod's row has none, whose claims differ by card: its claims do not
+        # change before its row does, as no change may go beyond the least of them (kubernetes/driver.py).
         tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at

@@ -18,17 +18,23 @@ class Promises:
         self._behind = behind
         self._here = here
 
-    async def make(self, container: Container, quota: Mapping[str, int], *, within_allowance: bool) -> None:
+    async def make(
+        self, container: Container, quota: Mapping[str, int], *, within_allowance: bool, admitted: bool = False
+    ) -> None:
         """Makes or changes the claims of a container: bytes by GPU.
 
+        A claim may be ahead of the core's answer; `gpu_memory` of the row is the quota in force, which a take-over
+        restores. `admitted`: the core has accepted these quotas, so they are written into a row that names none.
         Raises Problem if `within_allowance` is to be looked at and the owner may not have that; and DatabaseError, with
         which the database may have them all the same.
         """
         gpus = self._here.gpus
         sizes = {gpus[gpu]: size for gpu, size in quota.items()}
+        if admitted and container.gpu_memory is None:
+            (container.gpu_memory,) = set(sizes.values())  # a launch has the same on each of its GPUs
         async with self._behind.nothing_written():  # an earlier quota that is still to be written must not come after
             try:
-                await self._behind.write(_promise, container, self._here.node, sizes, within_allowance)
+                await self._behind.write(_promise, container, self._here.node, sizes, within_allowance, admitted)
             except Error:
                 for gpu in sizes:
                     self._behind.may_be_written((Claim, (str(container.pk), gpu)), "quota")
@@ -48,13 +54,14 @@ class Promises:
         await self._behind.write(_nothing_held, self._here.node, except_by)
 
 
-def _promise(container: Container, node: int, quota: Mapping[int, int], within_allowance: bool) -> None:
+def _promise(container: Container, node: int, quota: Mapping[int, int], within_allowance: bool, admitted: bool) -> None:
     """In one transaction, or two promises could pass an allowance that has room for one."""
     claims = [Claim(container=container, gpu_id=gpu, quota=size) for gpu, size in quota.items()]
     with transaction.atomic():
         if within_allowance:
             require_promise(container, sum(quota.values()))
-        Container.objects.filter(pk=container.pk).update(node=node)
+        fields = {"node": node} | ({"gpu_memory": container.gpu_memory} if admitted else {})
+        Container.objects.filter(pk=container.pk).update(**fields)
         Claim.objects.bulk_create(
             claims, update_conflicts=True, unique_fields=["container", "gpu"], update_fields=["quota"]
         )

@@ -128,7 +128,9 @@ class Container(models.Model):
     command = models.JSONField(default=list, help_text="A list of words; empty takes the image's own.")
     environment = models.JSONField(default=dict)
     working_dir = models.CharField(max_length=4095, blank=True, help_text="Empty takes the image's own.")
-    gpu_memory = models.BigIntegerField(null=True, help_text="The quota asked for; empty takes the image's label.")
+    gpu_memory = models.BigIntegerField(
+        null=True, help_text="The quota in force on each GPU; empty before a launch takes the image's label."
+    )
     gpu_count = models.PositiveSmallIntegerField(default=1)
     gpu_uuids = models.JSONField(default=list, help_text="GPUs asked for by UUID; empty lets the scheduler choose.")
     priority = models.SmallIntegerField(default=0)

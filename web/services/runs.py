@@ -123,8 +123,7 @@ def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> C
         environment=first.environment,
         **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)} | share,
     )
-    if first.gpu_memory is not None:  # what the first was given while it ran is not what is reserved for this one
-        again.gpu_memory = quota // first.gpu_count
+    again.gpu_memory = quota // first.gpu_count  # the quota that the first run had at its end is not reserved for this
     again.name = free_name(first.name, again.pk)
     again.node_reason = f"Docker's Swarm has begun it again: it is run {len(runs) + 1} of {first.name}."[:500]
     again.save(force_insert=True)

@@ -67,6 +67,7 @@ def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Containe
     gpus = _cards(node, handed)
     if container.gpu_memory is None:  # its label was looked at when it was handed over
         allowances.require_promise(container, handed.quota * len(gpus))
+        Container.objects.filter(pk=container.pk).update(gpu_memory=handed.quota)
     return container, gpus
 
 
