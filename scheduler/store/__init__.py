@@ -53,6 +53,7 @@ class Store(WriteBehind):
     def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._here = Here(holder=holder)
         super().__init__(Database(), self._here, _keeping())
+        self._here.outbox = self.keeping.id if self.keeping else ""
         self._name = node
         self._clock = clock
         self._contexts: dict[str, int] = {}
@@ -70,7 +71,8 @@ class Store(WriteBehind):
         and this host knows enough by itself: then the name is taken when it is back.
         """
         enter = partial(self._enter, cards, contexts, node)
-        left = await self.keeping.recall() if self.keeping else {}
+        if self.keeping:
+            await self.keeping.recall()
         try:
             await enter()
         except AWAY as error:
@@ -79,9 +81,9 @@ class Store(WriteBehind):
             log.error("the database is away, and the scheduler starts without it: %s", error)
             self._number = await self.keeping.next_run()
             self.away, self.records.recalled, self.on_return = True, self.keeping.known, partial(self._return, enter)
-        for row, fields in left.items():
-            self.put(*row, fields)
-        if self.keeping:  # what was kept comes before anything is read, however long that takes
+        if self.keeping:  # what is kept, and not set aside, comes before anything is read, however long that takes
+            for row, fields in (await self.keeping.rows()).items():
+                self.put(*row, fields)
             await (self.durable() if self.away else self.flush())
         return self._contexts
 
@@ -127,6 +129,7 @@ class Store(WriteBehind):
                     raise naming.NameTaken(f"{OTHER}. This scheduler ends; the next one sets that aside.")
                 log.error("%s: it is in %s", OTHER, await keeping.set_aside())
             await self.ask(_note_outbox, node.pk, keeping.id)
+            self._here.outbox = keeping.id
         if not self._number:
             self._number = await keeping.next_run(node.told)
         self._numbering = node.pk
@@ -236,7 +239,7 @@ class Store(WriteBehind):
     async def finish(self) -> None:
         """Writes the rest, and then the name is anybody's."""
         await super().finish()
-        await self.ask(naming.give_back, self._here.node, self._here.holder)
+        await self.ask(naming.give_back, self._here)
 
 
 def _keeping() -> Keeping | None:

@@ -94,7 +94,7 @@ class WriteBehind:
     def require_name(self) -> None:
         """For a query, within its transaction. Raises NameTaken."""
         if self._here.node:
-            naming.require(self._here.node, self._here.holder)
+            naming.require(self._here)
 
     def _lose(self, because: naming.NameTaken) -> None:
         self.lost_because = because
@@ -306,7 +306,7 @@ class WriteBehind:
         while batches:
             batch = batches[0]
             try:
-                await self.ask(_write, *batch, self._here.node, self._here.holder, self._numbering)
+                await self.ask(_write, *batch, self._here, self._numbering)
             except NEVER_TAKEN:
                 parts = parts_of(*batch)
                 if len(parts) == 1:
@@ -371,16 +371,14 @@ def _while_ours(require_name: Callable[[], None], query: Callable[..., T], *argu
         return query(*arguments)
 
 
-def _write(
-    rows: Rows, events: list[Numbered], samples: list[UsageSample], node: int, holder: str, numbering: int
-) -> None:
-    """While the name of this node is the holder's, which nobody can take before all of this is written.
+def _write(rows: Rows, events: list[Numbered], samples: list[UsageSample], here: Here, numbering: int) -> None:
+    """While this node is ours (naming.py), which nobody can take before all of this is written.
 
     `numbering`: the key of the node that numbers its events; 0: they are new without looking. Raises NameTaken.
     """
     with transaction.atomic():
-        if node:
-            naming.require(node, holder)
+        if here.node:
+            naming.require(here)
         for (model, pk), fields in rows.items():
             if model is Node and "seen_at" in fields:
                 fields = {**fields, "seen_at": Now()}

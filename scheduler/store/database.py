@@ -33,6 +33,7 @@ class Here:
 
     node: int = 0
     holder: str = ""  # who has that node's name, if it is still us
+    outbox: str = ""  # the id of this host's outbox, which its node has in the database; empty: it has none
     gpus: dict[str, int] = field(default_factory=dict)
 
 

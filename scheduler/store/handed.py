@@ -19,6 +19,7 @@ from scheduler.figures import Figures
 from scheduler.store import telling
 from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
+from scheduler.store.naming import held
 from web import audit
 from web.models import AllocationEvent, Command, Container, Gpu, Node, large
 from web.services import choosing, runs
@@ -78,7 +79,7 @@ class Handed:
         """
         if self._behind.on_return is not None:  # a start without the database: an earlier scheduler has asked
             return ""
-        return await self._behind.ask(_speak_for, self._here.node, self._here.holder, whole)
+        return await self._behind.ask(_speak_for, self._here, whole)
 
     async def drained(self) -> dict[str, bool]:
         """Of each node by name, whether it is to get nothing new: it is drained, or was removed."""
@@ -129,18 +130,18 @@ def _explain(id_: str, reason: str) -> None:
     Container.objects.filter(pk=id_, started_at=None, kill_requested_at=None).update(reason=reason)
 
 
-def _speak_for(node: int, holder: str, whole: str) -> str:
+def _speak_for(here: Here, whole: str) -> str:
     with transaction.atomic():
         listed = Node.objects.listed().select_for_update(no_key=True).order_by("pk")  # two at once: one after the other
         placers = {each.pk: each for each in listed.only("name", "placer") if " " in each.placer}
-        other = next((each for pk, each in placers.items() if pk != node and each.placer != whole), None)
+        other = next((each for pk, each in placers.items() if pk != here.node and each.placer != whole), None)
         if other is not None:
             return (
                 f'This host and "{other.name}" speak for two different Swarms, and an appliance gives launches to one: '
                 "each would end what waits in the other's. Set GPUSHARE_ENGINE=docker on one of them; or, if "
                 f'"{other.name}" is gone for good, `gpushare nodes {quote(other.name)} --remove`.'
             )
-        Node.objects.filter(pk=node, holder=holder).update(placer=whole)
+        held(here).update(placer=whole)
     return ""
 
 

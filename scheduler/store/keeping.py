@@ -105,12 +105,11 @@ class Keeping:
         if self.holds_rows:
             self.holds_rows = await self._ask(self._outbox.rows_sent, {_key(row): list(rows[row]) for row in rows})
 
-    async def recall(self) -> Rows:
-        """What an earlier scheduler knew, and what it had still to write."""
+    async def recall(self) -> None:
+        """From now on `known` is what an earlier scheduler knew, with what it had still to write."""
         rows = await self.rows()
         entries = await self._ask(self._outbox.known)
         self.known.recall(entries, [(model, key, fields) for (model, key), fields in rows.items()])
-        return rows
 
     async def promised(self, container: Container, quota: Mapping[str, int]) -> None:
         """It is to have these claims (bytes by GPU), and may be started once this has returned."""

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
+from scheduler.store.database import Here
 from web.models import Node
 from web.models.hosts import LAPSES
 
@@ -53,15 +54,25 @@ def take(name: str, holder: str, fields: Mapping[str, Any]) -> Node:
     return node
 
 
-def require(node: int, holder: str) -> None:
-    """Keeps the name for the holder until the end of this transaction. Raises NameTaken if it is another's."""
-    held = Node.objects.select_for_update(no_key=True).filter(pk=node, holder=holder)
-    if not held.values_list("pk", flat=True):
+def held(here: Here) -> QuerySet[Node]:
+    """Our node, while it is ours: its name, in the database that gets what our outbox holds.
+
+    Another database that knows this home has a node of the same name and holder, perhaps of the same key; its outbox
+    is another one. So one rule decides what is written, and what is set aside.
+    """
+    ours = Node.objects.filter(pk=here.node, holder=here.holder)
+    return ours.filter(outbox=here.outbox) if here.outbox else ours
+
+
+def require(here: Here) -> None:
+    """Keeps the name for the holder until the end of this transaction. Raises NameTaken if it is not ours."""
+    if not held(here).select_for_update(no_key=True).values_list("pk", flat=True):
         raise NameTaken(
             "This scheduler was silent for so long that another one took its node's name, or an admin removed the "
-            "node. It ends, and writes nothing of what it has not written yet; its containers go on."
+            "node, or the database is another one now. The scheduler ends, and writes nothing of what it has not "
+            "written yet; its containers go on."
         )
 
 
-def give_back(node: int, holder: str) -> None:
-    Node.objects.filter(pk=node, holder=holder).update(holder="")
+def give_back(here: Here) -> None:
+    held(here).update(holder="")

@@ -10,6 +10,7 @@ from django.db.models import Exists, Q
 
 from scheduler.store.database import Database, Here
 from scheduler.store.known import Known
+from scheduler.store.naming import held
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, RelayOrder
 from web.models.records import secrets
 
@@ -28,11 +29,11 @@ class Records:
         """What is to be done, in order."""
         if self.recalled:
             return []
-        return await self._ask(_commands, self._here.node, self._here.holder)
+        return await self._ask(_commands, self._here)
 
     async def relay_orders(self) -> list[RelayOrder]:
         """What the web side of another host wants to be shown of containers here. Each is taken by that."""
-        return [] if self.recalled else await self._ask(_relay_orders, self._here.node, self._here.holder)
+        return [] if self.recalled else await self._ask(_relay_orders, self._here)
 
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
@@ -101,17 +102,16 @@ class Records:
         return await self._ask(_removed, ids)
 
 
-def _commands(node: int, holder: str) -> list[Command]:
+def _commands(here: Here) -> list[Command]:
     """This host's, while the name is ours. One from before there were several nodes is for the only one there is."""
-    named = Q(node=node, node__holder=holder)
-    ours = named | (Q(node=None) & ~Exists(Node.objects.exclude(pk=node)))
+    ours = Q(node__in=held(here)) | (Q(node=None) & ~Exists(Node.objects.exclude(pk=here.node)))
     people = [*secrets("container__owner"), *secrets("issued_by")]
     found = Command.objects.filter(ours, done_at=None).select_related("container__owner", "issued_by")
     return list(found.defer(*people))
 
 
-def _relay_orders(node: int, holder: str) -> list[RelayOrder]:
-    ours = RelayOrder.objects.filter(node=node, node__holder=holder, container__node=node)
+def _relay_orders(here: Here) -> list[RelayOrder]:
+    ours = RelayOrder.objects.filter(node__in=held(here), container__node=here.node)
     return [order for order in ours if RelayOrder.objects.filter(pk=order.pk).delete()[0]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -55,6 +56,11 @@ class Lab(Production):
         """The kinds of what the outbox has."""
         with sqlite3.connect(f"file:{self.home}/outbox.sqlite3?mode=ro", uri=True) as file:
             return [kind for (kind,) in file.execute("SELECT kind FROM event ORDER BY number")]
+
+    def keep(self, model: str, key: int, **fields: str) -> None:
+        """What a scheduler that has ended had still to write of a row, added to its outbox."""
+        with sqlite3.connect(self.home / "outbox.sqlite3") as file:
+            file.execute("INSERT OR REPLACE INTO row VALUES (?, ?)", (json.dumps([model, key]), json.dumps(fields)))
 
     def holds(self, container: str) -> bool:
         """Whether its program has its memory, by its own words."""
@@ -240,13 +246,17 @@ def test_what_was_kept_for_another_database_is_not_sent_to_this_one(lab: Lab) ->
     lab.kill("scheduler")
     lab.end_program(second)
     lab.postgres.start()
+    lab.keep("Node", 1, placer="of the first database")  # each database has a node of this key
     other = lab.postgres.database("other")
     lab.manage("migrate", "-v0", DATABASE_URL=other)
     lab.start_scheduler(DATABASE_URL=other)
     until(lambda: "of another database" in lab.said())
     with psycopg.connect(other) as database:
         until(lambda: database.execute("SELECT count(*) FROM web_node WHERE outbox <> ''").fetchone() == (1,))
+        # The first thing that a start writes is what was kept: after a sign of life it is written, or never.
+        until(lambda: database.execute("SELECT count(*) FROM web_node WHERE seen_at > started_at").fetchone() == (1,))
         assert database.execute("SELECT count(*) FROM web_allocationevent").fetchone() == (0,)
+        assert database.execute("SELECT placer FROM web_node").fetchone() == ("",)
     (aside,) = (path for path in lab.home.glob("outbox.*-*.sqlite3"))
     with sqlite3.connect(aside) as file:
         assert ("resumed",) in file.execute("SELECT kind FROM event").fetchall()
