@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from web.spec.reserved import undone_by
 
@@ -32,20 +33,34 @@ class Outfit:
 
 
 def environment(
-    given: Mapping[str, str], *, gpus: Sequence[str], shim: str, libraries: Iterable[str], state: str | None
+    given: Mapping[str, str],
+    *,
+    gpus: Sequence[str],
+    shim: str,
+    libraries: Iterable[str],
+    state: str | None,
+    of_image: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """`given` with everything that decides about GPUs overridden.
 
-    `given` comes from the scheduler and may hold GPUSHARE_*; other reserved names in it are dropped.
+    `given` comes from the scheduler and may hold GPUSHARE_*; other reserved names in it are dropped. `of_image` is what
+    programs have without it: where the loader searches, ours comes in front of that and does not replace it.
     """
     result = {name: value for name, value in given.items() if name.startswith("GPUSHARE_") or not undone_by(name)}
-    result["LD_PRELOAD"] = shim
+    result["LD_PRELOAD"] = _in_front([shim], of_image.get("LD_PRELOAD", ""))
     result["CUDA_VISIBLE_DEVICES"] = result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
-    if path := ":".join(libraries):
-        result["LD_LIBRARY_PATH"] = path
+    folders = list(libraries)
+    if folders or "LD_LIBRARY_PATH" in result:
+        searched = result.get("LD_LIBRARY_PATH", of_image.get("LD_LIBRARY_PATH", ""))
+        result["LD_LIBRARY_PATH"] = _in_front(folders, searched)
     if state is not None:
         result["GPUSHARE_SIM"] = state
     return result
+
+
+def _in_front(ours: Sequence[str], theirs: str) -> str:
+    """One list for the loader. An empty entry would be the working directory, so there is none unless theirs has it."""
+    return ":".join([*ours, theirs] if theirs else ours)
 
 
 def said_of_memory(quota: int, total: int) -> dict[str, str]:

@@ -91,6 +91,12 @@ def test_missing_controllers_are_said_and_gone_without(caplog: pytest.LogCapture
         ("Engine", "28.2.2", []),
         ("Engine", "library-import", []),
         ("containerd", "1.0", []),
+        (
+            "NVIDIA Container Toolkit",
+            "1.17.7",
+            ["CVE-2025-23266", "The NVIDIA Container Toolkit is", "1.17.8 or newer"],
+        ),
+        ("NVIDIA Container Toolkit", "1.17.8", []),
     ],
 )
 def test_releases_with_a_way_out_are_named_with_those_without(component: str, version: str, says: list[str]) -> None:

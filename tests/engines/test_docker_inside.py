@@ -68,8 +68,8 @@ async def test_environment_of_image_and_user_cannot_undo_the_assignment(
     for ordinary in ("HOSTNAME", "HOME", "PATH", "SHLVL", "PWD"):
         seen.pop(ordinary, None)
     assert seen == {
-        "LD_PRELOAD": SHIM,
-        "LD_LIBRARY_PATH": "/run/gpushare-lib/sim",
+        "LD_PRELOAD": f"{SHIM}:/tmp/evil.so",  # no way round: ours is first, and stands in /etc/ld.so.preload as well
+        "LD_LIBRARY_PATH": "/run/gpushare-lib/sim:/tmp/evil",
         "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
         "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b",
         "NVIDIA_REQUIRE_CUDA": "cuda>=12",

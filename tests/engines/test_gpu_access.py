@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from scheduler.engines.base import EngineError, Launch
-from scheduler.engines.docker import gpu_access
+from scheduler.engines.docker import gpu_access, versions
 from scheduler.engines.docker.gpu_access import Access, Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Simulation
+from web.spec.reserved import SHIM
 
 FIRST, SECOND = "GPU-1a2b3c4d-0000-0000-0000-000000000001", "GPU-1a2b3c4d-0000-0000-0000-000000000002"
 SIMULATION = Simulation(Path("/build/sim"), Path("/home/card/state"))
@@ -86,6 +87,32 @@ def test_docker_is_told_the_assigned_card_and_no_other(
     assert {f"NVIDIA_VISIBLE_DEVICES={SECOND}", f"CUDA_VISIBLE_DEVICES={SECOND}"} <= set(body["Env"])
     assert FIRST not in str(body)
     assert "Runtime" not in options
+
+
+def test_where_the_toolkits_hooks_load_what_a_container_names_it_names_nothing(
+    a_launch: Callable[..., Launch], tmp_path: Path
+) -> None:
+    """CVE-2025-23266: they run as root on the host."""
+    given = Given(home=tmp_path, shim=tmp_path, preload=tmp_path, log_bytes=1, loaders=False)
+    image = ["LD_PRELOAD=/proc/self/cwd/x.so", "LD_LIBRARY_PATH=/proc/self/cwd"]
+
+    def body(**environment: str) -> dict[str, Any]:
+        launch, additions = a_launch("x", gpus=[SECOND], environment=environment), Cdi().additions([SECOND])
+        return create_body(
+            launch, given=given, limits=NO_LIMITS, additions=additions, image_environment=image, places={}
+        )
+
+    said = body()["Env"]
+    assert f"LD_PRELOAD={SHIM}" in said
+    assert "LD_LIBRARY_PATH" in said  # without a value: the image's is taken away
+    with pytest.raises(EngineError, match=r"older than 1\.17\.8"):
+        body(LD_LIBRARY_PATH="/proc/self/cwd")
+
+
+def test_version_of_the_toolkit_is_what_its_program_says() -> None:
+    said = ["echo", "NVIDIA Container Toolkit CLI version 1.17.4\ncommit: 9b69590c7428470a72f2ae05f826412976af1395"]
+    assert versions.toolkit(said) == [{"Name": versions.TOOLKIT, "Version": "1.17.4"}]
+    assert versions.toolkit(["false"]) == versions.toolkit(["/no/such"]) == versions.toolkit(["echo", "hello"]) == []
 
 
 def test_raw_way_knows_no_other_card(host: Path) -> None:

@@ -192,25 +192,29 @@ def build_image(
     environment: Mapping[str, str] | None = None,
     also: Sequence[str] = (),
     links: Mapping[str, str] | None = None,
+    files: Mapping[str, Path] | None = None,
 ) -> None:
     """An image of busybox and `programs` (in /bin), made without a registry.
 
     It has the shared libraries that the programs need, and those that libraries `mounted` later need. `also` are more
-    lines as in a Dockerfile, `links` more symbolic links: place → where it leads.
+    lines as in a Dockerfile, `links` more symbolic links: place → where it leads, `files` more files: place → content.
     """
     repository, _, tag = name.partition(":")
     changes = [f'LABEL "{key}"="{value}"' for key, value in (labels or {}).items()]
     changes += [f'ENV "{key}"="{value}"' for key, value in (environment or {}).items()]
     client.import_image_from_data(
-        _root(programs, mounted, links or {}), repository=repository, tag=tag or "latest", changes=[*changes, *also]
+        _root(programs, mounted, {**(links or {}), **(files or {})}),
+        repository=repository,
+        tag=tag or "latest",
+        changes=[*changes, *also],
     )
 
 
-def _root(programs: Sequence[Path], mounted: Sequence[Path], more_links: Mapping[str, str]) -> bytes:
+def _root(programs: Sequence[Path], mounted: Sequence[Path], more: Mapping[str, Path | str]) -> bytes:
     busybox = shutil.which("busybox")
     assert busybox, "busybox is needed (Debian: busybox-static)"
     entries: dict[str, Path | str] = {"bin/busybox": Path(busybox), **{f"bin/{name}": "busybox" for name in LINKS}}
-    entries |= more_links
+    entries |= more
     entries |= {f"bin/{program.name}": program for program in programs}
     for library in sorted({each for program in (*programs, *mounted) for each in needed_libraries(program)}):
         # The loader is looked for in both places: by the kernel, and by name where a program loads anew.

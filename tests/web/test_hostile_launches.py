@@ -120,7 +120,6 @@ HOSTILE = [
     ({"env": {"A B": "x"}}, V, "env.A B", "name"),
     ({"env": {"LD_PRELOAD": ""}}, F, "env.LD_PRELOAD", "loader"),
     ({"env": {"ld_preload": "x"}}, F, "env.ld_preload", "loader"),
-    ({"env": {"LD_LIBRARY_PATH": "/tmp"}}, F, "env.LD_LIBRARY_PATH", "loader"),
     ({"env": {"LD_AUDIT": "/tmp/a.so"}}, F, "env.LD_AUDIT", "loader"),
     ({"env": {"GLIBC_TUNABLES": "x"}}, F, "env.GLIBC_TUNABLES", "loader"),
     ({"env": {"LD_DEBUG": "all"}}, F, "env.LD_DEBUG", "loader"),

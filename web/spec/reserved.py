@@ -20,7 +20,9 @@ _VARIABLES = {
     "CUDA_INJECTION*": "it would load a library before the one that keeps the quota",
     "GPUSHARE_*": "these are set by the appliance",
 }
-_HARMLESS = "NVIDIA_REQUIRE_*"  # what an image needs of the driver; it undoes nothing
+# They undo nothing: what an image needs of the driver; where the loader searches, as the shim is loaded by
+# its full path and ours comes in front (scheduler/engines/outfit.py).
+_HARMLESS = ("NVIDIA_REQUIRE_*", "LD_LIBRARY_PATH")
 
 # Where an engine puts what is ours. None of it lies below a folder that images or volumes commonly fill.
 SOCKETS = "/run/gpushare"
@@ -35,7 +37,7 @@ _PLACES = (SOCKETS, LIBRARIES, CARD, PRELOAD, *_KERNELS, "/usr/lib", "/lib", "/l
 def undone_by(name: str) -> str:
     """What a variable of this name would undo, as the end of a sentence; empty if it undoes nothing."""
     name = name.upper()
-    if fnmatchcase(name, _HARMLESS):
+    if any(fnmatchcase(name, pattern) for pattern in _HARMLESS):
         return ""
     return next((reason for pattern, reason in _VARIABLES.items() if fnmatchcase(name, pattern)), "")
 

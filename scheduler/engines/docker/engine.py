@@ -18,7 +18,7 @@ from typing import Any
 import docker.errors
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting, Use
-from scheduler.engines.docker import folders, options
+from scheduler.engines.docker import folders, options, versions
 from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
@@ -26,8 +26,8 @@ from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.groups import Groups
 from scheduler.engines.docker.images import Image, Images
 from scheduler.engines.docker.mounting.mountings import DockerMountings
+from scheduler.engines.docker.preloads import Preloads
 from scheduler.engines.docker.together import Together, together
-from scheduler.engines.docker.versions import outdated
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit, keep_text
 from scheduler.engines.placer import Host, Placer
@@ -103,10 +103,9 @@ class DockerEngine:
                 self.placer = self._swarm(info)
             self.in_swarm = in_swarm(info)
             self._watch.mounts = self._settings.mounts or self.in_swarm
-            self.outdated = outdated((await self._client.call(self._client.api.version)).get("Components", []))
+            await self._prepare(info)
             for sentence in self.outdated:
                 log.warning("%s", sentence)
-            await self._prepare(info)
             await self._client.blocking(self._hold_together)
             await self._watch.start()
             await self._client.call(self._execs.end_what_was_left)
@@ -127,7 +126,12 @@ class DockerEngine:
         # An engine that is reached over the network has its folders elsewhere.
         self.folder = Path(info["DockerRootDir"]) if self._settings.address.startswith("unix:") else None
         self._images = Images(self._client.api, self._settings.registries)
+        self._preloads = Preloads(self._client.api, self._home, self._preload)
+        await self._client.call(self._preloads.take_away_left)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
+        toolkit = await self._client.blocking(versions.toolkit) if self._access.toolkit else []
+        components = (await self._client.call(self._client.api.version)).get("Components", [])
+        self.outdated = versions.outdated([*components, *toolkit])
         self._limits = limits_of(self._settings, info)
         self._together = self._watch.together = together(self._home, info, self._limits.host_memory)
         folders.take_away_all(self._places)
@@ -142,6 +146,7 @@ class DockerEngine:
             preload=self._preload,
             log_bytes=self._settings.log_bytes,
             parent=self._together.parent if self._together else None,
+            loaders=not versions.outdated(toolkit),
         )
 
     def _hold_together(self) -> None:
@@ -334,7 +339,7 @@ class DockerEngine:
         with folders.held(self._places, launch.id, sources, find) as places:
             body = options.create_body(
                 launch,
-                given=self._given,
+                given=replace(self._given, preload=self._preloads.file_for(image.id)),
                 limits=self._limits,
                 additions=self._access.additions(launch.gpus),
                 image_environment=image.environment,

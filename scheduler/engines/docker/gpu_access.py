@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from scheduler.engines.base import EngineError
 from scheduler.engines.outfit import Simulation
@@ -46,17 +46,24 @@ class Additions:
 
 
 class Access(Protocol):
+    toolkit: ClassVar[bool]
+    """NVIDIA's Container Toolkit does it, whose hooks run on the host beside each container's start."""
+
     def additions(self, gpus: Sequence[str]) -> Additions:
         """What a container needs to reach these GPUs. Raises EngineError."""
 
 
 class NvidiaRuntime:
+    toolkit: ClassVar[bool] = True
+
     def additions(self, gpus: Sequence[str]) -> Additions:
         wanted = {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu", "compute", "utility"]]}
         return Additions(requests=(wanted,))
 
 
 class Cdi:
+    toolkit: ClassVar[bool] = True
+
     def additions(self, gpus: Sequence[str]) -> Additions:
         return Additions(requests=({"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={gpu}" for gpu in gpus]},))
 
@@ -67,6 +74,8 @@ class Raw:
 
     `libraries` maps the name a program asks for to the file that the host has for it.
     """
+
+    toolkit: ClassVar[bool] = False
 
     nodes: Mapping[str, str]
     control: tuple[str, ...]
@@ -85,6 +94,8 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
+    toolkit: ClassVar[bool] = False
+
     simulation: Simulation
 
     def additions(self, gpus: Sequence[str]) -> Additions:

@@ -18,6 +18,9 @@ from scheduler.engines.base import Progress
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """`id` says what is in it: another content has another one."""
+
+    id: str
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
 
@@ -43,8 +46,9 @@ class Images:
         return self._look(name)
 
     def _look(self, name: str) -> Image:
-        config = self._inspect(name).get("Config") or {}
-        return Image(config.get("Labels") or {}, tuple(config.get("Env") or ()))
+        found = self._inspect(name)
+        config = found.get("Config") or {}
+        return Image(found["Id"], config.get("Labels") or {}, tuple(config.get("Env") or ()))
 
     def _inspect(self, name: str) -> dict[str, Any]:
         return self._api.inspect_image(name)  # type: ignore[no-untyped-call, no-any-return]

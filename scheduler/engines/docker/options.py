@@ -69,9 +69,10 @@ class Given:
 
     home: Path
     shim: Path
-    preload: Path  # a file that names SHIM
+    preload: Path  # a file that names SHIM, and after it what the image preloads
     log_bytes: int
     parent: str | None = None  # the control group above all of ours; None: Docker's own
+    loaders: bool = True  # images and people may say what the loader searches and preloads (see SECURITY.md)
 
 
 def create_body(
@@ -89,7 +90,7 @@ def create_body(
     return {
         "Image": launch.image,
         "Cmd": list(launch.command) or None,
-        "Env": _environment(launch, additions, image_environment),
+        "Env": _environment(launch, additions, image_environment, loaders=given.loaders),
         "WorkingDir": launch.working_dir,
         "Labels": {
             LABEL: launch.id,
@@ -139,18 +140,25 @@ def container_name(launch: Launch) -> str:
     return f"{launch.name}-{launch.id[:8]}"
 
 
-def _environment(launch: Launch, additions: Additions, of_image: Iterable[str]) -> list[str]:
+def _environment(launch: Launch, additions: Additions, of_image: Iterable[str], *, loaders: bool) -> list[str]:
+    baked = dict(entry.partition("=")[::2] for entry in of_image)
+    if not loaders and "LD_LIBRARY_PATH" in launch.environment:
+        raise EngineError(
+            "LD_LIBRARY_PATH cannot be set: the NVIDIA Container Toolkit of this host is older than 1.17.8, and loads "
+            "libraries from there as root. An admin has to update it.",
+            code="not_supported", status=409, field="env.LD_LIBRARY_PATH",
+        )  # fmt: skip
     ours = environment(
         launch.environment,
         gpus=launch.gpus,
         shim=SHIM,
         libraries=additions.libraries,
         state=additions.state,
+        of_image=baked if loaders else {},
     )
-    baked = {entry.split("=", 1)[0] for entry in of_image}
     # A name without a value takes the image's variable away.
-    away = sorted(name for name in baked - ours.keys() if undone_by(name))
-    return [*(f"{name}={value}" for name, value in ours.items()), *away]
+    away = [name for name in baked if undone_by(name) or (not loaders and name.startswith("LD_"))]
+    return [*(f"{name}={value}" for name, value in ours.items()), *sorted({*away} - ours.keys())]
 
 
 def resources(launch: Launch | Order, limits: DefaultLimits) -> dict[str, Any]:

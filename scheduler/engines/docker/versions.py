@@ -6,11 +6,13 @@ A container has neither capabilities nor new privileges here, which closes many 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Version = tuple[int, ...]
+ANSWERS_WITHIN = 10  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,14 @@ class Hole:
     since: Version = (0,)
 
 
+TOOLKIT = "NVIDIA Container Toolkit"
 MASKED = "an image or a volume can redirect what runc masks, up to writing to the host's /proc"
 HOLES = (
     Hole("Engine", (20, 10, 18), "CVE-2022-36109", "a program keeps groups that it should not have"),
     Hole("runc", (1, 1, 12), "CVE-2024-21626", "a container can begin in a folder of the host"),
     Hole("runc", (1, 2, 8), "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", MASKED),
     Hole("runc", (1, 3, 3), "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", MASKED, since=(1, 3)),
+    Hole(TOOLKIT, (1, 17, 8), "CVE-2024-0132, CVE-2025-23266", "an image runs code as root on the host"),
 )
 
 
@@ -43,11 +47,25 @@ def outdated(components: Iterable[Mapping[str, Any]]) -> list[str]:
         if holes:
             least = ".".join(map(str, max(hole.mended for hole in holes)))
             known = "; ".join(f"{hole.name}: {hole.what}" for hole in holes)
+            whose = "The" if name == TOOLKIT else "Docker's"
             told.append(
-                f"Docker's {name} is {text}: it should be {least} or newer ({known}). "
+                f"{whose} {name} is {text}: it should be {least} or newer ({known}). "
                 "A distribution may have mended an older one: then its own security notes name these."
             )
     return told
+
+
+def toolkit(command: Sequence[str] = ("nvidia-ctk", "--version")) -> list[dict[str, str]]:
+    """NVIDIA's Container Toolkit of this host as one of Docker's components; none where it does not say its version.
+
+    Blocking.
+    """
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=ANSWERS_WITHIN).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = re.search(r"version (\S+)", said)
+    return [{"Name": TOOLKIT, "Version": found[1]}] if found else []
 
 
 def _version(text: str) -> Version:

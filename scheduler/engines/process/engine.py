@@ -272,6 +272,7 @@ class ProcessEngine:
             shim=str(self._outfit.shim),
             libraries=[str(simulation.libraries)] if simulation else [],
             state=str(simulation.state) if simulation else None,
+            of_image=inherited,
         )
         return {**inherited, **ours}
 
