@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # npm would advertise its own newer releases between our lines.
 export npm_config_update_notifier := false
 
-.PHONY: demo up test test-long check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test test-all check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -33,9 +33,9 @@ up: setup
 test: dev
 	$(PY) -m $(TEST) -n $(WORKERS) --dist worksteal $(TESTS)
 
-# What takes long, and is in the suite in short: the package built anew, hundreds at once, each of ten steps.
-test-long: dev
-	$(PY) -m pytest -m long $(TESTS)
+# Everything: also what takes long and is in `make test` in short (tests/support/tiers.py lists it, with reasons).
+test-all: dev
+	$(PY) -m $(TEST) -n $(WORKERS) --dist worksteal --all $(TESTS)
 
 check: dev $(BIOME)
 	$(PY) -m ruff format --check .
@@ -93,7 +93,7 @@ wheel: $(VENV)/.run
 	$(PY) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $(BUILD)/packages $(BUILD)/wheel
 
 deb-test: dev deb
-	$(PY) -m pytest -s -m "debian or long" --timeout=1200 tests/installed
+	$(PY) -m pytest -s --all -m "debian or long" --timeout=1200 tests/installed
 
 # A real JupyterHub starts notebooks on a real appliance; what it is made of is fetched once, into .build.
 hub-test: dev $(BUILD)/hub/.done $(BUILD)/hub-proxy/.done
