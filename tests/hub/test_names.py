@@ -20,3 +20,11 @@ def test_two_servers_of_one_person_never_share_a_name(one, other):
     names = {container_name("ada", each) for each in (one, other)}
     assert len(names) == 2
     assert all(re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", name) and len(name) <= LONGEST for name in names)
+
+
+def test_no_persons_server_has_the_name_of_anothers():
+    parts = ["ann", "lee", "ann-lee", "ann_lee", "a", "nn-lee", "lee-ann", "ann lee", "ann.lee", "ä"]
+    asked = [(person, server) for person in parts for server in ["", *parts]]
+    # and one that is called as an earlier one with a digest
+    asked += [("ann", container_name("ann-lee", "").removeprefix("jupyter_ann-")), ("ann", "lee-5e0a")]
+    assert len({container_name(*each) for each in asked}) == len(asked)

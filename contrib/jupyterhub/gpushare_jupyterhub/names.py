@@ -6,17 +6,18 @@ import hashlib
 import re
 
 LONGEST = 63  # letters of a container's name
-DIGEST = 8
+DIGEST = 16
 
 
 def container_name(person: str, server: str) -> str:
     """One for each server of each person, of the letters that a container's name may have.
 
-    What cannot be written as it is has a digest: two that were written alike would end each other, as a start ends what
-    an earlier one of its name has left.
+    Two of the same name would end each other, as a start ends what an earlier one of its name has left. A name is written
+    as it is where the first dash ends the person's; any other has a digest of both, and begins as no plain one does.
     """
-    whole = f"jupyter-{person}" + (f"-{server}" if server else "")
-    name = re.sub(r"[^a-zA-Z0-9_.-]", "-", whole)[:LONGEST]
-    if name == whole:
-        return name
-    return f"{name[: LONGEST - DIGEST - 1]}-{hashlib.sha256(whole.encode()).hexdigest()[:DIGEST]}"
+    plain = f"jupyter-{person}" + (f"-{server}" if server else "")
+    if re.fullmatch(r"[a-zA-Z0-9_.]+", person) and re.fullmatch(r"[a-zA-Z0-9_.-]{,%d}" % LONGEST, plain):
+        return plain
+    readable = re.sub(r"[^a-zA-Z0-9_.-]", "-", plain.replace("-", "_", 1))
+    digest = hashlib.sha256(f"{person}\0{server}".encode()).hexdigest()[:DIGEST]
+    return f"{readable[: LONGEST - DIGEST - 1]}-{digest}"
