@@ -16,10 +16,11 @@ import pytest
 
 from scheduler.engines.base import Condition, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
-from scheduler.engines.docker.logs import LogFile, parse_stamp
+from scheduler.engines.docker.logs import LogCopier, LogFile, parse_stamp
 from tests.engines.conftest import Opener, removed
 from tests.engines.test_docker_engine import next_change, output_of
 from tests.support.eventually import eventually
+from web.console.copied import is_whole
 
 Launcher = Callable[..., Launch]
 MiB = 1 << 20
@@ -163,6 +164,47 @@ async def test_nothing_is_removed_before_its_output_is_copied(
     await next_change(docker_engine, Condition.ENDED)
     await removed(docker_engine, engine_id)
     assert launch.log_path.read_text().split() == [str(number) for number in range(1, 501)]
+
+
+@pytest.mark.docker
+async def test_an_end_that_is_announced_before_its_output_is_copied_leaves_the_log_marked_as_not_whole(
+    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows the log goes on until it is (tests/web/test_logs.py)."""
+    run, go_on = LogCopier._run, threading.Event()
+
+    def late(copier: LogCopier) -> None:
+        go_on.wait()
+        run(copier)
+
+    monkeypatch.setattr(LogCopier, "_run", late)
+    launch = a_launch("/bin/sh", "-c", "echo last words")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await next_change(docker_engine, Condition.ENDED)
+    assert not is_whole(launch.log_path)
+    go_on.set()
+    await eventually(lambda: is_whole(launch.log_path))
+    assert launch.log_path.read_text() == "last words\n"
+    await removed(docker_engine, engine_id)
+
+
+@pytest.mark.docker
+async def test_the_log_of_a_container_that_was_removed_by_others_is_whole(
+    docker_engine: DockerEngine, a_launch: Launcher, docker_api: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, go_on = LogCopier._run, threading.Event()
+
+    def late(copier: LogCopier) -> None:
+        go_on.wait()
+        run(copier)
+
+    monkeypatch.setattr(LogCopier, "_run", late)
+    launch = a_launch("/bin/sh", "-c", "echo last words")
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await next_change(docker_engine, Condition.ENDED)
+    docker_api.remove_container(engine_id)
+    go_on.set()
+    await eventually(lambda: is_whole(launch.log_path))
 
 
 @pytest.mark.docker

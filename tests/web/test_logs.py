@@ -17,9 +17,10 @@ from django.utils import timezone
 
 from appliance.budgets import Budgets
 from tests.support import leaving
+from tests.support.eventually import eventually
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web.console import output
+from web.console import copied, output
 from web.models import Container, Token
 from web.people import tokens, visitor
 from web.people.roles import Role
@@ -102,6 +103,35 @@ async def test_following_ends_with_the_container(home):
         file.write(b"last words\n")
     await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
     assert [part async for part in stream] == [b"last words\n"]
+
+
+async def test_following_goes_on_after_the_end_until_the_last_lines_are_copied(home):
+    """The end of a Docker container is announced at once, also where its output is still being copied: the last lines
+    of `logs -f` and of an attached run were missing."""
+    container, key = await sync_to_async(launched)()
+    path = output.path_of(container.pk)
+    path.write_bytes(b"first\n")
+    position = copied.path_of_position(path)
+    position.write_bytes(copied.Position(size=6).pack())
+    await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
+    stream = (await get(container, key, "?follow=true")).streaming_content
+    assert await anext(stream) == b"first\n"
+    later = asyncio.ensure_future(anext(stream))
+    (log,) = output._logs()._of.values()
+    await eventually(lambda: log._end_seen or later.done())  # the end was read, and the copy was not whole
+    with path.open("ab") as file:
+        file.write(b"last words\n")
+    position.write_bytes(copied.Position(size=17, complete=True).pack())
+    assert await later == b"last words\n"
+    assert [part async for part in stream] == []
+
+
+async def test_following_does_not_wait_for_a_copy_that_never_comes(home, monkeypatch):
+    monkeypatch.setattr(output, "LEFT", 0.0)
+    container, key = await sync_to_async(launched)()
+    copied.path_of_position(output.path_of(container.pk)).touch()
+    await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
+    assert await text_of(await get(container, key, "?follow=true")) == b""
 
 
 async def test_follow_takes_1_and_true_and_nothing_else(home):

@@ -1,5 +1,6 @@
 """A container's output, as the engine wrote it to GPUSHARE_HOME/logs/<id>.log.
 
+An end is announced before Docker's output is copied to its last line: a follower goes on until it is (copied.py).
 However many follow logs, one task looks whether any has grown: it asks the file system about each log, and once a
 second the database which containers have ended. Those who follow one log read from one descriptor, each at their place.
 """
@@ -23,11 +24,13 @@ from django.db import Error
 from django.db.models import Q
 
 from web.budgets import Place, Places, budget
+from web.console.copied import is_whole
 from web.console.frames import PAYLOAD_LIMIT
 from web.models import Container, Node
 
 LOOK = 0.2  # seconds between two looks at the sizes of logs
 ASK = 1.0  # seconds between two questions which containers have ended
+LEFT = 30.0  # seconds after an end in which nothing more was copied: then a copy that is not whole will not come
 _CHUNK = PAYLOAD_LIMIT - 8  # bytes; with its place a frame (relayed.py)
 
 Pieces = AsyncIterator[tuple[int, bytes]]  # where in the output, and what
@@ -59,7 +62,8 @@ async def written(container: UUID, tail: int | None = None, start: int | None = 
 
 async def followed(container: UUID, allowed: asyncio.Future[Any], tail: int | None = None,
                    start: int | None = None) -> Pieces:  # fmt: skip
-    """What is there and what comes, until the container has ended, or is done with here, or until `allowed` is done."""
+    """What is there and what comes, until the container has ended and its output is whole, or is done with here, or
+    until `allowed` is done."""
     async with _logs().followed(container) as log:
         allowed.add_done_callback(lambda _: log.tell())
         while log.file is None and not log.ended and not allowed.done():
@@ -85,6 +89,7 @@ class Log:
         self.file: int | None = None
         self.size, self.ended, self.followers = 0, False, 0
         self.news = asyncio.Event()
+        self._grown = self._end_seen = 0.0  # by the monotonic clock
 
     def look(self) -> bool:
         """Whether there is more than at the last look."""
@@ -92,7 +97,15 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 self.file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         before, self.size = self.size, os.fstat(self.file).st_size if self.file is not None else 0
+        if self.size != before:
+            self._grown = time.monotonic()
         return self.size != before
+
+    def is_over(self) -> bool:
+        """Whether nothing more will come, of one whose container has ended. Raises OSError."""
+        now = time.monotonic()
+        self._end_seen = self._end_seen or now
+        return is_whole(self._path) or now - max(self._end_seen, self._grown) >= LEFT
 
     def tell(self) -> None:
         news, self.news = self.news, asyncio.Event()
@@ -154,12 +167,12 @@ class Logs:
                 followed = set(self._of)
                 with contextlib.suppress(Error):  # away for now: the logs go on
                     ended = followed - await self._live(followed)
-            for container, log in self._of.items():  # asked before: what was written before the end is seen now
-                more = False
+            for container, log in self._of.items():
+                more = over = False
                 with contextlib.suppress(OSError):
+                    over = container in ended and log.is_over()  # asked before: what came before the end is seen now
                     more = log.look()
-                if container in ended:
-                    log.ended = True
+                log.ended = log.ended or over
                 if more or log.ended:
                     log.tell()
             await asyncio.sleep(LOOK)

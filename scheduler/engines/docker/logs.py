@@ -1,7 +1,7 @@
 """Copies what a Docker container prints into its log file: at once, bounded, and exactly once across restarts.
 
-Beside the log lies a small file, `<log>.position`: how many bytes of the log are certain, the time stamp of the last
-message in them, and how many messages bore that stamp. A copier that starts again cuts the log back to the certain
+Beside the log lies a small file, `<log>.position` (web/console/copied.py): how many bytes of the log are certain, the
+time stamp of the last message in them, and how many messages bore that stamp. A copier that starts again cuts the log back to the certain
 bytes and asks Docker for what came since, so that a scheduler killed between two writes neither loses nor repeats.
 Docker keeps messages in the order they were written; their stamps can run backwards a little, because the two output
 streams are stamped apart. So what is known is told by finding the last known message, not by comparing stamps.
@@ -9,9 +9,9 @@ streams are stamped apart. So what is known is told by finding the last known me
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,13 +27,13 @@ from django.conf import settings
 from scheduler.engines.docker.client import HEAD_START, release, wake
 from scheduler.engines.kept import mark
 from scheduler.pace import Pace
+from web.console.copied import Position, path_of_position, read
 
 log = logging.getLogger(__name__)
 
 DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
 OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
 GRAIN = 0.02  # seconds that are waited at least: a thread that wakes for each line keeps the others from theirs
-POSITION = struct.Struct("=QQIB")  # certain bytes, stamp in ns since the epoch, messages of that stamp, complete
 
 
 class LogCopier:
@@ -60,6 +60,8 @@ class LogCopier:
         self._go = threading.Event()
         self._hurry = threading.Event()  # nothing more will come, or nobody wants it
         self._closing = False
+        with contextlib.suppress(OSError):  # the thread meets the same and says so
+            os.close(_open_position(path))  # before the container's end can be announced: its output is still to come
         self._thread = threading.Thread(target=self._run, name=f"logs {engine_id[:12]}", daemon=True)
         try:
             self._thread.start()
@@ -90,6 +92,10 @@ class LogCopier:
                     if not file.complete:
                         copy(file)
                     self.complete = file.complete
+        except docker.errors.NotFound:  # the container was removed, its output with it: nothing more will come
+            with contextlib.suppress(OSError), LogFile(self.path, self._limit) as file:
+                file.finish()
+                self.complete = True
         except (docker.errors.APIError, requests.exceptions.RequestException, OSError, ValueError) as error:
             # Started again by the next reconciliation if the container is still there.
             self.refused = isinstance(error, docker.errors.APIError)
@@ -132,13 +138,10 @@ class LogFile:
     """The log and its position. `add` is given messages in Docker's order and writes those that it has not."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._limit = limit
+        self._position = _open_position(path)
         self._log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        self._position = os.open(f"{path}.position", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        known = os.pread(self._position, POSITION.size, 0)
-        state = POSITION.unpack(known) if len(known) == POSITION.size else (0, 0, 0, 0)
-        self._size, self.stamp, self._seen, self.complete = *state[:3], bool(state[3])
+        self._size, self.stamp, self._seen, self.complete = read(self._position)
         if os.fstat(self._log).st_size < self._size:
             self._size = self.stamp = self._seen = 0  # somebody emptied the log: it begins anew
         os.ftruncate(self._log, self._size)
@@ -193,7 +196,12 @@ class LogFile:
         self._size += written
 
     def _save(self) -> None:
-        os.pwrite(self._position, POSITION.pack(self._size, self.stamp, self._seen, self.complete), 0)
+        os.pwrite(self._position, Position(self._size, self.stamp, self._seen, self.complete).pack(), 0)
+
+
+def _open_position(log: Path) -> int:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path_of_position(log), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 class LogBudgets(Protocol):
