@@ -1,8 +1,9 @@
 """Copies what a Docker container prints into its log file: at once, bounded, and exactly once across restarts.
 
 Beside the log lies a small file, `<log>.position` (web/console/copied.py): how many bytes of the log are certain, the
-time stamp of the last message in them, and how many messages bore that stamp. A copier that starts again cuts the log back to the certain
-bytes and asks Docker for what came since, so that a scheduler killed between two writes neither loses nor repeats.
+time stamp of the last message in them, and how many messages bore that stamp. A copier that starts again cuts the log
+back to the certain bytes and asks Docker for what came since, so that a scheduler killed between two writes neither
+loses nor repeats.
 Docker keeps messages in the order they were written; their stamps can run backwards a little, because the two output
 streams are stamped apart. So what is known is told by finding the last known message, not by comparing stamps.
 """
