@@ -13,7 +13,8 @@ def container_name(person: str, server: str) -> str:
     """One for each server of each person, of the letters that a container's name may have.
 
     Two of the same name would end each other, as a start ends what an earlier one of its name has left. A name is
-    written as it is where the first dash ends the person's; any other has a digest of both, and begins as no plain one does.
+    written as it is where the first dash ends the person's; any other has a digest of both, and begins as no plain one
+    does.
     """
     plain = f"jupyter-{person}" + (f"-{server}" if server else "")
     if re.fullmatch(r"[a-zA-Z0-9_.]+", person) and re.fullmatch(rf"[a-zA-Z0-9_.-]{{,{LONGEST}}}", plain):
