@@ -1,10 +1,12 @@
 # Made by hand of what makemigrations wrote: a container that lives has its quota in its row, whatever its launch named.
 
+from typing import Any
+
 from django.db import migrations, models
 from django.db.models import Max, Min
 
 
-def fill_in(apps, schema_editor):
+def fill_in(apps: Any, schema_editor: Any) -> None:
     """Not for pods whose cards have different quotas: those stay in their claims."""
     living = apps.get_model("web", "Container").objects.filter(gpu_memory=None, finished_at=None)
     for row in living.annotate(least=Min("claims__quota"), most=Max("claims__quota")):
