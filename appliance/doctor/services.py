@@ -15,6 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 from appliance.doctor.finding import Finding, fine, note, wrong
 from web.models import Node
 from web.schema import newer_than_we
+from web.services.joining import setup
 
 CONNECTIONS = 50  # that the web side, its commands and a backup may have open at once
 WITHIN = 5.0  # seconds for an answer
@@ -57,6 +58,7 @@ def database() -> Iterator[Finding]:
     else:
         yield fine("database", f"{connection.vendor} at {where}")
         yield from _connections()
+        yield from _rights()
 
 
 def _connections() -> Iterator[Finding]:
@@ -75,6 +77,22 @@ def _connections() -> Iterator[Finding]:
             f"PostgreSQL takes {most} connections ({reserved} of them superusers'), and there are {nodes} nodes.",
             "Each scheduler keeps one and the web side some: who comes last cannot write, or cannot sign in.",
             f"In postgresql.conf set max_connections to {wanted} or more, and restart it.",
+        )
+
+
+def _rights() -> Iterator[Finding]:
+    """Whether the appliance's PostgreSQL role may more than it needs."""
+    if connection.vendor != "postgresql":
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT rolname, rolsuper, rolcreaterole FROM pg_roles WHERE rolname = current_user")
+        role, superuser, creates = cursor.fetchone()
+    if superuser or creates:
+        yield note(
+            "database",
+            f"The PostgreSQL role {role} {'is a superuser' if superuser else 'may make roles (CREATEROLE)'}.",
+            "A program that gets into the web side could run programs on PostgreSQL's host.",
+            "Use a role that is no superuser." if superuser else setup.command(),
         )
 
 

@@ -88,6 +88,14 @@ def command(kind: str, container: str, node: str, issued_by: str = "NULL") -> st
     )
 
 
+def entry(action: str, subject: str) -> str:
+    """SQL that writes one, of what Docker asked."""
+    return (
+        "INSERT INTO web_auditentry (at, action, actor, address, subject, detail, seal_id) "
+        f"SELECT now(), '{action}', 'docker', '', {subject}, '{{}}', number + 1 FROM web_chain"
+    )
+
+
 REFUSED = {
     "other people's passwords": "SELECT password FROM auth_user",
     "their addresses": "SELECT email FROM auth_user",
@@ -112,6 +120,10 @@ REFUSED = {
                              "now() FROM web_node n WHERE n.name = 'gpu3'",
     "a deed of an admin": "INSERT INTO web_auditentry (at, action, actor, address, subject, detail, seal_id) SELECT "
                           "now(), 'x', 'admin', '', '', '{}', number + 1 FROM web_chain",
+    "that all before was sealed anew": entry("audit-resealed", "''"),
+    "a warning to an owner": entry("warn", "%(mine)s"),
+    "what Docker asked of another's container": entry("mount", "%(theirs)s"),
+    "what Docker asked of nothing": entry("mount", "'x'"),
     "what its own run": "UPDATE web_container SET command = '[]'",
     "the end of history": "DELETE FROM web_allocationevent",
     "another history": "UPDATE web_allocationevent SET bytes = 0",
@@ -187,6 +199,7 @@ def test_role_may_ask_for_a_pause_of_its_own(gpu2: dict[str, str], of_another: d
     """What is refused above is refused for what is different there."""
     with as_node(gpu2) as database:
         assert database.execute(command("pause", "%(mine)s", "gpu2"), of_another).rowcount == 1
+        assert database.execute(entry("mount", "%(mine)s"), of_another).rowcount == 1
         database.rollback()
 
 
@@ -393,7 +406,7 @@ def test_node_that_is_removed_may_do_nothing_in_a_connection_that_it_has(site: S
         assert database.execute("SELECT count(*) FROM web_node").fetchall() != [(0,)]
         database.commit()
         site.main.manage("node", "remove", "gone")
-        with pytest.raises(InsufficientPrivilege):
+        with pytest.raises(psycopg.OperationalError):  # the connection is gone
             database.execute("SELECT count(*) FROM web_node")
     with pytest.raises(psycopg.OperationalError, match=r"does not exist|not permitted"):
         as_node(settings)

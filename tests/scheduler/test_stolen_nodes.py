@@ -75,8 +75,9 @@ ASKED = {
 
 @pytest.mark.parametrize("what", ASKED)
 def test_somebody_elses_role_of_the_same_postgresql_asks_nothing(site: Site, gpu2: dict[str, str], what: str) -> None:
-    site.sql("DROP ROLE IF EXISTS stranger")
-    site.sql("CREATE ROLE stranger LOGIN")
+    with psycopg.connect(site.postgres.url, autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS stranger")
+        admin.execute("CREATE ROLE stranger LOGIN")
     url = urlsplit(site.url)
     place = url.netloc.rpartition("@")[2]
     stranger = psycopg.connect(urlunsplit(url._replace(netloc=f"stranger@{place}")))

@@ -14,7 +14,7 @@ import psycopg
 
 from appliance import envfile
 from tests.support.appliance import ROOT, WORKLOAD, http, until
-from tests.support.postgres import Postgres
+from tests.support.postgres import BIN, Postgres
 from tests.support.production import Production, end_all
 
 KEPT = "# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=before\n"
@@ -27,10 +27,18 @@ class Site:
         self.folder, self.url = folder, postgres.database("appliance")
         postgres.ask_for_passwords("appliance_nodes")
         self.main = Production(folder / "main", postgres, DATABASE_URL=self.url)
+        self.postgres = postgres
+        self.set_up("appliance")
         self.main.manage("shell", "-c", "from web.people.bootstrap import ensure_admin; ensure_admin()")
         self.main.start_web()
         until(self.answers)
         self._schedulers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def set_up(self, database: str) -> str:
+        """What an admin of PostgreSQL does once. Returns what psql warns of."""
+        assert BIN is not None
+        psql, script = [BIN / "psql", "-q", self.postgres.superusers(database)], self.main.manage("node", "setup")
+        return subprocess.run(psql, input=script, text=True, check=True, stderr=subprocess.PIPE).stderr
 
     def answers(self) -> bool:
         try:

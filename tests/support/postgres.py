@@ -45,11 +45,15 @@ class Postgres:
         self.start()
 
     def database(self, name: str) -> str:
-        """The DATABASE_URL of another database, of a role of that name that is no superuser, but may make roles."""
+        """The DATABASE_URL of another database, of a role of that name that is no superuser."""
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
+            connection.execute(f"CREATE ROLE {name} LOGIN")
             connection.execute(f"CREATE DATABASE {name} OWNER {name}")
         return f"postgres://{name}@{self._address}:{self._port}/{name}"
+
+    def superusers(self, database: str) -> str:
+        """The URL of a database for the superuser, who comes by the socket, whatever is asked for over the network."""
+        return f"postgres://gpushare@/{database}?host={self._folder}&port={self._port}"
 
     def ask_for_passwords(self, group: str) -> None:
         """Members of this role have to give theirs; all others are let in."""

@@ -79,12 +79,13 @@ class Production:
     def has_ended(self, name: str) -> bool:
         return self._services[name].poll() is not None
 
-    def manage(self, *words: str, **environ: str) -> str:
-        """What a command of `manage.py` prints."""
+    def manage(self, *words: str, stderr: int | None = None, **environ: str) -> str:
+        """What a command of `manage.py` prints. `stderr`: as for subprocess.run."""
         command = [sys.executable, "manage.py", *words]
         done = subprocess.run(
-            command, cwd=ROOT, env=self._environ | environ, check=True, text=True, stdout=subprocess.PIPE
-        )
+            command, cwd=ROOT, env=self._environ | environ, check=True, text=True, timeout=120,
+            stdout=subprocess.PIPE, stderr=stderr,
+        )  # fmt: skip
         return done.stdout
 
     def said(self) -> str:

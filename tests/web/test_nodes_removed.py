@@ -140,7 +140,7 @@ def test_launch_that_had_chosen_it_a_moment_before_ends_as_lost_too(
         return chosen
 
     monkeypatch.setattr(launching, "place", and_removed)
-    monkeypatch.setattr(nodes.roles, "take", lambda node: None)
+    monkeypatch.setattr(nodes.roles, "cut", lambda node: None)
     launch = launching.launch(ada, {"image": "local", "gpu_memory": "1GiB"})
     assert Container.objects.live().get() == launch.container
     nodes.lose_late()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -27,6 +27,7 @@ from web.spec.nodes import LabelsSpec
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
+LOCKED = "55P03"  # lock_not_available in PostgreSQL's table of errors
 MOST_LABELS = 64  # of one node
 
 
@@ -97,25 +98,56 @@ def expel(actor: str, name: str, *, force: bool = False) -> None:
 
 
 def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
-    """`alive`: it may be, if it has a role of its own."""
+    """`alive`: it may be, if it has a role of its own.
+
+    A node with a role is cut off before anything waits for a lock, as it may hold each of them. After that there is no
+    way back: what came to it meanwhile is lost with it.
+    """
+    before = Node.objects.filter(name=name).first()
+    if before is not None:
+        _require_removable(before, force=force, alive=alive)
+        if before.role:
+            roles.cut(before)
+    try:
+        _delist(actor, name, cut=before is not None and bool(before.role), force=force)
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", "") != LOCKED:
+            raise
+        raise conflict(
+            f'"{name}" is not removed: somebody else in the database holds what is to be changed, and has not let go '
+            "of it. It is still listed; its own connections are gone, if it has joined. Try again; if it stays so, "
+            "pg_stat_activity says who that is.",
+            code="node_not_cut",
+        ) from error
+
+
+def _require_removable(node: Node, *, force: bool, alive: bool) -> None:
+    if not (alive and node.role):
+        _require_away(node)
+    if not force:
+        _require_empty(node)
+
+
+def _delist(actor: str, name: str, *, cut: bool, force: bool) -> None:
+    """`cut`: nobody writes for it any more."""
     lost = list[str]()
     with transaction.atomic():
+        roles.be_patient()
         invited = Invitation.objects.filter(name=name).delete()[0]  # first, as who joins uses it up first
         # Whoever writes for it, or takes its name, does so before or after all of this.
         node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
         if node is None and not invited:
             raise not_found(f'There is no node "{name[:64]}".')
         if node is not None:
-            if not (alive and node.role):
-                _require_away(node)
-            roles.take(node)  # from here on nobody writes for it
-            if force:
+            if not cut:
+                if node.role:
+                    raise conflict(f'"{name}" has joined at this moment. Remove it again.', code="node_alive")
+                _require_removable(node, force=force, alive=False)
+            if cut or force:
                 lost = _lose(node)
-            else:
-                _require_empty(node)
             # Without a holder: a scheduler that was away and comes back has lost the name, and begins anew.
             gone = Node.objects.filter(pk=node.pk)
-            gone.update(removed_at=timezone.now(), drained_at=None, placer="", holder="")
+            gone.update(removed_at=timezone.now(), drained_at=None, placer="", holder="", role="")
             Gpu.objects.filter(node=node).update(present=False)
         audit.record(actor, "node-removed", name, **({"lost": lost} if lost else {}))
 

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from web.errors import Problem
 from web.services import nodes
-from web.services.joining import invitations, rules
+from web.services.joining import invitations, rules, setup
 
 BY = "manage.py node"
 
@@ -23,6 +23,7 @@ class Command(BaseCommand):
         remove = verbs.add_parser("remove", help="takes a node's rights in the database away, at once")
         remove.add_argument("name")
         remove.add_argument("--force", action="store_true", help="also with containers: they end as lost with it")
+        verbs.add_parser("setup", help="prints SQL with which a superuser of PostgreSQL sets it up for nodes, once")
         verbs.add_parser("rules", help="makes what nodes may do in the database what this release says; harmless")
 
     def handle(self, *args: Any, verb: str, name: str = "", **options: Any) -> None:
@@ -36,10 +37,12 @@ class Command(BaseCommand):
             elif verb == "remove":
                 nodes.expel(BY, name, force=options["force"])
                 self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")
+            elif verb == "setup":
+                self.stdout.write(setup.script())
             elif rules.are_applied():
                 rules.apply()
                 self.stdout.write("What nodes may do is as this release says.")
             else:
-                self.stdout.write("No node has a role of its own.")
+                self.stdout.write("PostgreSQL is not set up for nodes: no node has a role of its own.")
         except Problem as problem:
             raise CommandError(str(problem)) from None

@@ -23,7 +23,7 @@ from web.models import Invitation, Node
 from web.people.links import is_loopback
 from web.people.tokens import digest
 from web.schema import last_change
-from web.services.joining import roles, rules
+from web.services.joining import roles, rules, setup
 from web.spec.nodes import JoinSpec, NodeNameSpec
 from web.texts import fault_of_setting
 
@@ -45,6 +45,7 @@ def invite(actor: str, name: str) -> str:
             "Several nodes need PostgreSQL: this database is a file of this host. docs/nodes.md has the steps.",
             code="needs_postgresql",
         )
+    roles.require_setup()
     key = PREFIX + secrets.token_urlsafe(32)
     invitation = {"digest": digest(key), "expires_at": timezone.now() + LASTS}
     with transaction.atomic():
@@ -84,6 +85,7 @@ def join(asked: Any, address: str) -> dict[str, str]:
                 f'that it is "{spec["node"]}": --name says otherwise.')  # fmt: skip
     _require_same_release(spec)
     _require_clean()
+    roles.require_setup()
     database, redis = _reachable(address)
     try:
         rules.apply()
@@ -96,8 +98,8 @@ def join(asked: Any, address: str) -> dict[str, str]:
             audit.record("gpushare", "node-joined", node.name, address=address)
     except DatabaseError as error:
         raise conflict(
-            f"PostgreSQL did not make a role for the node: {error}. The appliance's own role needs CREATEROLE: "
-            f'ALTER ROLE "{settings.DATABASES["default"]["USER"]}" CREATEROLE, as a superuser.',
+            f"PostgreSQL did not make a role for the node: {error}. If its functions for that are of an older release, "
+            f"once more: {setup.command()}",
             code="no_role",
         ) from None
     node.refresh_from_db(fields=["role"])

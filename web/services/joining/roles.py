@@ -1,16 +1,28 @@
-"""A node's own PostgreSQL role: made, given a new password, taken away."""
+"""A node's own PostgreSQL role: made, given a new password, taken away. An admin's functions do it (setup.py)."""
 
 from __future__ import annotations
 
 import secrets
+import time
 
 from django.db import connection, transaction
-from psycopg import sql
 
+from web.errors import conflict
 from web.models import Node
-from web.services.joining import rules
+from web.services.joining.setup import SCHEMA, command, is_done
 
-CONNECTIONS = 8  # at once: a scheduler has one, commands on its host have theirs
+WITHIN = 8.0  # seconds for cutting a node off
+PATIENCE = "1500ms"  # for each lock of what comes after that: whoever holds one then is not the node
+
+
+def require_setup() -> None:
+    """Raises Problem if an admin of PostgreSQL has not set it up for nodes."""
+    if not is_done():
+        raise conflict(
+            "PostgreSQL is not set up for nodes: the appliance's own role may make no roles, and needs functions of a "
+            f"superuser for that. Once, where PostgreSQL is: {command()}",
+            code="no_setup",
+        )
 
 
 def give(node: Node) -> str:
@@ -18,32 +30,44 @@ def give(node: Node) -> str:
 
     The rules have to be in the database (`rules.apply`).
     """
-    name, password = node.role or rules.name_of_role(node.pk), secrets.token_urlsafe(24)
+    password = secrets.token_urlsafe(24)
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name])
-        verb = "ALTER" if cursor.fetchone() else "CREATE"
-        cursor.execute(
-            _text(f"{verb} ROLE {{}} LOGIN CONNECTION LIMIT {CONNECTIONS} PASSWORD {{}}", name, sql.Literal(password))
-        )
-        cursor.execute(_text("GRANT {} TO {}", rules.group(), name))
-        Node.objects.filter(pk=node.pk).update(role=name)
+        cursor.execute(f"SELECT {SCHEMA}.let_in(%s, %s)", [node.pk, password])
+        Node.objects.filter(pk=node.pk).update(role=cursor.fetchone()[0])
     return password
 
 
-def take(node: Node) -> None:
-    """It may do nothing from now on, in whatever connection it has; and the role goes. Raises DatabaseError."""
-    if not node.role:
-        return
-    with transaction.atomic(), connection.cursor() as cursor:
-        Node.objects.filter(pk=node.pk).update(role="")  # by which the rules know it
-        cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [node.role])
-        if not cursor.fetchone():
-            return
-        cursor.execute(_text("ALTER ROLE {} NOLOGIN", node.role))
-        cursor.execute(_text("REVOKE {} FROM {}", rules.group(), node.role))
-        cursor.execute(_text("DROP ROLE {}", node.role))
+def cut(node: Node) -> None:
+    """It may do nothing from now on, its connections are gone, whatever they hold, and so is the role.
+
+    Within WITHIN seconds, or raises Problem (`node_not_cut`). Not within a transaction: a node connects anew until the
+    first step is committed.
+    """
+    require_setup()
+    ends = time.monotonic() + WITHIN
+    if not _call("shut_out(%s)", node.pk):
+        raise conflict(
+            f'"{node.name}" is not cut off: it changes its own role in PostgreSQL all the time, and was faster. '
+            "Nothing is changed. Try again; or close its host out in pg_hba.conf first.",
+            code="node_not_cut",
+        )
+    if not _call("gone(%s, %s)", node.pk, max(0, round((ends - time.monotonic()) * 1000))):
+        raise conflict(
+            f'"{node.name}" may not sign in to PostgreSQL any more, but one of its connections does not end: a process '
+            f"of PostgreSQL hangs (SELECT * FROM pg_stat_activity WHERE usename = '{node.role}'). The node is still "
+            "listed. End that process, or restart PostgreSQL; then remove the node again.",
+            code="node_not_cut",
+        )
 
 
-def _text(statement: str, *names: str | sql.Literal) -> str:
-    parts = [name if isinstance(name, sql.Literal) else sql.Identifier(name) for name in names]
-    return sql.SQL(statement).format(*parts).as_string(connection.connection)
+def be_patient() -> None:
+    """In this transaction, a lock that somebody else has is waited for a moment only. Raises DatabaseError then."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")
+
+
+def _call(function: str, *arguments: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {SCHEMA}.{function}", arguments)
+        return bool(cursor.fetchone()[0])

@@ -2,8 +2,8 @@
 
 Nothing is allowed that is not named here, so a release's new tables and columns are closed until they are added, and a
 scheduler that is run under such a role in a test finds what is missing. `apply` may be called as often as one likes,
-and is after each `migrate` of a database that has nodes. It needs no superuser: the owner of the tables, with
-CREATEROLE.
+and is after each `migrate` of a database that has nodes. It needs the owner of the tables, once an admin of
+PostgreSQL has made the roles' group (setup.py).
 
 Rows are told apart by the policies of PostgreSQL's row-level security; the tables' owner, who the web side is, is not
 bound by them. Whose node it is, is by the role that signed in (`session_user`), which a session cannot change.
@@ -25,7 +25,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, models, transaction
 
-from web.audit.seals import OF_NODES
+from web.audit.seals import OF_ITS_CONTAINERS, OF_NODES, OF_REQUESTS
 from web.models import (
     AllocationEvent,
     Allowance,
@@ -62,6 +62,9 @@ END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the num
 MINE = f"node_id = {HERE}"
 MY_CONTAINER = "gpushare_has(container_id)"
 MY_GPU = "gpushare_has_gpu(gpu_id)"
+UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"  # a regular expression
+OF_MINE = f"""CASE WHEN action IN {OF_ITS_CONTAINERS} AND subject ~ '{UUID}'
+    THEN gpushare_has(subject::uuid) ELSE false END"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,11 @@ def _rules() -> list[Rule]:
             inserts=f"{MINE} AND volume <> '' AND mount <> ''",
         ),
         # What Docker asks of the volume plugin, and a kubelet of the driver, is no deed of a person: a node may
-        # write that.
-        Rule(AuditEntry, hides=tuple(_others(AuditEntry)), inserts=f"actor IN {OF_NODES} AND seal_id = {END}"),
+        # write that, and nothing that the appliance itself goes by.
+        Rule(
+            AuditEntry, hides=tuple(_others(AuditEntry)),
+            inserts=f"actor IN {OF_NODES} AND (action IN {OF_REQUESTS} OR {OF_MINE}) AND seal_id = {END}",
+        ),
         Rule(
             Claim, reads=MY_CONTAINER, inserts=f"{MY_CONTAINER} AND {MY_GPU}", updates=f"{MY_CONTAINER} AND {MY_GPU}",
         ),
@@ -161,7 +167,7 @@ def _role(whose: str) -> str:
 
 
 def are_applied() -> bool:
-    """Whether this database has ever had nodes with roles of their own."""
+    """Whether this database was set up for nodes with roles of their own."""
     if connection.vendor != "postgresql":
         return False
     with connection.cursor() as cursor:
@@ -184,8 +190,6 @@ def apply() -> None:
     """
     quoted = connection.ops.quote_name(group())
     with _alone(), connection.cursor() as cursor:
-        if not are_applied():
-            cursor.execute(f"CREATE ROLE {quoted} NOLOGIN")
         for statement in (values.FUNCTIONS, FUNCTIONS, *TRIGGERS):
             cursor.execute(statement)
         cursor.execute(OUR_FUNCTIONS)
@@ -208,9 +212,13 @@ def apply() -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Two that make the rules at once would fail."""
+    """Two that make the rules at once would fail. A node may take this lock, too: it is not waited for without end."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(hashtext('gpushare rules'))")
+        cursor.execute("SET lock_timeout = '10s'")
+        try:
+            cursor.execute("SELECT pg_advisory_lock(hashtext('gpushare rules'))")
+        finally:
+            cursor.execute("RESET lock_timeout")
         try:
             yield
         finally:
