@@ -141,7 +141,9 @@ def resume(containers: options.Containers, why: Note = "", as_json: options.Json
 
 def kill(
     containers: options.Containers,
-    grace: Annotated[float, typer.Option(metavar="SECONDS", help="SIGTERM, and this long, before SIGKILL.")] = 0.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Its stop signal, and this long, before SIGKILL.")
+    ] = 0.0,
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:

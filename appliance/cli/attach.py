@@ -166,7 +166,7 @@ class Attachment:
         return None
 
     def _interrupted(self) -> int | None:
-        """First Ctrl-C: SIGTERM. Second: kill it. Third: leave without waiting; the appliance ends it."""
+        """First Ctrl-C: its stop signal. Second: kill it. Third: leave without waiting; the appliance ends it."""
         self.interrupts += 1
         if self.interrupts == 1:
             self._tell("stopping", f"stopping {self.name}; Ctrl-C again kills it at once")

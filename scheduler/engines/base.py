@@ -275,7 +275,8 @@ class Engine(Protocol):
     async def resume(self, engine_id: str) -> None: ...
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
-        """Ends it: SIGTERM and up to `grace` seconds first if grace is not 0, then SIGKILL. Paused ones too."""
+        """Ends it: its image's stop signal (else SIGTERM) and up to `grace` seconds first if grace is not 0, then
+        SIGKILL. Paused ones too."""
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Its limit of host memory, if it has one, is from now on `extra` bytes above what it was launched with."""

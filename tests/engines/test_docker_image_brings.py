@@ -1,4 +1,4 @@
-"""What an image brings for the loader is kept, with ours in front: its search path, its preloaded libraries."""
+"""What an image brings is kept: its search path and preloaded libraries, behind ours; the signal that it stops by."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from scheduler.engines.docker.options import SHIM
 from scheduler.engines.outfit import Outfit, Simulation, environment
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
-from tests.support.dockerd import Dockerd, build_image
+from tests.support.dockerd import Dockerd, build_image, set_in_image
+from tests.support.eventually import PATIENCE, eventually
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]
@@ -140,3 +141,20 @@ async def test_volume_that_an_image_names_by_a_relative_path_or_with_a_slash_doe
     build(also=["VOLUME data /more/ /opt/../x"])
     launch = a_launch("sh", "-c", "echo in > /more/a; cat /more/a", image=IMAGE, volumes=["kept:/more:rw"])
     assert await output_of(docker_engine, launch) == "in\n"
+
+
+@pytest.mark.parametrize("named", ["INT", "SIGRTMIN+3", "", "99", "33", "SIG", "STOP-IT"])
+async def test_grace_begins_with_the_images_stop_signal(
+    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, build: Callable[..., str], named: str
+) -> None:
+    """37 is SIGRTMIN+3, by which systemd stops. No image but a hostile one names a signal that does not exist."""
+    set_in_image(docker_api, build(), StopSignal=named)
+    traps = "; ".join(f"trap 'echo {name}; exit 3' {number}" for name, number in (("INT", 2), ("TERM", 15), ("RT", 37)))
+    launch = a_launch("sh", "-c", f"{traps}; echo ready; while :; do sleep 0.1; done", image=IMAGE)
+    engine_id = (await docker_engine.launch(launch)).engine_id
+    await eventually(lambda: launch.log_path.exists() and "ready" in launch.log_path.read_text())
+    await docker_engine.kill(engine_id, grace=PATIENCE)
+    ended = next(each for each in await docker_engine.sightings() if each.id == launch.id)
+    assert ended.exit_code == 3
+    said = {"INT": "INT", "SIGRTMIN+3": "RT"}.get(named, "TERM")
+    await eventually(lambda: launch.log_path.read_text() == f"ready\n{said}\n")

@@ -11,6 +11,7 @@ import pytest
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker import gpu_access, versions
 from scheduler.engines.docker.gpu_access import Access, Cdi, Mount, NvidiaRuntime, Raw, Simulated, detect, has_cdi
+from scheduler.engines.docker.images import Image
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Simulation
 from web.spec.reserved import SHIM
@@ -62,7 +63,7 @@ def told_to_docker(access: Access, launch: Launch, folder: Path) -> dict[str, An
     given = Given(home=folder, shim=folder / "shim.so", preload=folder / "preload", log_bytes=1 << 20)
     additions = access.additions(launch.gpus)
     return create_body(
-        launch, given=given, limits=NO_LIMITS, additions=additions, image_environment=["PATH=/bin"], places={}
+        launch, given=given, limits=NO_LIMITS, additions=additions, image=Image(environment=("PATH=/bin",)), places={}
     )
 
 
@@ -94,12 +95,12 @@ def test_where_the_toolkits_hooks_load_what_a_container_names_it_names_nothing(
 ) -> None:
     """CVE-2025-23266: they run as root on the host."""
     given = Given(home=tmp_path, shim=tmp_path, preload=tmp_path, log_bytes=1, loaders=False)
-    image = ["LD_PRELOAD=/proc/self/cwd/x.so", "LD_LIBRARY_PATH=/proc/self/cwd"]
+    image = ("LD_PRELOAD=/proc/self/cwd/x.so", "LD_LIBRARY_PATH=/proc/self/cwd")
 
     def body(**environment: str) -> dict[str, Any]:
         launch, additions = a_launch("x", gpus=[SECOND], environment=environment), Cdi().additions([SECOND])
         return create_body(
-            launch, given=given, limits=NO_LIMITS, additions=additions, image_environment=image, places={}
+            launch, given=given, limits=NO_LIMITS, additions=additions, image=Image(environment=image), places={}
         )
 
     said = body()["Env"]

@@ -11,6 +11,7 @@ import pytest
 from scheduler.containers.launch import ASKED
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions
+from scheduler.engines.docker.images import Image
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
@@ -37,7 +38,7 @@ def test_docker_is_asked_for_it(a_launch: Callable[..., Launch], tmp_path: Path,
     def body(**fields: Any) -> dict[str, Any]:
         given = Given(home=tmp_path, shim=tmp_path, preload=tmp_path, log_bytes=1 << 20)
         made = a_launch(**{"id": "1", "socket_dir": tmp_path, "log_path": tmp_path, **fields})
-        return create_body(made, given=given, limits=LIMITS, additions=Additions(), image_environment=[], places={})
+        return create_body(made, given=given, limits=LIMITS, additions=Additions(), image=Image(), places={})
 
     assert body() == body()
     assert body(**{ENGINES[field]: GIVEN[field]}) != body()

@@ -6,6 +6,7 @@ Use the fixtures `dockerd` (one for the session, with the image IMAGE) and `dock
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -208,6 +209,30 @@ def build_image(
         tag=tag or "latest",
         changes=[*changes, *also],
     )
+
+
+def set_in_image(client: docker.APIClient, name: str, **fields: str) -> None:
+    """Sets fields of its configuration, also those that an import cannot set, or to what a Dockerfile may not say."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.get_image(name)))) as saved:
+        (manifest,) = json.loads(_content(saved, "manifest.json"))
+        config = json.loads(_content(saved, manifest["Config"]))
+        parts = {layer: _content(saved, layer) for layer in manifest["Layers"]}
+    config["config"] |= fields
+    parts["config"] = json.dumps(config).encode()
+    described = [{"Config": "config", "RepoTags": [name], "Layers": manifest["Layers"]}]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for place, content in (parts | {"manifest.json": json.dumps(described).encode()}).items():
+            entry = _entry(place, tarfile.REGTYPE, 0o644)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    assert all("error" not in line for line in client.load_image(buffer.getvalue()))  # type: ignore[no-untyped-call]
+
+
+def _content(tar: tarfile.TarFile, name: str) -> bytes:
+    file = tar.extractfile(name)
+    assert file is not None, f"{name} is a file"
+    return file.read()
 
 
 def _root(programs: Sequence[Path], mounted: Sequence[Path], more: Mapping[str, Path | str]) -> bytes:

@@ -151,7 +151,8 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
     @extend_schema(request=KillSpec, responses=STEERED)
     @action(detail=True, methods=["post"])
     def kill(self, request: Request, pk: UUID) -> Response:
-        """Ends a container: at once, or with SIGTERM first and up to `grace` seconds to end by itself.
+        """Ends a container: at once, or with its stop signal first (its image's, else SIGTERM) and up to `grace`
+        seconds to end by itself.
 
         What it held is free once the card shows it no more. 403: not yours to steer. 409: it has ended.
         """

@@ -62,7 +62,7 @@ def resume(user: User, container: Container, note: str = "") -> Command:
 
 
 def kill(user: User, container: Container, grace: float = 0, note: str = "") -> Command:
-    """Ends it: at once, or after SIGTERM and up to `grace` seconds."""
+    """Ends it: at once, or after its stop signal and up to `grace` seconds."""
     KillSpec.parse({"grace": grace, "note": note})
     return _steer(user, container, Command.Kind.KILL, note, grace=float(grace))
 

@@ -24,7 +24,7 @@ from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.groups import Groups
-from scheduler.engines.docker.images import Image, Images
+from scheduler.engines.docker.images import STOPS, Image, Images
 from scheduler.engines.docker.mounting.mountings import DockerMountings
 from scheduler.engines.docker.preloads import Preloads
 from scheduler.engines.docker.together import Together, together
@@ -275,8 +275,7 @@ class DockerEngine:
 
     async def _kill(self, engine_id: str, grace: float) -> None:
         api = self._client.api
-        if grace > 0:
-            await self._client.unless_gone(partial(api.kill, engine_id, signal="SIGTERM"))
+        if grace > 0 and await self._ask_to_end(engine_id):
             found = await self._watch.look(engine_id)
             if found is not None and found.condition is Condition.PAUSED:
                 await self._client.unless_gone(api.unpause, engine_id)
@@ -285,6 +284,21 @@ class DockerEngine:
         await self._client.unless_gone(api.kill, engine_id)
         if not await self._has_ended(engine_id, within=ANSWERS_WITHIN):
             raise EngineError("It has not ended after SIGKILL; the kernel holds it.")
+
+    async def _ask_to_end(self, engine_id: str) -> bool:
+        """By its stop signal. False if it has one that does not exist: then Docker sends it none but SIGKILL."""
+
+        def ask() -> None:
+            signal = self._client.look.inspect_container(engine_id)["Config"].get("StopSignal")
+            self._client.api.kill(engine_id, signal=signal or STOPS)
+
+        try:
+            await self._client.unless_gone(ask)
+        except EngineError as error:
+            if "invalid signal" not in str(error).lower():
+                raise
+            return False
+        return True
 
     def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
         pids = self._watch.pids
@@ -342,7 +356,7 @@ class DockerEngine:
                 given=replace(self._given, preload=self._preloads.file_for(image.id)),
                 limits=self._limits,
                 additions=self._access.additions(launch.gpus),
-                image_environment=image.environment,
+                image=image,
                 places=places,
             )
             self._take_volumes(launch, [volume.source for volume in volumes if volume.source not in sources])

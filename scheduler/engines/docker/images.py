@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -15,14 +17,17 @@ import docker.errors
 
 from scheduler.engines.base import Progress
 
+STOPS = "SIGTERM"  # what ends a container whose image names no signal
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """`id` says what is in it: another content has another one."""
+    """`id` says what is in it: another content has another one. `stop_signal`: one that there is."""
 
-    id: str
+    id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
+    stop_signal: str = STOPS
 
 
 class Images:
@@ -48,7 +53,12 @@ class Images:
     def _look(self, name: str) -> Image:
         found = self._inspect(name)
         config = found.get("Config") or {}
-        return Image(found["Id"], config.get("Labels") or {}, tuple(config.get("Env") or ()))
+        return Image(
+            found["Id"],
+            config.get("Labels") or {},
+            tuple(config.get("Env") or ()),
+            _signal(config.get("StopSignal") or ""),
+        )
 
     def _inspect(self, name: str) -> dict[str, Any]:
         return self._api.inspect_image(name)  # type: ignore[no-untyped-call, no-any-return]
@@ -87,6 +97,14 @@ class Images:
         registry, _ = docker.auth.resolve_repository_name(name)
         found: dict[str, Any] | None = docker.auth.load_config(str(self._registries)).resolve_authconfig(registry)
         return found
+
+
+def _signal(named: str) -> str:
+    """The image's, if Docker knows it by this name or number: an image may say anything."""
+    name = named.upper().removeprefix("SIG")
+    known = f"SIG{name}" in signal.Signals.__members__ or re.fullmatch(r"RT(MIN\+|MAX-)([1-9]|1[0-4])", name)
+    number = name.isdecimal() and int(name) in signal.valid_signals()
+    return named if known or number else STOPS
 
 
 def _tag(name: str) -> str | None:

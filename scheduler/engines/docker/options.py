@@ -14,6 +14,7 @@ from typing import Any
 
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions, Mount
+from scheduler.engines.docker.images import Image
 from scheduler.engines.outfit import environment
 from scheduler.engines.placer import Order
 from web.errors import Problem
@@ -81,7 +82,7 @@ def create_body(
     given: Given,
     limits: DefaultLimits,
     additions: Additions,
-    image_environment: Iterable[str],
+    image: Image,
     places: Mapping[str, str],
 ) -> dict[str, Any]:
     """The body of POST /containers/create. `places`: where Docker finds each folder of the host. Raises EngineError."""
@@ -90,7 +91,7 @@ def create_body(
     return {
         "Image": launch.image,
         "Cmd": list(launch.command) or None,
-        "Env": _environment(launch, additions, image_environment, loaders=given.loaders),
+        "Env": _environment(launch, additions, image.environment, loaders=given.loaders),
         "WorkingDir": launch.working_dir,
         "Labels": {
             LABEL: launch.id,
@@ -101,6 +102,7 @@ def create_body(
             LABEL_MEMORY: str(limited["Memory"] or ""),
             LABEL_TTY: "yes" if launch.tty else "no",  # always said, or an image could say it
         },
+        "StopSignal": image.stop_signal,  # with one that does not exist, Docker would send it none at all
         "Healthcheck": {"Test": ["NONE"]},  # an image's own would run in it again and again, unasked
         "Tty": launch.tty,
         "OpenStdin": launch.interactive,
