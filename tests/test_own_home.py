@@ -28,7 +28,8 @@ def test_nothing_in_the_settings_lies_in_the_checkouts_data() -> None:
 def test_a_run_that_is_pointed_at_real_data_stops_with_a_sentence(tmp_path: Path, name: str) -> None:
     value = str(tmp_path) if name == "GPUSHARE_HOME" else f"sqlite:///{tmp_path / 'real.sqlite3'}"
     words = [sys.executable, "-m", "pytest", "tests/core/test_policies.py"]
-    done = subprocess.run(words, cwd=own_home.ROOT, env={**os.environ, name: value}, capture_output=True, text=True)
+    bare = {word: text for word, text in os.environ.items() if word != "GPUSHARE_HOME"}
+    done = subprocess.run(words, cwd=own_home.ROOT, env={**bare, name: value}, capture_output=True, text=True)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert name in done.stderr
     assert "Traceback" not in done.stderr

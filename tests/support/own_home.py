@@ -22,7 +22,9 @@ CHECKOUT = ROOT / "var"
 def refusal(environ: dict[str, str]) -> str:
     """Why tests may not begin in this environment; empty if they may."""
     home = environ.get("GPUSHARE_HOME")
-    if home and not Path(home, OWNED).exists():
+    if home and Path(home, OWNED).exists():
+        return ""  # a run that a test has begun, or a process of a run
+    if home:
         return (
             f"GPUSHARE_HOME is {home}, which was not made for tests: tests would write into it. "
             "Unset GPUSHARE_HOME; each test makes one of its own."
