@@ -90,6 +90,39 @@ def test_a_name_is_taken_in_whatever_case(rest):
     assert refused(rest.post("/api/v1/people/", {"username": "BOSS"})) == (409, "name_taken", "username")
 
 
+# In another case, with a letter that has the same capital, or that looks the same.
+TAKEN = [("éva", "ÉVA"), ("admin", "admın"), ("admin", "ADMİN"), ("aca", "аса"), ("straße", "STRASSE"), ("σας", "ΣΑΣ")]
+MIXED = ["аdmin", "pаul", "αlice", "lee數а"]
+
+
+@pytest.mark.parametrize(("one", "other"), [*TAKEN, *(names[::-1] for names in TAKEN)])
+def test_of_two_names_that_people_or_databases_take_for_one_there_is_one(rest, one, other):
+    assert rest.post("/api/v1/people/", {"username": one}).status_code == 201
+    assert refused(rest.post("/api/v1/people/", {"username": other})) == (409, "name_taken", "username")
+    assert rest.post("/api/v1/groups/", {"name": f"{one}-{one}"}).status_code == 201
+    assert refused(rest.post("/api/v1/groups/", {"name": f"{other}-{other}"})) == (409, "name_taken", "name")
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_name_has_the_letters_of_one_script(rest, name):
+    for path, field in (("people", "username"), ("groups", "name")):
+        answer = rest.post(f"/api/v1/{path}/", {field: name})
+        assert refused(answer) == (400, "invalid", field)
+        assert re.search(r"mixes .*(Cyrillic|Greek).* letters", answer.json()["error"]["message"])
+
+
+@pytest.mark.parametrize("name", ["アイ愛あ", "ann数学", "김철수", "ΣΩΚΡΆΤΗΣ", "иван", "ann-2@lab.example"])
+def test_letters_that_are_written_together_are_a_name(rest, name):
+    assert rest.post("/api/v1/people/", {"username": name}).status_code == 201
+
+
+def test_who_has_such_a_name_already_is_found_and_changed_as_ever(rest):
+    for name in ("éva", "ÉVA", "аdmin"):
+        make_user(name)
+        assert rest.get(f"/api/v1/people/{name}/").json()["username"] == name
+        assert rest.patch(f"/api/v1/people/{name}/", {"role": "viewer", "email": "a@b.example"}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

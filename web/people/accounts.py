@@ -19,7 +19,7 @@ from django.db.models.signals import post_save
 from web import audit
 from web.errors import Problem, conflict, invalid, not_found
 from web.models import Token
-from web.people import passwords, tokens
+from web.people import names, passwords, tokens
 from web.people.roles import Deed, Role, admins, groups_besides_role, is_role, require, role_of
 from web.spec.people import PersonChange, PersonSpec
 
@@ -54,7 +54,7 @@ def create(actor: User, asked: Any) -> tuple[User, str]:
         passwords.require_good(user, password)
         user.set_password(password)  # outside of the transaction: it takes a third of a second
     with administered():
-        require_free(name)
+        require_new(name)
         try:
             with transaction.atomic():
                 user.save(force_insert=True)
@@ -103,10 +103,18 @@ def change(actor: User, user: User, asked: Any) -> User:
 
 
 @contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Around what looks whether a name is free and takes it, in one transaction; and around what could take the last
+    admin's role."""
+    with transaction.atomic():
+        list(Group.objects.select_for_update(no_key=True).filter(name=Role.ADMIN.group))
+        yield
+
+
+@contextmanager
 def administered() -> Iterator[None]:
     """Around a change of who may do what: in one transaction, one at a time, undone if it would leave no admin."""
-    with transaction.atomic():
-        list(Group.objects.select_for_update(no_key=True).filter(name=Role.ADMIN.group))  # two could take each other's
+    with one_at_a_time():
         yield
         if not admins().exists():
             raise conflict(
@@ -114,12 +122,17 @@ def administered() -> Iterator[None]:
             )
 
 
-def require_free(username: str, besides: User | None = None) -> None:
-    """Refuses a name that somebody has, in whatever case; `besides` is whoever is to get it. Raises Problem."""
+def require_new(username: str, besides: User | None = None) -> None:
+    """Refuses a name that can be taken for another, and one that somebody has. Raises Problem.
+
+    `besides`: the account that is to get it. What was named earlier keeps its name.
+    """
+    if fault := names.fault_of_scripts(username):
+        raise invalid(fault, "username")
     everybody = get_user_model().objects
     others = everybody.exclude(pk=besides.pk) if besides else everybody.all()
-    if same := others.filter(username__iexact=username).first():
-        raise _taken(same.get_username())
+    if same := names.alike(others, "username", username):
+        raise _taken(same)
 
 
 def fault_of_name(username: str) -> str:
@@ -187,9 +200,9 @@ def _give_role(user: User, role: Role) -> None:
         user.save(update_fields=["is_superuser"])
 
 
-def _put_into(user: User, names: Iterable[str]) -> None:
+def _put_into(user: User, asked: Iterable[str]) -> None:
     """Makes these all the groups that the user is in, the role's aside."""
-    wanted = set(names)
+    wanted = set(asked)
     found = {group.name: group for group in Group.objects.filter(name__in=wanted)}
     if missing := sorted(wanted - found.keys()):
         raise Problem("unknown_group", f'There is no group "{missing[0]}".', 400, "groups")

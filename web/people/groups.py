@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 
 from web import audit
 from web.errors import Problem, conflict, invalid, not_found
-from web.people import granting
+from web.people import granting, names
 from web.people.accounts import administered, fault_of_group
 from web.people.roles import Deed, is_role, require
 from web.spec.people import GroupSpec, MembersSpec
@@ -78,20 +78,20 @@ def members_of(group: Group) -> list[str]:
     return list(group.user_set.order_by("username").values_list("username", flat=True))
 
 
-def _people(names: list[str], field: str) -> list[User]:
-    found = list(get_user_model().objects.filter(username__in=names))
-    if missing := sorted(set(names) - {user.get_username() for user in found}):
+def _people(asked: list[str], field: str) -> list[User]:
+    found = list(get_user_model().objects.filter(username__in=asked))
+    if missing := sorted(set(asked) - {user.get_username() for user in found}):
         raise Problem("unknown_person", f'There is no account "{missing[0]}".', 400, field)
     return found
 
 
 def require_name(name: str, besides: Group | None = None) -> None:
-    """Refuses what no group may be called, and what another is called, in whatever case. Raises Problem."""
-    if fault := fault_of_group(name):
+    """Refuses what no group may be called, and what can be taken for another's name. Raises Problem."""
+    if fault := fault_of_group(name) or names.fault_of_scripts(name):
         raise invalid(fault, "name")
     others = Group.objects.exclude(pk=besides.pk) if besides else Group.objects.all()
-    if same := others.filter(name__iexact=name).first():
-        raise _taken(same.name)
+    if same := names.alike(others, "name", name):
+        raise _taken(same)
 
 
 def require_no_role(group: Group) -> None:

@@ -7,6 +7,7 @@ import re
 
 LONGEST = 63  # letters of a container's name
 DIGEST = 16
+_OTHER = r"[^a-zA-Z0-9_.-]"
 
 
 def container_name(person: str, server: str) -> str:
@@ -17,8 +18,8 @@ def container_name(person: str, server: str) -> str:
     does.
     """
     plain = f"jupyter-{person}" + (f"-{server}" if server else "")
-    if re.fullmatch(r"[a-zA-Z0-9_.]+", person) and re.fullmatch(rf"[a-zA-Z0-9_.-]{{,{LONGEST}}}", plain):
+    if re.fullmatch(r"[a-zA-Z0-9_.]+", person) and len(plain) <= LONGEST and not re.search(_OTHER, plain):
         return plain
-    readable = re.sub(r"[^a-zA-Z0-9_.-]", "-", plain.replace("-", "_", 1))
+    readable = re.sub(_OTHER, "-", plain.replace("-", "_", 1))
     digest = hashlib.sha256(f"{person}\0{server}".encode()).hexdigest()[:DIGEST]
     return f"{readable[: LONGEST - DIGEST - 1]}-{digest}"

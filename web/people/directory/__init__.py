@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
 from web import audit
-from web.people.accounts import fault_of_name
+from web.errors import Problem
+from web.people import names
+from web.people.accounts import fault_of_name, require_new
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -26,26 +27,33 @@ log = logging.getLogger(__name__)
 
 
 def is_usable(username: str) -> bool:
-    """Whether an account may have this name that a directory tells; the log says if not.
+    """Whether an account has, or may have, this name that a directory tells; the log says if not.
 
     Names end up in paths ("{user}" in GPUSHARE_VOLUME_ROOTS), so what Django's forms refuse is refused here too: "/"
-    and control characters among it. So is a name that Django would write differently: that one may be another's.
+    and control characters among it. So is a name that Django would write differently, and a new one that can be taken
+    for another's.
     """
-    if fault := fault_of_name(username):
+    fault = fault_of_name(username)
+    if not fault and names.account_of(username) is None:
+        try:
+            require_new(username)
+        except Problem as problem:
+            fault = problem.message
+    if fault:
         log.warning("The directory's name %r cannot be that of an account: %s", username, fault)
     return not fault
 
 
 def is_local(username: str) -> bool:
     """Whether somebody signs in under this name with a password that is kept here."""
-    found = get_user_model().objects.filter(username__iexact=username)
-    return any(user.has_usable_password() for user in found)
+    user = names.account_of(username)
+    return user is not None and user.has_usable_password()
 
 
-def follow_groups(user: User, names: Iterable[str]) -> None:
+def follow_groups(user: User, groups: Iterable[str]) -> None:
     """Makes the user's groups those that the directory tells; groups that it has no say in stay as they are."""
     mapping: dict[str, str] = settings.GPUSHARE_GROUPS
-    told = {mapping[name] for name in names if name in mapping}
+    told = {mapping[name] for name in groups if name in mapping}
     held = set(user.groups.filter(name__in=mapping.values()).values_list("name", flat=True))
     if told == held:
         return

@@ -10,7 +10,9 @@ from django.contrib.auth import get_user_model
 from django_auth_ldap.backend import LDAPBackend
 from ldap.dn import str2dn
 
+from web.people.accounts import one_at_a_time
 from web.people.directory import follow_groups, is_local, is_usable
+from web.people.names import account_of
 
 log = logging.getLogger(__name__)
 _NAMES = re.compile(r"\(([A-Za-z][\w.-]*)=%\(user\)s\)")  # "(uid=%(user)s)", alone or within a longer filter
@@ -30,13 +32,19 @@ class Backend(LDAPBackend):  # type: ignore[misc]  # not installed where types a
         return user if user is not None and user.is_active else None  # the library would keep their sessions open
 
     def get_or_build_user(self, username: str, ldap_user: Any) -> tuple[Any, bool]:
-        name = self._name_of(username, ldap_user)
-        if not is_usable(name):
-            raise ldap_user.AuthenticationFailed("no account can have this name")
-        if is_local(name):
-            raise ldap_user.AuthenticationFailed("this account has its password here")
-        user, built = super().get_or_build_user(name, ldap_user)
-        return user, built
+        """Not the library's, which leaves it to the database which names are one; a new account is saved at once."""
+        name = self._name_of(username, ldap_user).lower()
+        with one_at_a_time():
+            if not is_usable(name):
+                raise ldap_user.AuthenticationFailed("no account can have this name")
+            if is_local(name):
+                raise ldap_user.AuthenticationFailed("this account has its password here")
+            if user := account_of(name):
+                return user, False
+            user = get_user_model()(username=name)
+            user.set_unusable_password()
+            user.save()
+        return user, True
 
     def _name_of(self, typed: str, ldap_user: Any) -> str:
         """The entry's own name. Servers find it by more than Django takes for the same, such as "ｇｒａｃｅ"."""

@@ -15,6 +15,8 @@ from django.http import HttpRequest, HttpResponseBase
 from mozilla_django_oidc.auth import OIDCAuthenticationBackend
 from mozilla_django_oidc.views import OIDCAuthenticationRequestView
 
+from web.people import names
+from web.people.accounts import one_at_a_time
 from web.people.directory import follow_groups, is_local, is_usable
 
 BEGUN = 600  # seconds that somebody may take at the provider; what is kept of one who never comes back goes with it
@@ -55,13 +57,18 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed
         return str(claims.get(self.get_settings("GPUSHARE_OIDC_NAME_CLAIM")) or "")
 
     def filter_users_by_claims(self, claims: dict[str, Any]) -> QuerySet[Any]:
-        people: QuerySet[Any] = self.UserModel.objects.filter(username__iexact=self.get_username(claims))
+        user = names.account_of(self.get_username(claims))
+        people: QuerySet[Any] = self.UserModel.objects.filter(pk=user and user.pk)
         return people
 
     def create_user(self, claims: dict[str, Any]) -> Any:
-        return self.update_user(super().create_user(claims), claims)
+        with one_at_a_time():
+            if not is_usable(self.get_username(claims)):  # as somebody came to be at this very moment
+                raise SuspiciousOperation("No account can have this name.")
+            user = super().create_user(claims)
+        return self.update_user(user, claims)
 
     def update_user(self, user: Any, claims: dict[str, Any]) -> Any:
-        names = claims.get(self.get_settings("GPUSHARE_OIDC_GROUPS_CLAIM")) or []
-        follow_groups(user, [str(name) for name in names] if isinstance(names, list) else [])
+        groups = claims.get(self.get_settings("GPUSHARE_OIDC_GROUPS_CLAIM")) or []
+        follow_groups(user, [str(name) for name in groups] if isinstance(groups, list) else [])
         return user
