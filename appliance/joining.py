@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from appliance import VERSION
+from appliance import VERSION, proxies
 from appliance.envfile import PLACE
 from web.texts import fault_of_setting
 
@@ -55,8 +55,11 @@ def ask(url: str, token: str, name: str) -> dict[str, str]:
     """What this host needs as a node of that name, by the names of settings. Raises NotJoined."""
     body = {"token": token, "node": name, "release": VERSION, "schema": last_change()}
     try:
-        answer = httpx.post(f"{url.rstrip('/')}/api/v1/nodes/join/", json=body, timeout=WITHIN)
+        with httpx.Client(transport=proxies.transport(url), timeout=WITHIN) as client:
+            answer = client.post(f"{url.rstrip('/')}/api/v1/nodes/join/", json=body)
         told = answer.json()
+    except proxies.BadProxy as error:
+        raise NotJoined(f"{error}.") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise NotJoined(f"there is no appliance at {url}, or it does not answer: {error}") from None
     if answer.is_error:

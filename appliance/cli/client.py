@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from appliance import proxies
 from appliance.cli import login
 from appliance.cli.errors import TOO_MANY, Problem, from_answer, unreachable
 
@@ -53,8 +54,11 @@ class Client:
                 base_url=f"{account.url}/api/v1/",
                 headers={"Authorization": f"Token {account.token}"} if account.token else {},
                 timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
-                verify=account.url.startswith("https:"),  # without TLS nothing is verified: spares reading every CA
+                # Without TLS nothing is verified: spares reading every CA.
+                transport=proxies.transport(account.url, verify=account.url.startswith("https:")),
             )
+        except proxies.BadProxy as error:
+            raise Problem(str(error), code="bad_proxy") from None
         except (httpx.InvalidURL, ValueError) as error:
             raise Problem(f"{account.url!r} is no address ({error})", hint="gpushare login URL") from None
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from appliance import proxies
 from appliance.cli import output
 from appliance.cli.client import CONNECT, Client, Json
 from appliance.cli.errors import Problem, from_answer, unreachable
@@ -115,6 +116,7 @@ class Console:
                 compression=None,
                 open_timeout=CONNECT,
                 max_queue=None,  # WINDOW bounds it
+                proxy=proxies.proxy_for(self._client.url),
             ) as socket:
                 if not self._was_open:
                     self._begin(socket)
@@ -125,6 +127,8 @@ class Console:
             goes_on = f"it goes on, if it has not ended: gpushare attach {container['name']}"
             hint = goes_on if self._command is None else "what was started over it ends"
             raise Problem(f"the connection to {container['name']} broke", code="dropped", hint=hint) from None
+        except ImportError as error:
+            raise Problem(str(proxies.unusable(self._client.url, error)), code="bad_proxy") from None
         except (OSError, InvalidHandshake) as error:
             if isinstance(error, BrokenPipeError):
                 raise

@@ -6,8 +6,9 @@ import io
 import tarfile
 from pathlib import Path
 
-import docker
 from django.conf import settings
+
+from scheduler.engines.docker.client import DirectClient
 
 IMAGE = "gpushare/demo:latest"
 WORKLOAD = "/bin/workload"  # where any image finds its programs
@@ -20,7 +21,7 @@ LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 def build() -> str:
     """Imports the image anew (it is a few megabytes) and returns its name."""
-    client = docker.APIClient(settings.GPUSHARE_DOCKER_HOST, version="auto")
+    client = DirectClient(settings.GPUSHARE_DOCKER_HOST, version="auto")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         _add(tar, settings.GPUSHARE_BUILD / "workload", WORKLOAD)

@@ -16,6 +16,7 @@ from django.conf import settings
 from appliance.doctor.finding import Finding, fine, note, wrong
 from scheduler.engines.base import EngineError
 from scheduler.engines.docker import gpu_access as ways
+from scheduler.engines.docker.client import DirectClient
 from scheduler.engines.docker.versions import outdated
 from scheduler.gpus import NoGpus, parse
 from web.sizes import format_size
@@ -72,7 +73,7 @@ def ask_docker(address: str) -> tuple[dict[str, Any], list[Any]]:
     if address.startswith("unix://"):  # in the kernel's few words, and the SDK would leave its socket open
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(address.removeprefix("unix://"))
-    client = sdk.APIClient(address, version="auto", timeout=ANSWERS_WITHIN)
+    client = DirectClient(address, version="auto", timeout=ANSWERS_WITHIN)
     try:
         return client.info(), client.version().get("Components") or []
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
+from appliance import proxies
 from appliance.doctor.finding import Finding, fine, note, wrong
 from web.models import Node
 from web.schema import newer_than_we
@@ -165,7 +166,7 @@ def port() -> Iterator[Finding]:
             )
             return
     name = settings.ALLOWED_HOSTS[0].replace("*", "localhost").lstrip(".")  # HOST may be all addresses, and no name
-    answer = _get(f"http://{address}/healthz", Host=name)
+    answer = _get(f"http://{address}/healthz", {"Host": name}, direct=True)
     if isinstance(answer, str) or answer.text != '{"status": "ok"}':
         yield wrong(
             "port",
@@ -190,14 +191,6 @@ def proxy() -> Iterator[Finding]:
                 "Look at the proxy, its certificate and the name's address.",
             )
             continue
-        if answer.status_code == 400:
-            yield wrong(
-                "proxy",
-                f"{origin} is refused: the appliance does not know that name.",
-                "Pages from outside do not open.",
-                "Put it into GPUSHARE_ALLOWED_HOSTS; the proxy must pass Host on.",
-            )
-            continue
         if answer.text != '{"status": "ok"}':
             yield wrong(
                 "proxy",
@@ -206,7 +199,16 @@ def proxy() -> Iterator[Finding]:
                 "Lead the proxy to HOST and PORT (docs/production.md).",
             )
             continue
-        status = _get(f"{origin}/ws/dashboard/", **UPGRADE, Origin=origin)
+        named = _get(f"{origin}/api/v1/")  # /healthz answers by any name
+        if not isinstance(named, str) and named.status_code == 400:
+            yield wrong(
+                "proxy",
+                f"{origin} is refused: the appliance does not know that name.",
+                "Pages from outside do not open.",
+                "Put it into GPUSHARE_ALLOWED_HOSTS; the proxy must pass Host on.",
+            )
+            continue
+        status = _get(f"{origin}/ws/dashboard/", {**UPGRADE, "Origin": origin})
         if isinstance(status, str) or status.status_code not in (101, 403):
             told = status if isinstance(status, str) else f"it answers {status.status_code}"
             yield wrong(
@@ -280,12 +282,16 @@ def oidc() -> Iterator[Finding]:
             yield fine("oidc", f"{url} answers")
 
 
-def _get(url: str, **headers: str) -> httpx.Response | str:
-    """The answer's head and body, or why there is none."""
+def _get(url: str, headers: Mapping[str, str] | None = None, *, direct: bool = False) -> httpx.Response | str:
+    """The answer's head and body, or why there is none. `direct`: without a proxy, as it is this host's own address."""
     try:
-        with httpx.stream("GET", url, headers=headers, timeout=WITHIN) as answer:
+        way = httpx.HTTPTransport() if direct else proxies.transport(url)
+        with (
+            httpx.Client(transport=way, timeout=WITHIN) as client,
+            client.stream("GET", url, headers=headers) as answer,
+        ):
             if answer.status_code != 101:
                 answer.read()
             return answer
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, proxies.BadProxy) as error:
         return str(error) or type(error).__name__

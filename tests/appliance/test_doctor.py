@@ -365,7 +365,9 @@ def site(tmp_path: Path, django_db_blocker, transactional_db) -> Iterator[Site]:
         yield site
 
 
-def test_an_appliance_that_is_reached_through_its_name_and_through_one_it_does_not_know(settings, site):
+def test_an_appliance_that_is_reached_through_its_name_and_through_one_it_does_not_know(settings, site, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # of the lab, and not for this host
+    monkeypatch.delenv("no_proxy", raising=False)
     settings.HOST, settings.PORT = "127.0.0.1", int(site.url.rpartition(":")[2])
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
     for settings.HOST in ("0.0.0.0", "127.0.0.1"):

@@ -42,6 +42,7 @@ def demo(tmp_path: Path) -> Demo:
                 "GPUSHARE_GPUS": "sim:1x5GiB",
                 "PORT": "0",
                 "DEMO_EXIT": "1",
+                "http_proxy": "http://127.0.0.1:9",  # nothing of the demo goes there
                 **environment,
             },
             capture_output=True,

@@ -63,3 +63,12 @@ def test_the_log_says_it_once_a_name_with_the_line_to_set_and_not_for_ever(clien
     told = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
     assert len(told) == hosts.NAMES + 1
     assert told[-1].startswith("No more names")
+
+
+@pytest.mark.parametrize("known", [["localhost"], ["*"], [".lab.example"]])
+@pytest.mark.parametrize("host", ["10.1.2.3:8000", "gpushare-web.default.svc", "[fd00::7]", "a b"])
+def test_a_health_check_asks_by_whatever_address_it_has(client, settings, known, host):
+    """A kubelet asks by the pod's address, which no setting can name in advance."""
+    settings.ALLOWED_HOSTS = known
+    assert asked(client, host, "/healthz").status_code == 200
+    assert asked(client, host, "/readyz").json()["database"] == "ok"

@@ -14,6 +14,7 @@ import httpx
 ANSWERS_WITHIN = 30.0  # seconds
 ENDS_WITHIN = 30.0  # seconds after SIGKILL; a process that the kernel holds may take longer, and is left to it
 LOOK_EVERY = 0.5
+DIRECT = ("all://127.0.0.1", "all://localhost", "all://[::1]")  # no proxy leads to this host
 LAST_WORDS = 20  # lines of a notebook's output, for whoever asks why it did not start
 
 
@@ -35,7 +36,9 @@ class Appliance:
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
         headers = {"Authorization": f"Token {token}"}
-        self._client = httpx.AsyncClient(base_url=f"{self._url}/api/v1/", headers=headers, timeout=ANSWERS_WITHIN)
+        self._client = httpx.AsyncClient(
+            base_url=f"{self._url}/api/v1/", headers=headers, timeout=ANSWERS_WITHIN, mounts=dict.fromkeys(DIRECT)
+        )
 
     async def close(self) -> None:
         await self._client.aclose()

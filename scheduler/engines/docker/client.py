@@ -28,6 +28,21 @@ INSIDE = 16  # threads for programs beside a container's own, and keyboards: whe
 PATIENT = 4  # threads for what waits for somebody's program: whoever lets it wait holds up none of the others
 
 
+class DirectClient(docker.APIClient):
+    """Never through a proxy that the environment names: the engine is on this host, over TCP too.
+
+    `requests` has no other way for a client that asks for the engine's version while it is made.
+    """
+
+    @property
+    def trust_env(self) -> bool:
+        return False
+
+    @trust_env.setter
+    def trust_env(self, value: bool) -> None:
+        pass
+
+
 class Client:
     """`api` is for acting, `look` the same with less patience, for looking."""
 
@@ -46,9 +61,9 @@ class Client:
         return await self.call(self._connect)
 
     def _connect(self) -> dict[str, Any]:
-        self.api = docker.APIClient(self.address, version="auto", timeout=ANSWERS_WITHIN, max_pool_size=2 * WORKERS)
+        self.api = DirectClient(self.address, version="auto", timeout=ANSWERS_WITHIN, max_pool_size=2 * WORKERS)
         version = self.api.api_version
-        self.look = docker.APIClient(self.address, version=version, timeout=LOOK_WITHIN, max_pool_size=2 * WORKERS)
+        self.look = DirectClient(self.address, version=version, timeout=LOOK_WITHIN, max_pool_size=2 * WORKERS)
         info: dict[str, Any] = self.api.info()
         return info
 
