@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from django.db import OperationalError
 
 from scheduler.engines.base import Condition
 from scheduler.kubernetes import driver
+from scheduler.kubernetes.kubelet.server import Asked, KubeletServer
 from scheduler.store.naming import NameTaken
 from scheduler.store.volumes import Volumes
 from tests.kubernetes.cluster.api_server import CLAIMS, PODS, Refused
@@ -221,3 +226,20 @@ async def test_a_pod_whose_name_leads_elsewhere_is_no_pod(lab: Lab) -> None:
     assert command.outcome == "refused"
     (left,) = lab.api.all(PODS)
     assert "deletionTimestamp" not in left["metadata"]
+
+
+async def test_a_kubelet_that_hangs_up_before_its_claims_are_begun_leaves_no_call_behind(tmp_path: Path) -> None:
+    begun = []
+
+    async def prepare(asked: Asked) -> Any:
+        begun.append(asked)
+
+    kubelet = KubeletServer(tmp_path, prepare, prepare, lambda asked, error: "")
+    request = SimpleNamespace(claims=[Asked("team-a", "first", "1"), Asked("team-a", "second", "2")])
+    with warnings.catch_warnings(record=True) as warned:
+        answering = asyncio.create_task(kubelet._each(request, prepare))
+        await asyncio.sleep(0)  # it has made a task for each claim, and none has begun
+        answering.cancel()
+        await asyncio.wait([answering])
+        gc.collect()
+    assert (begun, [str(each.message) for each in warned]) == ([], [])

@@ -146,13 +146,16 @@ class KubeletServer:
     async def _each(self, request: Any, act: Callable[[Asked], Awaitable[Any]]) -> list[tuple[Asked, Any]]:
         """What became of each claim, side by side: one that takes long or fails is no other's business."""
         asked = list({each.uid: Asked(each.namespace, each.name, each.uid) for each in request.claims}.values())
-        return list(zip(asked, await asyncio.gather(*(_within(act(each)) for each in asked)), strict=True))
+        return list(zip(asked, await asyncio.gather(*(_within(act, each) for each in asked)), strict=True))
 
 
-async def _within(act: Awaitable[Any]) -> Any:
-    """Its result, or what it raised: never more than the kubelet waits."""
+async def _within(act: Callable[[Asked], Awaitable[Any]], asked: Asked) -> Any:
+    """Its result, or what it raised: never more than the kubelet waits.
+
+    The call begins here, and not before: one that is cancelled before it begins would leave a coroutine behind.
+    """
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
-            return await act
+            return await act(asked)
     except Exception as error:
         return error
