@@ -8,7 +8,6 @@
  * Refused, as there: managed memory and memory shared by IPC (CUDA_ERROR_NOT_SUPPORTED; the process stays locked). */
 #include "driver.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +22,8 @@ enum step { LOCK = 1, CHECKPOINT = 2, RESTORE = 3, UNLOCK = 4 };
 #define LONGEST_MS 0x1fffffu
 #define ORDER(number, step, patience_ms) ((number) << 24 | (patience_ms) << 3 | (step))
 
-#define LIVES_EVERY_MS 50 /* how often an asker looks whether the one it asks still lives */
+#define RATE_EVERY_SECONDS 0.01 /* how often a move looks at the rate */
+#define LIVES_EVERY_MS 50       /* how often an asker looks whether the one it asks still lives */
 
 /* ---- the driver's thread ---- */
 
@@ -53,10 +53,17 @@ static CUresult lock(struct card_checkpoint *mine, unsigned patience_ms) {
     return in_time ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static void take_time(uint64_t units, uint64_t bytes_per_second) {
-    double seconds = bytes_per_second > 0 ? (double)(units * CARD_UNIT) / (double)bytes_per_second : 0;
-    struct timespec rest = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+/* Moves them at the rate of each moment: a test holds a move up by a low rate, and lets it go on by 0, at once. */
+static void take_time(uint64_t units, _Atomic uint64_t *rate) {
+    double left = (double)(units * CARD_UNIT);
+    uint64_t bytes_per_second, before = card_now_us();
+    while (left > 0 && (bytes_per_second = atomic_load(rate)) > 0) {
+        double seconds = left / (double)bytes_per_second;
+        if (seconds > RATE_EVERY_SECONDS) seconds = RATE_EVERY_SECONDS;
+        nanosleep(&(struct timespec){0, (long)(seconds * 1e9) + 1}, NULL);
+        uint64_t now = card_now_us();
+        left -= (double)(now - before) * 1e-6 * (double)bytes_per_second;
+        before = now;
     }
 }
 
@@ -67,7 +74,7 @@ static CUresult checkpoint(struct card_process *process) {
     if (heap_has_managed() || gate_shared() > 0) return CUDA_ERROR_NOT_SUPPORTED;
     uint64_t units = 0;
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) units += atomic_load(&process->held[gpu]);
-    take_time(before ? units : 2 * units, atomic_load(&card->out_rate));
+    take_time(before ? units : 2 * units, &card->out_rate);
     before = true;
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) atomic_store(&mine->away[gpu], card_put_away(gpu));
     enter_state(mine, CHECKPOINTED);
@@ -84,7 +91,7 @@ static CUresult restore(struct card_checkpoint *mine) {
         }
         units += atomic_load(&mine->away[gpu]);
     }
-    take_time(units, atomic_load(&card->in_rate));
+    take_time(units, &card->in_rate);
     enter_state(mine, LOCKED);
     return CUDA_SUCCESS;
 }

@@ -14,6 +14,7 @@ static const char USAGE[] =
     "  --bytes SIZE    how much to take, like 512MiB or 2g (default: all that is free)\n"
     "  --chunks N      in how many allocations (default 4)\n"
     "  --hold SECONDS  keep it so long between copying in and computing (default 0)\n"
+    "  --until FILE    keep it until there is such a file\n"
     "  --compute SECONDS  keep the GPU busy so long meanwhile, and tell each second how many units were done\n"
     "  --kernel MS     a unit is a kernel of so long, on a card of its own (default 1)\n"
     "  --ahead N       so many of them are given to the GPU ahead of time (default 20)\n"
@@ -68,12 +69,19 @@ static double milliseconds(const char *option, const char *text) {
 
 struct options options_read(int count, char **words) {
     static const struct option OPTIONS[] = {
-        {"bytes", required_argument, NULL, 'b'},   {"chunks", required_argument, NULL, 'n'},
-        {"hold", required_argument, NULL, 's'},    {"check", required_argument, NULL, 'c'},
-        {"gpu", required_argument, NULL, 'g'},     {"go-on", no_argument, NULL, 'o'},
-        {"compute", required_argument, NULL, 'C'}, {"kernel", required_argument, NULL, 'k'},
-        {"ahead", required_argument, NULL, 'a'},   {"every", required_argument, NULL, 'e'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+        {"bytes", required_argument, NULL, 'b'},
+        {"chunks", required_argument, NULL, 'n'},
+        {"hold", required_argument, NULL, 's'},
+        {"until", required_argument, NULL, 'u'},
+        {"check", required_argument, NULL, 'c'},
+        {"gpu", required_argument, NULL, 'g'},
+        {"go-on", no_argument, NULL, 'o'},
+        {"compute", required_argument, NULL, 'C'},
+        {"kernel", required_argument, NULL, 'k'},
+        {"ahead", required_argument, NULL, 'a'},
+        {"every", required_argument, NULL, 'e'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     struct options options = {.chunks = 4, .check = UINT64_MAX, .kernel = 1e-3, .ahead = 20};
     int option;
@@ -87,6 +95,9 @@ struct options options_read(int count, char **words) {
                 break;
             case 's':
                 options.hold = seconds("hold", optarg);
+                break;
+            case 'u':
+                options.until = optarg;
                 break;
             case 'c':
                 options.check = size("check", optarg) / 8 * 8;

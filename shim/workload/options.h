@@ -13,6 +13,7 @@ struct options {
     double hold, compute; /* seconds */
     double kernel;        /* seconds of a unit of computing */
     double every;         /* seconds of computing in each second; 0: all of it */
+    const char *until;    /* a file, until which it is kept; NULL: none */
     unsigned ahead;       /* units that the GPU has been given ahead of time */
     bool go_on;           /* when memory runs out, with what there is */
 };

@@ -12,8 +12,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #define BLOCK 256u
+#define LOOK_NS 10000000 /* between two looks for a file that is waited for */
 #define STAGE (8u << 20) /* how much is copied at once, so that the host needs little memory beside the card's */
 
 static double mib(uint64_t bytes) { return (double)bytes / (1 << 20); }
@@ -131,6 +133,10 @@ static bool work(const struct options *options) {
         struct timespec hold = {(time_t)options->hold, (long)((options->hold - (double)(time_t)options->hold) * 1e9)};
         say("holding for %g s", options->hold);
         nanosleep(&hold, NULL);
+    }
+    if (options->until != NULL) {
+        say("holding until there is %s", options->until);
+        while (access(options->until, F_OK) != 0) nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
     }
     if (options->compute > 0) compute(options, computing);
     for (unsigned i = 0; i < count; i++) complement(&chunks[i], turning);

@@ -17,8 +17,8 @@ def test_every_byte_is_right(card: Card) -> None:
     assert "checked 48 MiB: every byte is right" in result.stdout
 
 
-def test_a_single_wrong_byte_is_found(card: Card) -> None:
-    process = card.start("--bytes", "4MiB", "--chunks", "1", "--hold", "1")
+def test_a_single_wrong_byte_is_found(card: Card, tmp_path: Path) -> None:
+    process = card.start("--bytes", "4MiB", "--chunks", "1", "--until", str(tmp_path / "go"))
     read_until(process, "holding")
     folder = Path(f"/proc/{process.pid}/fd")
     (memory,) = (fd for fd in folder.iterdir() if "simulated GPU memory" in os.readlink(fd))
@@ -27,6 +27,7 @@ def test_a_single_wrong_byte_is_found(card: Card) -> None:
         (byte,) = file.read(1)
         file.seek(3 << 20)
         file.write(bytes([byte ^ 1]))
+    (tmp_path / "go").touch()
     assert "WRONG: 1 of 524288 words" in process.communicate(timeout=60)[0]
     assert process.returncode == 1
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 import shim.sim
+from scheduler.containers import moving
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, query
 from web.models import Container, Gpu
 
@@ -17,8 +21,32 @@ STEPS = pytest.mark.parametrize("step", [LOCK, CHECKPOINT], ids=["lock", "checkp
 
 
 def at_once() -> None:
-    """The simulated card of this process moves memory without taking time."""
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(0), ctypes.c_uint64(0))
+    """The simulated card of this process moves memory without taking time, also what is under way."""
+    _speed(0)
+
+
+@contextmanager
+def held_up() -> Iterator[None]:
+    """Inside, no memory gets to the other side: a move that begins is under way until the test leaves this.
+
+    Patches how long the scheduler waits for a move, which is to be no limit of the test's.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moving, "GRACE", 10 * PATIENCE)
+        slowly()
+        try:
+            yield
+        finally:
+            at_once()
+
+
+def slowly() -> None:
+    """No memory gets to the other side until `at_once`. A scheduler gives a move up after half a minute."""
+    _speed(1)
+
+
+def _speed(bytes_per_second: int) -> None:
+    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(bytes_per_second), ctypes.c_uint64(bytes_per_second))
 
 
 def fault(step: int, how: int) -> None:
@@ -50,6 +78,12 @@ async def holder(host: Host, size: int = 2 * GIB, quota: int = 4 * GIB, **fields
     container = await host.launch(*words, gpu_memory=quota, environment={"PYTHONPATH": str(BUILD.parent)}, **fields)
     await host.says(container, "holding")
     return container
+
+
+async def is_back(host: Host, container: Container) -> None:
+    """Returns once its return is written down: a program that may end before that has no "swapped_in" to show."""
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: tenant.swap == "")
 
 
 async def ends_well(host: Host, container: Container) -> Container:
