@@ -18,7 +18,6 @@ from channels_redis.core import RedisChannelLayer
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.support import appliance
 from tests.support.appliance import until
 from tests.support.cluster import Cluster
 from tests.support.running import runs
@@ -31,7 +30,7 @@ ONE_MIB = "head -c 1048576 /dev/zero | tr '\\0' x | fold -w 63"
 
 def launched(cluster: Cluster, *command: str, node: str = "large", **fields: Any) -> Any:
     body = {"image": "local", "command": command, "gpu_memory": "128MiB", "node": node, **fields}
-    made = appliance.launched(cluster.api, cluster.api("POST", "containers/", body))
+    made = cluster.api("POST", "containers/", body)
     until(lambda: cluster.container(made)["state"] != "created")
     return made
 

@@ -110,20 +110,7 @@ class Appliance:
             if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 break
             time.sleep(float(answer.headers["retry-after"]))
-        if answer.is_error:
-            told = f"{method} {path}: {answer.status_code} {answer.text}"
-            raise httpx.HTTPStatusError(told, request=answer.request, response=answer)
-        said = answer.json()
-        if answer.status_code == httpx.codes.ACCEPTED and said.get("command"):
-            return self._outcome(answer)
-        return said
-
-    def _outcome(self, promise: httpx.Response) -> Any:
-        """What the answer would have been, had the machine been less busy: this one is only the promise of it."""
-        told = outcome(self.api, promise.json()["command"])
-        if told["outcome"] != "done":
-            raise httpx.HTTPStatusError(told["message"], request=promise.request, response=promise)
-        return self.api("GET", f"containers/{told['container']}/") if told["container"] else told
+        return followed(self.api, answer)
 
     def containers(self, **filters: str) -> list[dict[str, Any]]:
         """Those that live, or as the filters say."""
@@ -147,20 +134,22 @@ class Appliance:
         return made
 
 
-def launched(api: Callable[..., Any], made: Any) -> dict[str, Any]:
-    """The container that `made` is the answer about: on a machine so busy, that may be only the promise of one."""
-    if "id" not in made:
-        told = outcome(api, made["command"])
-        assert told["outcome"] == "done", told["message"]
-        made = api("GET", f"containers/{told['container']}/")
-    container: dict[str, Any] = made
-    return container
+def followed(api: Callable[..., Any], answer: httpx.Response) -> Any:
+    """What the answer says; of a 202, the promise that a busy machine gives, what it would have said once it is done.
 
-
-def outcome(api: Callable[..., Any], command: str) -> dict[str, Any]:
-    """What became of it, once it is done."""
-    found: dict[str, Any] = until(lambda: (told := api("GET", f"commands/{command}/"))["done"] and told)
-    return found
+    `api(method, path)` asks again as the same person. Raises HTTPStatusError, also of a promise that is not kept.
+    """
+    if answer.is_error:
+        asked = answer.request
+        told = f"{asked.method} {asked.url}: {answer.status_code} {answer.text}"
+        raise httpx.HTTPStatusError(told, request=asked, response=answer)
+    said: Any = answer.json() if answer.content else None
+    if answer.status_code != httpx.codes.ACCEPTED or not said.get("command"):
+        return said
+    command = until(lambda: (told := api("GET", f"commands/{said['command']}/"))["done"] and told)
+    if command["outcome"] != "done":
+        raise httpx.HTTPStatusError(command["message"], request=answer.request, response=answer)
+    return api("GET", f"containers/{command['container']}/") if command["container"] else command
 
 
 def until(condition: Callable[[], T], within: float = PATIENCE) -> T:

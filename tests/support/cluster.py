@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.support.appliance import ROOT, WORKLOAD, http, launched, until
+from tests.support.appliance import ROOT, WORKLOAD, followed, http, until
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
 from tests.support.tables import with_tables
@@ -111,11 +112,7 @@ class Cluster:
         return path.read_text().strip()
 
     def api(self, method: str, path: str, body: Any = None, user: str = "") -> Any:
-        answer = self.ask(method, path, body, user)
-        if answer.is_error:
-            told = f"{method} {path}: {answer.status_code} {answer.text}"
-            raise httpx.HTTPStatusError(told, request=answer.request, response=answer)
-        return answer.json() if answer.content else None
+        return followed(partial(self.api, user=user), self.ask(method, path, body, user))
 
     def person(self, name: str, role: str = "user") -> str:
         """Makes somebody who may ask as `user=name`."""
@@ -140,7 +137,7 @@ class Cluster:
         """Launches a container that takes `size` and keeps it; its quota is as much as that needs, or `quota`."""
         command = [WORKLOAD, "--bytes", size, "--chunks", "1", "--hold", "3600"]
         body = {"image": "local", "command": command, "gpu_memory": quota or parse_size(size) + CONTEXT, **fields}
-        return launched(self.api, self.api("POST", "containers/", body, user))
+        return self.api("POST", "containers/", body, user)
 
     def container(self, made: Any) -> Any:
         return self.api("GET", f"containers/{made['id']}/")

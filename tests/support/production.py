@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.support.appliance import ROOT, WORKLOAD, http, launched
+from tests.support.appliance import ROOT, WORKLOAD, followed, http
+from tests.support.eventually import PATIENCE
 from tests.support.postgres import Postgres
 from tests.support.redis_server import Redis
 
@@ -65,13 +67,13 @@ class Production:
     def stop(self, name: str) -> None:
         service = self._services.pop(name)
         service.send_signal(signal.SIGTERM)
-        assert service.wait(60) in (0, -signal.SIGTERM), self.said()
+        assert service.wait(PATIENCE) in (0, -signal.SIGTERM), self.said()
 
     def kill(self, name: str) -> None:
         """As `kill -9` does, if it has not ended."""
         service = self._services.pop(name)
         service.kill()
-        service.wait(60)
+        service.wait(PATIENCE)
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
         return self._services[name]
@@ -100,10 +102,8 @@ class Production:
     def api(self, method: str, path: str, body: Any = None) -> Any:
         token = (self.home / "admin-token").read_text().strip()
         headers = {"Authorization": f"Token {token}"}
-        answer = http.request(
-            method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers
-        ).raise_for_status()
-        return answer.json() if answer.content else None
+        answer = http.request(method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers)
+        return followed(self.api, answer)
 
     def hold(self, name: str, size: str) -> str:
         """Launches a container that takes `size` and keeps it."""
@@ -116,11 +116,15 @@ class Production:
         return self.launch(body)
 
     def launch(self, body: dict[str, Any]) -> str:
-        """Its id, also where the scheduler is still at it."""
-        return str(launched(self.api, self.api("POST", "containers/", body))["id"])
+        """Its id."""
+        return str(self.api("POST", "containers/", body)["id"])
 
     def state(self, container: str) -> str:
         return str(self.api("GET", f"containers/{container}/")["state"])
+
+    def used(self, container: str) -> int:
+        """Bytes, on all of its cards."""
+        return sum(gpu["used"] for gpu in self.api("GET", f"containers/{container}/")["gpus"])
 
     def sign_in(self) -> str:
         """The Cookie header of a browser that has signed in."""
@@ -148,4 +152,5 @@ def end_all(folder: Path) -> None:
         except OSError:
             continue
         if str(folder).encode() in words and int(path.name) != os.getpid():
-            os.kill(int(path.name), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(int(path.name), signal.SIGKILL)

@@ -21,7 +21,7 @@ import docker.errors
 
 from appliance import VERSION
 from shim import sim
-from tests.support.appliance import ROOT, http, launched
+from tests.support.appliance import ROOT, http
 from tests.support.cluster import Cluster
 from tests.support.dockerd import build_image
 from tests.support.eventually import until
@@ -113,7 +113,7 @@ class Three(Cluster):
     def give(self, *command: str, mib: int = 300, user: str = "", **fields: Any) -> Any:
         """Launches a container that names no node."""
         body = {"image": IMAGE, "command": list(command), "gpu_memory": mib << 20, **fields}
-        return launched(self.api, self.api("POST", "containers/", body, user))
+        return self.api("POST", "containers/", body, user)
 
     def holding(self, mib: int, user: str = "", *, seconds: float = 3600, **fields: Any) -> Any:
         """One that takes what its quota has room for, and keeps it so long."""
