@@ -68,7 +68,7 @@ async def test_what_came_back_is_given_back_whole_whoever_took_its_place(
     addresses = [cuda.new("cuMemAlloc_v2", 32 * MIB) for _ in range(3)]
     await helper.lock(cuda.pid, LONG)
     await helper.checkpoint(cuda.pid, LONG)
-    other = quick.start("--bytes", "256MiB", "--hold", "1")
+    other = quick.start("--bytes", "256MiB")
     assert other.wait() == 0
     neighbour = Program(quick, quick.env())
     neighbour("cuInit", 0)
@@ -138,7 +138,7 @@ async def test_a_hung_call_costs_its_worker_and_nobody_else(quick: Card, cuda: P
     quick.order("sim_card_fault", CHECKPOINT, HANGS)
     await helper.lock(cuda.pid, LONG)
     with pytest.raises(CardError, match="did not answer a checkpoint") as caught:
-        await helper.checkpoint(cuda.pid, 0.5)
+        await helper.checkpoint(cuda.pid, 3.0)
     assert caught.value.why is Why.HUNG
     assert await helper.why_not() == ""
 
@@ -146,7 +146,7 @@ async def test_a_hung_call_costs_its_worker_and_nobody_else(quick: Card, cuda: P
 async def test_a_frozen_process_hangs_its_asker_until_it_goes_on(cuda: Program, helper: CardHelper) -> None:
     os.kill(cuda.pid, signal.SIGSTOP)
     with pytest.raises(CardError) as caught:
-        await helper.checkpoint(cuda.pid, 0.5)
+        await helper.checkpoint(cuda.pid, 3.0)
     assert caught.value.why is Why.HUNG
     os.kill(cuda.pid, signal.SIGCONT)
     assert (await helper.lock(cuda.pid, LONG)).state is State.LOCKED

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
+from scheduler.card import generation
 from scheduler.card.turns import EARLY
 from tests.scheduler.test_turns import computing, goes_on, take_turns
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host
 from tests.support.swapped import at_once
 
@@ -29,9 +30,12 @@ async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_schedule
     parts = host.up.turns._parts
     await eventually(lambda: {str(one.pk), str(two.pk)} <= parts.keys())
     assert all(EARLY in part.barred and part.task is None for part in parts.values())
+    pausing = asyncio.create_task(host.command("pause", one, free_memory=free_memory))
     if free_memory:  # a move does wait
-        asyncio.get_running_loop().call_later(9.0, os.close, last)
-    answer = await host.command("pause", one, free_memory=free_memory)
+        tenant = host.up.broker.tenants[str(one.pk)]
+        await eventually(lambda: tenant.swap)
+        os.close(last)
+    answer = await pausing
     assert answer.outcome == "done", answer.message
     if not free_memory:
         os.close(last)
@@ -54,7 +58,10 @@ while True:
 """
 
 
-async def test_whoever_asks_its_card_is_not_held_back_while_its_move_waits_for_the_last_scheduler(host: Host) -> None:
+async def test_whoever_asks_its_card_is_not_held_back_while_its_move_waits_for_the_last_scheduler(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "LONGEST", 10 * PATIENCE)
     at_once()
     await host.stop()
     last = os.open(host.home / "guardian.lock", os.O_RDONLY)

@@ -46,7 +46,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         assert over.wait(60)
         return find(pid, container)
 
-    monkeypatch.setattr(takeover, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(takeover, "LOOK_SECONDS", 3.0)  # enough for the first: the other hangs
     monkeypatch.setattr(lease_pages, "find", slowly)
     yield over
     over.set()
@@ -133,7 +133,7 @@ async def test_one_that_is_found_while_the_move_hangs_goes_on_after_that_move_ha
         await settle(self, tenant, session)
         tries.put_nowait(None)
 
-    monkeypatch.setattr(takeover, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(takeover, "LOOK_SECONDS", 3.0)  # enough for the first: the other hangs
     monkeypatch.setattr(lease_pages, "find", slowly)
     monkeypatch.setattr(Swapping, "_settle_late", counted)
     monkeypatch.setattr(swapping, "AGAIN", 0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -13,13 +12,12 @@ from typing import Any
 
 import pytest
 
-import shim.sim
 from scheduler.core import giving_way
 from scheduler.core.events import NotMoved
-from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host
-from tests.support.swapped import CHECKPOINT, FAILS, LOCK, at_once, fault, free_memory
-from web.models import Container, Swap
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host, query
+from tests.support.swapped import CHECKPOINT, FAILS, LOCK, at_once, fault, free_memory, slowly
+from web.models import AllocationEvent, Container, Swap
 
 IDLE = 0.02  # minutes
 
@@ -126,7 +124,7 @@ async def test_one_that_cannot_be_moved_goes_on_and_says_why(lab: Host) -> None:
 
 
 async def eventually_events(host: Host, container: Container, *kinds: str) -> list[Any]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not (found := await host.events(container, *kinds)):  # noqa: ASYNC110 - a row of the database
             await asyncio.sleep(0.02)
     return found
@@ -232,15 +230,17 @@ async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Ho
     container = await notebook(lab)
     (session,) = lab.up.broker.tenants[str(container.pk)].sessions.values()
     await lab.stop()
-    slowly()
+    if moment is Swap.LEAVING:
+        slowly()
     await separate.start()
     other, _ = await lab.start_launch(*WORDS, "--hold", "600", gpu_memory=4 * GIB)
     if moment is Swap.COMING:
         await lab.says(other, "holding")
+        slowly()
         os.kill(session.pid, signal.SIGUSR1)
         killing = asyncio.create_task(lab.command("kill", other))  # answered now, or by the next scheduler
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while (await lab.get(container)).swap != moment:  # noqa: ASYNC110 - a row of the database
                 await asyncio.sleep(0.005)
     finally:
@@ -257,10 +257,6 @@ async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Ho
     assert (await lab.until(container, "running")).swap == ""
 
 
-def slowly() -> None:
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-
-
 async def test_two_that_compute_take_turns_where_they_do_not_fit_together(
     transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,8 +266,12 @@ async def test_two_that_compute_take_turns_where_they_do_not_fit_together(
     monkeypatch.setattr(giving_way, "WORTH", 0)
     async with a_host(settings, tmp_path_factory.mktemp("host")) as host:
         at_once()
-        words = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "8")
+        words = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--until", str(host.home / "go"))
         both = [await host.start_launch(*words, gpu_memory=3 * GIB + GIB // 2) for _ in range(2)]
+        async with asyncio.timeout(PATIENCE):
+            while await query(AllocationEvent.objects.filter(kind="swapped_out").count) < 2:  # noqa: ASYNC110 - rows
+                await asyncio.sleep(0.05)
+        (host.home / "go").touch()
         for container, _ in both:
             await host.until(container, "exited", 60)
         events = [event for container, _ in both for event in await host.events(container, "swapped_out")]

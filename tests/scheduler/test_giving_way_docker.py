@@ -12,7 +12,8 @@ import pytest
 from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, a_host
-from tests.support.swapped import at_once
+from tests.support.swapped import at_once, is_back
+from web.models import Container
 
 __all__ = ["docker_api", "dockerd"]
 pytestmark = pytest.mark.docker
@@ -40,10 +41,16 @@ async def lab(
         yield host
 
 
+def touch(docker_api: docker.APIClient, container: Container, path: str) -> None:
+    made = docker_api.exec_create(container.engine_id, ["sh", "-c", f": > {path}"])
+    docker_api.exec_start(made["Id"])
+
+
 async def test_an_idle_container_gives_way_and_comes_back_by_itself(lab: Host, docker_api: docker.APIClient) -> None:
     at_once()
     words = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold")
-    first = await lab.launch(*words, "20", gpu_memory=4 * GIB, memory=LIMIT, name="notebook")
+    script = f"{' '.join(words[:-1])} --until /tmp/go; while [ ! -e /tmp/end ]; do sleep 0.1; done"
+    first = await lab.launch("sh", "-c", script, gpu_memory=4 * GIB, memory=LIMIT, name="notebook")
     await lab.says(first, "holding")
 
     def limit() -> int:
@@ -58,8 +65,11 @@ async def test_an_idle_container_gives_way_and_comes_back_by_itself(lab: Host, d
         assert limit() >= limited + 3 * GIB
     await lab.says(second, "holding")
     tenant = lab.up.broker.tenants[str(first.pk)]
-    await eventually(lambda: tenant.suspended_since)  # its time is over: it frees what it has
+    touch(docker_api, first, "/tmp/go")
+    await eventually(lambda: tenant.suspended_since)  # it frees what it has
     await lab.command("kill", second)
+    await is_back(lab, first)  # before its end: else nothing says so
+    touch(docker_api, first, "/tmp/end")
     await lab.until(first, "exited")
     events = await lab.events(first, "swapped_out", "swapped_in")
     assert [event.kind for event in events] == ["swapped_out", "swapped_in"]

@@ -57,7 +57,7 @@ async def bystander(host: Host) -> AsyncIterator[None]:
     before = held()
     try:
         yield
-        await eventually(lambda: held() >= before + CALLS, within=20)
+        await eventually(lambda: held() >= before + CALLS)
     finally:
         took = await asyncio.to_thread(process.stop)
     assert len(took) >= before + CALLS
@@ -75,7 +75,7 @@ async def test_a_bystander_is_answered_during(host: Host, directory: Path, name:
         assert process.poll() is None, "the attack has ended by itself"
     finally:
         await asyncio.to_thread(attacking.__exit__, None, None, None)
-    await eventually(lambda: not host.up.server.connections(directory.name), within=20)
+    await eventually(lambda: not host.up.server.connections(directory.name))
     assert len(host.up.broker.state.waiting) == 0
 
 

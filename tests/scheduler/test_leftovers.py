@@ -56,7 +56,7 @@ async def test_launch_that_a_scheduler_did_and_died_before_it_could_say_so_is_no
 
 
 async def test_what_runs_though_its_launch_was_refused_is_ended(host: Host) -> None:
-    container = await host.launch("sleep", "60")
+    container = await host.launch("sleep", "600")
     await host.stop()
     # As if the engine had answered too late, and the scheduler had died before it could take the container away.
     now = timezone.now()

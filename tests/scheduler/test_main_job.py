@@ -20,7 +20,7 @@ async def test_program_runs_within_its_quota_and_its_memory_comes_back(host: Hos
 
 
 async def test_container_is_suspended_and_resumes_when_memory_comes_back(host: Host) -> None:
-    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory=4 * GIB)
+    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory=4 * GIB)
     await host.says(holder, "holding")
     waiter = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", gpu_memory=4 * GIB)
     waiting = await host.until(waiter, "suspended")

@@ -298,10 +298,9 @@ async def test_samples_are_written_each_second_for_containers_and_cards(host: Ho
     def samples() -> list[UsageSample]:
         return list(UsageSample.objects.filter(container=container, used__gte=GIB))
 
-    for _ in range(600):
-        if len(found := await query(samples)) >= 2:
-            break
-        await asyncio.sleep(0.1)
+    async with asyncio.timeout(PATIENCE):
+        while len(found := await query(samples)) < 2:  # noqa: ASYNC110 - rows of the database
+            await asyncio.sleep(0.1)
     assert found[0].used == GIB + CONTEXT
     whole = await query(lambda: UsageSample.objects.filter(container=None).last())
     assert whole is not None
@@ -324,8 +323,15 @@ async def test_who_computes_is_told_and_who_only_holds_is_not(host: Host) -> Non
 
 
 async def test_what_happens_inside_a_lease_is_in_the_record(host: Host) -> None:
-    two = "import subprocess\nfor size in ('256MiB', '512MiB'): subprocess.run([{0!r}, '--bytes', size, '--hold', '4'])"
-    container = await host.launch(sys.executable, "-c", two.format(str(host.workload)), gpu_memory=GIB)
+    sizes = (256, 512)
+    each = [f"{host.workload} --bytes {size}MiB --until {host.home / f'go-{size}'}" for size in sizes]
+    container = await host.launch("sh", "-c", "; ".join(each), gpu_memory=GIB)
+    for size in sizes:
+        await eventually(lambda size=size: f"copied in {size} MiB" in host.log(container))
+        async with asyncio.timeout(PATIENCE):
+            while size * MIB + CONTEXT not in [event.used_after for event in await host.events(container, "accepted")]:
+                await host.up.store.flush()
+        (host.home / f"go-{size}").touch()
     await host.until(container, "exited")
     await host.returned(container)
     used = [event.used_after for event in await host.events(container, "accepted", "freed")]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+import asyncio
 import os
 import signal
 import sys
 
 import pytest
 
-import shim.sim
 from scheduler.containers import swapping
-from tests.support.eventually import eventually, stopped
+from tests.support.eventually import PATIENCE, eventually, stopped
 from tests.support.host import BUILD, GIB, Host, query
-from tests.support.swapped import at_once
+from tests.support.swapped import at_once, held_up
 from web.models import Command, Container, Swap
 
 # It asks its card all the time, each time telling so; of SIGTERM it asks once more, and ends.
@@ -49,10 +48,12 @@ async def asker(host: Host, processes: int = 1) -> Container:
 async def test_who_is_killed_on_its_way_back_can_save_in_its_grace_what_it_has_on_its_card(host: Host) -> None:
     container = await asker(host)
     assert (await host.command("pause", container, free_memory=True)).outcome == "done"
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-    await host.command("resume", container)
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.COMING)
-    await host.command("kill", container, grace=8)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    with held_up():
+        await host.command("resume", container)
+        await eventually(lambda: tenant.swap == Swap.COMING)
+        await begun(host, "kill", container, grace=PATIENCE)
+        await eventually(lambda: tenant.killed)
     await host.until(container, "killed")
     assert "saved" in host.log(container)
 
@@ -62,16 +63,17 @@ async def test_who_is_killed_while_it_is_moved_can_save_under_the_next_scheduler
     host: Host, moment: Swap
 ) -> None:
     container = await asker(host)
-    slow = ctypes.c_uint64(GIB)
     if moment is Swap.COMING:
         assert (await host.command("pause", container, free_memory=True)).outcome == "done"
-    shim.sim.load_nvml(BUILD).sim_card_speed(slow, slow)
-    await begun(host, "resume" if moment is Swap.COMING else "pause", container, free_memory=True)
     tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: tenant.swap == moment)
-    await begun(host, "kill", container, grace=10)
-    await eventually(lambda: tenant.killed)
-    await host.stop()
+    with held_up():
+        await begun(host, "resume" if moment is Swap.COMING else "pause", container, free_memory=True)
+        await eventually(lambda: tenant.swap == moment)
+        await begun(host, "kill", container, grace=PATIENCE)
+        await eventually(lambda: tenant.killed)
+        stopping = asyncio.create_task(host.stop())
+        await eventually(lambda: host._run is None)  # the scheduler has ended, the move has not
+    await stopping
     assert (await host.get(container)).swap == moment
     await host.start()
     await host.until(container, "killed")

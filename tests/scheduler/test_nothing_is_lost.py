@@ -194,11 +194,11 @@ async def test_exit_code_is_in_the_database_before_its_only_evidence_is_removed(
     remove, known = host.up.engine.remove, []
 
     async def looked(engine_id: str) -> None:
-        known.append((await host.get(container)).exit_code)
+        known.append((await query(Container.objects.get, engine_id=engine_id)).exit_code)
         await remove(engine_id)
 
     monkeypatch.setattr(host.up.engine, "remove", looked)
-    container, _ = await host.start_launch("sh", "-c", "exit 7", remove_when_done=True)
+    await host.start_launch("sh", "-c", "exit 7", remove_when_done=True)
     await eventually(lambda: known)
     assert known == [7]
 

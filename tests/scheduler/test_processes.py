@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from scheduler.sessions import lease_pages, server
 from scheduler.sessions.connection import Peer
 from shim.binding import WIRE_VERSION, Frame, Type
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, MIB, ROOT, Host
 from tests.support.raw import Elsewhere, Raw
 
@@ -256,7 +257,8 @@ print(connector, flush=True)
 def started_as(pid: int, directory: Path) -> Elsewhere:
     """An attacker starts processes until the pid comes round; here the kernel is told which is next."""
     last = Path("/proc/sys/kernel/ns_last_pid")
-    for _ in range(50):
+    deadline = time.monotonic() + PATIENCE  # others start processes, too
+    while time.monotonic() < deadline:
         try:
             last.write_text(str(pid - 1))
         except OSError as error:

@@ -30,12 +30,11 @@ async def test_allocation_beyond_the_quota_is_refused_and_the_program_goes_on(ho
 
 
 async def test_two_processes_share_one_quota(host: Host) -> None:
-    both = (
-        "workload --bytes 700MiB --check 1MiB --hold 3 & workload --bytes 700MiB --check 1MiB --hold 3; wait -n; wait"
-    )
-    workload = str(host.workload)
-    container = await host.launch("bash", "-c", both.replace("workload", workload), gpu_memory=GIB)
-    await eventually(lambda: "out of memory" in host.log(container))
+    go = host.home / "go"
+    one = f"{host.workload} --bytes 700MiB --check 1MiB --until {go}"
+    container = await host.launch("bash", "-c", f"{one} & {one}; wait -n; wait", gpu_memory=GIB)
+    await eventually(lambda: "out of memory" in host.log(container))  # the other holds its memory until then
+    go.touch()
     await host.until(container, "exited")
     assert (await host.returned(container)).peak <= GIB
 

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.gpus import Gpus, uuid_bytes
 from shim.binding import Code, Frame, Type, pack
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, MIB, Host, SeparateScheduler, a_host, query
 from tests.support.raw import Raw
 from web.models import Claim, Container, Gpu
@@ -74,11 +74,9 @@ async def test_each_gpu_of_a_container_has_its_own_quota(two: Host) -> None:
     script = "workload --gpu 0 --bytes 900MiB HOLD & workload --gpu 1 --bytes 900MiB HOLD & wait"
     words = script.replace("workload", str(two.workload)).replace("HOLD", " ".join(HOLD))
     container = await two.launch("sh", "-c", words, gpu_memory=GIB, gpu_count=2)
-    for _ in range(1000):
-        claims = await query(lambda: list(Claim.objects.filter(container=container)))
-        if [claim.used for claim in claims] == [900 * MIB + CONTEXT] * 2:
-            break
-    assert [claim.used for claim in claims] == [900 * MIB + CONTEXT] * 2
+    async with asyncio.timeout(PATIENCE):
+        while await query(lambda: _used(container)) != [900 * MIB + CONTEXT] * 2:  # noqa: ASYNC110 - rows of the database
+            await asyncio.sleep(0.05)
     await eventually(lambda: two.log(container).count("holding") == 2)
 
 
@@ -106,12 +104,19 @@ async def test_a_wait_is_told_of_the_gpu_that_it_is_for(two: Host) -> None:
 
 
 async def _waits_of(container: Container, enough: Callable[[int, int], bool]) -> list[int]:
-    """By GPU, once they are as wanted, or after a thousand looks."""
-    for _ in range(1000):
-        waits = await query(lambda: list(Claim.objects.filter(container=container).values_list("waiting", flat=True)))
-        if enough(*waits):
-            break
+    """By GPU, once they are as wanted."""
+    async with asyncio.timeout(PATIENCE):
+        while not enough(*(waits := await query(lambda: _waiting(container)))):  # noqa: ASYNC110 - rows of the database
+            await asyncio.sleep(0.05)
     return waits
+
+
+def _used(container: Container) -> list[int]:
+    return list(Claim.objects.filter(container=container).values_list("used", flat=True))
+
+
+def _waiting(container: Container) -> list[int]:
+    return list(Claim.objects.filter(container=container).values_list("waiting", flat=True))
 
 
 def _fill(sock: socket.socket, frame: bytes) -> None:

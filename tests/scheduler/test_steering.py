@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from scheduler.engines.base import EngineAway, Launch, Sighting
 from scheduler.engines.process import tree
 from scheduler.gpus import Reading
 from scheduler.rounds.idle import Idle
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.people import make_user
 from tests.support.raw import Elsewhere
@@ -132,17 +133,32 @@ async def test_max_wait_ends_the_call(host: Host) -> None:
     assert 0.4 <= rejected[0].waited <= time.monotonic() - begun
 
 
+def passes(host: Host, container: Container, seconds: float) -> None:
+    """So much more of its time is over."""
+    tenant = host.up.broker.tenants[str(container.pk)]
+    assert tenant.started_at is not None
+    tenant.started_at -= timedelta(seconds=seconds)
+
+
 async def test_ttl_warns_then_ends(host: Host) -> None:
-    container = await host.launch("sleep", "600", ttl_seconds=2.0)
+    container = await host.launch("sleep", "600", ttl_seconds=3600.0)
+    passes(host, container, 3550)  # 50 s are left, less what this takes
+    async with asyncio.timeout(PATIENCE):
+        while not await host.events(container, "warned"):
+            await host.up.store.flush()
+    passes(host, container, 60)
     ended = await host.until(container, "killed")
-    assert ended.reason == "Its time of 2 s was over."
+    assert ended.reason == "Its time of 3600 s was over."
     kinds = [event.kind for event in await host.events(container)]
     assert kinds.index("warned") < kinds.index("killed") < kinds.index("ended")
 
 
 async def test_ttl_ends_a_program_that_ignores_sigterm(host: Host, monkeypatch) -> None:
     monkeypatch.setattr("scheduler.rounds.time_limits.GRACE", 0.5)
-    container = await host.launch("bash", "-c", "trap '' TERM; while true; do sleep 1; done", ttl_seconds=0.5)
+    words = ("bash", "-c", "trap '' TERM; echo deaf; while true; do sleep 1; done")
+    container = await host.launch(*words, ttl_seconds=3600.0)
+    await host.says(container, "deaf")
+    passes(host, container, 3601)
     ended = await host.until(container, "killed")
     assert ended.exit_code == 137
 

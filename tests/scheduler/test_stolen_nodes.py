@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.errors import ForeignKeyViolation, InsufficientPrivilege
 
+from tests.support.eventually import PATIENCE, until
 from tests.support.joined import Site, as_node, launched
 from tests.support.postgres import BIN
 
@@ -113,13 +114,13 @@ def test_event_does_not_slip_under_the_seal_of_somebody_else(site: Site, gpu2: d
         waited = other.is_alive()
         with pytest.raises(ForeignKeyViolation):
             database.commit()
-    other.join(30)
+    other.join(PATIENCE)
     assert waited
     assert "whole" in site.main.manage("verify_audit")
 
 
 def test_what_is_honest_goes_on(site: Site, gpu2: dict[str, str], mine: str) -> None:
     assert site.main.state(mine) == "running"
-    with psycopg.connect(site.url) as database:
-        assert database.execute("SELECT seen_at > now() - interval '5 seconds' FROM web_node "
-                                "WHERE name = 'gpu2'").fetchall() == [(True,)]  # fmt: skip
+    with psycopg.connect(site.url, autocommit=True) as database:
+        lives = "SELECT seen_at > now() - interval '5 seconds' FROM web_node WHERE name = 'gpu2'"
+        until(lambda: database.execute(lives).fetchall() == [(True,)])

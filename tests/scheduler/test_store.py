@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from functools import partial
-from statistics import quantiles
 from typing import Any
 from uuid import uuid4
 
@@ -29,8 +26,7 @@ from web.models import AllocationEvent, Claim, Command, Container, Node, Volume
 from web.services import nodes
 from web.services.mounting import Mounting
 
-RATE = 2000  # events a second
-SECONDS = float(os.environ.get("GPUSHARE_TEST_LOAD_SECONDS", "5"))
+EVENTS = 4000
 
 
 async def _bystander() -> Container:
@@ -40,18 +36,6 @@ async def _bystander() -> Container:
 
 def _sizes(container: Container) -> list[int]:
     return list(AllocationEvent.objects.filter(container=container).order_by("id").values_list("bytes", flat=True))
-
-
-async def _lateness(seconds: float, work: Callable[[float], None]) -> list[float]:
-    """By how much the event loop is late while `work` is done every 2 ms, told how long it has gone on."""
-    loop = asyncio.get_running_loop()
-    begun, late = loop.time(), []
-    while (now := loop.time()) < begun + seconds:
-        work(now - begun)
-        asleep = loop.time()
-        await asyncio.sleep(0.002)
-        late.append(loop.time() - asleep - 0.002)
-    return late
 
 
 async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
@@ -70,30 +54,17 @@ async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
     await store.close()
 
 
-async def test_2000_events_a_second_are_written_without_delaying_a_decision(host: Host) -> None:
+async def test_thousands_of_events_are_written_in_their_order_and_sealed(host: Host) -> None:
+    """How late that makes decisions is measured by `benchmarks/write_path.py`."""
     container = await _bystander()
     gpu = next(iter(host.up.gpus.cards))
-    told = 0
-
-    def tell(elapsed: float) -> None:
-        nonlocal told
-        for number in range(told, int(elapsed * RATE)):
-            host.up.store.event("accepted", str(container.pk), gpu=gpu, size=number, used_after=number, policy="fifo")
-            told = number + 1
-
-    def nothing(_: float) -> None: ...
-
-    usual = quantiles(await _lateness(2, nothing), n=100)[98]
-    begun = time.process_time()  # not a clock: another job on the same processors takes none of it
-    late = quantiles(await _lateness(SECONDS, tell), n=100)[98]
+    for number in range(EVENTS):
+        host.up.store.event("accepted", str(container.pk), gpu=gpu, size=number, used_after=number, policy="fifo")
+        if not number % 4:  # other work of the loop's comes in between
+            await asyncio.sleep(0)
     await host.up.store.flush()
     await eventually(lambda: not host.up.store.waiting)
-    took = time.process_time() - begun
-    usual = max(usual, quantiles(await _lateness(2, nothing), n=100)[98])  # that job may have begun meanwhile
-    print(f"{told / SECONDS:.0f} events/s; the loop was late by {late * 1e3:.1f} ms (p99), else {usual * 1e3:.1f} ms")
-    assert took < SECONDS + 2.0
-    assert late < max(0.05, 5 * usual)
-    assert await query(_sizes, container) == list(range(told))
+    assert await query(_sizes, container) == list(range(EVENTS))
     sound, faults = await query(verify)
     assert faults == []
     assert sound > 0
@@ -113,9 +84,7 @@ async def test_locked_database_delays_no_decision_and_loses_nothing(host: Host) 
     other = await asyncio.to_thread(sqlite3.connect, connection.settings_dict["NAME"], check_same_thread=False)
     await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
     host.up.store.node(driver="another")
-    begun = time.perf_counter()
-    await asyncio.sleep(0.3)
-    assert time.perf_counter() - begun < 10  # the database is waited for twice as long
+    await asyncio.sleep(0.3)  # the loop goes on: else the lock would be given back after it, and never be met
     await asyncio.to_thread(other.rollback)
     await asyncio.to_thread(other.close)
     await eventually(lambda: not host.up.store.waiting)

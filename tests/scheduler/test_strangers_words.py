@@ -14,7 +14,7 @@ from tests.support.eventually import until
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["sleep", "60"], "sleep 60"),
+        (["sleep", "600"], "sleep 600"),
         (["serve --password=hunter2", "60"], "serve …"),  # a title that the program has written itself
         (["serve model hunter2=1 more", "60"], "serve model …"),
         (["python serve.py redis://:hunter2@host/0", "60"], "python serve.py …"),

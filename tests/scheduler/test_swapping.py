@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import sys
 
 import pytest
 
-import shim.sim
 from scheduler.card.helper import CardError, State, Why
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler
 from tests.support.swapped import (
     ASKER_DIES,
@@ -26,6 +24,8 @@ from tests.support.swapped import (
     fault,
     free_memory,
     holder,
+    is_back,
+    slowly,
 )
 from web.models import Swap
 
@@ -42,6 +42,7 @@ async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(hos
     assert (await host.claim(container)).used == 0
     answer = await host.command("resume", container)
     assert answer.outcome == "done", answer.message
+    await is_back(host, container)
     ended = await ends_well(host, container)
     assert (ended.swap, ended.swapped, ended.swapped_at) == ("", 0, None)
     events = await host.events(container, "swapped_out", "paused", "unpaused", "swapped_in")
@@ -220,25 +221,22 @@ async def test_a_new_scheduler_knows_what_is_out_and_brings_it_back(host: Host) 
 
 @pytest.mark.parametrize("moment", [Swap.LEAVING, Swap.OUT, Swap.COMING])
 async def test_a_scheduler_killed_in_the_middle_leaves_nothing_half(host: Host, moment: Swap) -> None:
-    """Slowly enough that the next one comes in between."""
+    """What was begun comes to its end under the next one."""
     separate = SeparateScheduler(host.home, GPUSHARE_POLICY="fifo")
     container = await holder(host, GIB)
     await host.stop()
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
     await separate.start()
-
-    async def reached() -> None:
-        for _ in range(2000):
-            if (await host.get(container)).swap == moment:
-                return
-            await asyncio.sleep(0.005)
-
-    command = asyncio.create_task(host.command("pause", container, free_memory=True))
     if moment is Swap.COMING:
-        await command
-        command = asyncio.create_task(host.command("resume", container))
-    await reached()
+        await host.command("pause", container, free_memory=True)
+    if moment is not Swap.OUT:
+        slowly()
+    kind, asked = ("resume", {}) if moment is Swap.COMING else ("pause", {"free_memory": True})
+    command = asyncio.create_task(host.command(kind, container, **asked))
+    async with asyncio.timeout(PATIENCE):
+        while (await host.get(container)).swap != moment:  # noqa: ASYNC110 - a row of the database
+            await asyncio.sleep(0.005)
     await separate.kill()
+    at_once()
     await host.start()
     answer = await command
     assert answer.outcome == "done", answer.message
@@ -263,8 +261,9 @@ async def test_where_the_driver_cannot_do_it_the_answer_says_so_and_a_plain_paus
 
 async def test_one_that_is_being_ended_is_not_moved_any_more(host: Host) -> None:
     container = await holder(host)
+    tenant = host.up.broker.tenants[str(container.pk)]
     command = asyncio.create_task(host.command("kill", container, grace=1))
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].killed)
+    await eventually(lambda: tenant.killed)
     answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code) == ("refused", "container_ended")
     assert (await command).outcome == "done"

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import itertools
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 
-import shim.sim
 from scheduler.card.helper import CardError, Done, State, Why
 from scheduler.containers import moving, room, swapping
 from scheduler.engines.base import EngineError
-from tests.support.eventually import eventually, stopped
+from tests.support.eventually import PATIENCE, eventually, stopped
 from tests.support.host import BUILD, GIB, Host, query
 from tests.support.swapped import (
     CHECKPOINT,
@@ -29,7 +26,9 @@ from tests.support.swapped import (
     ends_well,
     fault,
     free_memory,
+    held_up,
     holder,
+    is_back,
 )
 from web.models import Command, Container, Swap
 
@@ -84,6 +83,7 @@ async def test_paused_while_it_waits_for_its_turn_to_come_back_it_stays_out(host
         assert host.up.broker.tenants[str(container.pk)].granted(only_gpu(host)) == 0
     assert (await host.get(container)).state == "swapped"
     await host.command("resume", container)
+    await is_back(host, container)
     await ends_well(host, container)
     assert len(await host.events(container, "swapped_in")) == 1
 
@@ -96,10 +96,10 @@ def only_gpu(host: Host) -> str:
 async def test_a_pause_while_it_is_on_its_way_back_is_refused(host: Host) -> None:
     container = await holder(host, GIB)
     await host.command("pause", container, free_memory=True)
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-    await host.command("resume", container)
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.COMING)
-    answer = await host.command("pause", container)
+    with held_up():
+        await host.command("resume", container)
+        await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.COMING)
+        answer = await host.command("pause", container)
     assert (answer.outcome, answer.code) == ("refused", "swapping")
     await ends_well(host, container)
 
@@ -126,13 +126,13 @@ async def test_one_that_is_given_time_to_end_while_it_is_on_its_way_back_comes_b
     container = await host.launch("sh", "-c", words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await host.says(container, "holding")
     await host.command("pause", container, free_memory=True)
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-    await host.command("resume", container)
     tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: tenant.swap == Swap.COMING)
-    killing = await asked(host, "kill", container, grace=600)
-    await eventually(lambda: tenant.killed)
-    assert tenant.swap == Swap.COMING
+    with held_up():
+        await host.command("resume", container)
+        await eventually(lambda: tenant.swap == Swap.COMING)
+        killing = await asked(host, "kill", container, grace=600)
+        await eventually(lambda: tenant.killed)
+        assert tenant.swap == Swap.COMING
     await eventually(lambda: tenant.swap == "")
     (host.home / "go-on").touch()
     assert (await host.answer(killing)).outcome == "done"
@@ -172,16 +172,17 @@ async def test_one_that_is_stopped_for_a_turn_and_does_not_answer_is_not_moved(
     await ends_well(host, container)
 
 
-async def test_a_program_that_stops_itself_holds_up_nobody_elses_transfer(host: Host) -> None:
+async def test_a_program_that_stops_itself_holds_up_nobody_elses_transfer(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It answers nothing, and each of its calls was waited for half a minute, one transfer after the other."""
     hostile, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
     (session,) = host.up.broker.tenants[str(hostile.pk)].sessions.values()
     await stopped(session.pid)
     command = await asked(host, "pause", hostile, free_memory=True)
     await eventually(host.up.swapping._transfer.locked)
-    begun = time.monotonic()
+    monkeypatch.setattr(moving, "GRACE", 10 * PATIENCE)  # whoever waited for one call of it would wait too long
     assert (await host.command("pause", other, free_memory=True)).outcome == "done"
-    assert time.monotonic() - begun < 20
     assert (await host.answer(command)).outcome == "refused"
     os.kill(session.pid, signal.SIGCONT)
     await host.command("resume", other)
@@ -239,10 +240,11 @@ async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_
     at_once()
     container = await host.launch(*words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await host.says(container, "ready")
-    shim.sim.load_nvml(BUILD).sim_card_speed(ctypes.c_uint64(GIB), ctypes.c_uint64(GIB))
-    command = await asked(host, "pause", container, free_memory=True)
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.LEAVING)
-    (host.home / "go-on-late").touch()  # it asks for memory
+    with held_up():
+        command = await asked(host, "pause", container, free_memory=True)
+        await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.LEAVING)
+        (host.home / "go-on-late").touch()
+        await host.says(container, "asks for memory")
     assert (await host.answer(command)).outcome == "done"
     assert await free_memory(host) == 0
     await host.command("resume", container)
@@ -253,16 +255,17 @@ async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_
 async def test_where_the_driver_answers_nothing_for_long_it_is_ended_with_its_reason(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "GRACE", 0.2)
-    monkeypatch.setattr(moving, "SLOWEST", 100 * GIB)
-    monkeypatch.setattr(swapping, "AGAIN", 0.1)
-    monkeypatch.setattr(swapping, "LONGEST", 0.2)
-    monkeypatch.setattr(swapping, "GIVE_UP", 1.0)
     container, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
     fault(CHECKPOINT, HANGS)
-    answer = await host.command("pause", container, free_memory=True)
-    assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
-    ended = await host.until(container, "killed")
+    with monkeypatch.context() as hasty:  # of this one alone: a busy machine may need longer for the other
+        hasty.setattr(moving, "GRACE", 3.0)
+        hasty.setattr(moving, "_patience", lambda session: 0.2)
+        hasty.setattr(swapping, "AGAIN", 0.1)
+        hasty.setattr(swapping, "LONGEST", 0.2)
+        hasty.setattr(swapping, "GIVE_UP", 1.0)
+        answer = await host.command("pause", container, free_memory=True)
+        assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
+        ended = await host.until(container, "killed")
     assert "Its GPU memory was lost on the way" in ended.reason
     assert "did not answer" in ended.reason
     assert (await host.returned(container)).granted == 0
@@ -341,6 +344,7 @@ from tests.support.cuda import *
 print("ready", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.001)
+print("asks for memory", flush=True)
 address = Cuda().alloc(MIB)
 print("late one has it", flush=True)
 while not os.path.exists(sys.argv[1].removesuffix("-late")):

@@ -165,11 +165,11 @@ async def test_a_pause_at_any_moment_of_a_turn_freezes_nobody_who_is_stopped(hos
 
 async def test_a_new_process_of_one_that_is_stopped_is_stopped_as_well(host: Host) -> None:
     one = await computing(host, compute_weight=1000)
-    script = f"{' '.join(ALWAYS[1:])}"
-    two = await host.launch(
-        "sh", "-c", f"{host.workload} {script} & sleep 4; exec {host.workload} {script}", gpu_memory=GIB
-    )
+    program, go = f"{host.workload} {' '.join(ALWAYS[1:])}", host.home / "go"
+    waits = f"while [ ! -e {go} ]; do sleep 0.05; done"
+    two = await host.launch("sh", "-c", f"{program} & {waits}; exec {program}", gpu_memory=GIB)
     await take_turns(host, one, two)
+    go.touch()
     await eventually(lambda: len(host.up.computing.pids(str(two.pk))) == 2)
     await eventually(lambda: len(host.up.turns._parts[str(two.pk)].processes.locked) == 2)
     before = units(host, two)

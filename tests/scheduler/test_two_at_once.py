@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from scheduler.engines.base import Condition, EngineError, Launch, Sighting
 from scheduler.engines.process import engine as process_engine
 from scheduler.engines.process import tree
 from scheduler.store.promises import Promises
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Command, Container
 
@@ -317,7 +318,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
     pausing = await query(Command.objects.create, kind="pause", container=container)
     host.up.commands.wake()
     await asyncio.wait_for(asked.wait(), 60)
-    killing = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": 20.0})
+    killing = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": PATIENCE})
     host.up.commands.wake()
     await host.says(container, "told")
     go_on.set()
@@ -331,7 +332,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
 
 async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: Host) -> None:
     container = await saving(host)
-    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.", grace=20.0)
+    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.", grace=PATIENCE)
     await host.says(container, "told")
     answer = await host.command("pause", container)
     (host.home / "end").touch()
@@ -340,12 +341,24 @@ async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: Hos
     assert "saved" in host.log(container)
 
 
-async def test_of_a_launch_that_was_called_off_nothing_begins_after_it_was_told(host: Host) -> None:
+async def test_of_a_launch_that_was_called_off_nothing_begins_after_it_was_told(host: Host, monkeypatch) -> None:
     """Its keeper may be under way: who has asked for it no longer waits, and it starts the program all the same."""
+    keep, go_on = process_engine._keep, asyncio.Event()
+
+    async def late(folder: Path) -> None:
+        await go_on.wait()
+        await keep(folder)
+
+    monkeypatch.setattr(process_engine, "_keep", late)
     container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
     folder = host.home / "processes" / str(container.pk)
     await eventually((folder / "launch.json").exists)
-    killed = await host.command("kill", container)
+    launches = host.up.commands._launching
+    assert str(container.pk) in launches
+    killing = asyncio.create_task(host.command("kill", container))
+    await eventually(lambda: str(container.pk) not in launches)  # it was called off
+    go_on.set()
+    killed = await killing
     assert killed.message == "It was killed before it had started."
     told = host.log(container)
     assert (await host.answer(launching)).code == "killed"

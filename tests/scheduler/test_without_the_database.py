@@ -225,7 +225,7 @@ def test_events_whose_commit_was_not_answered_are_not_written_twice(lab: Lab) ->
 
 def test_container_whose_time_is_over_is_ended_while_the_database_says_nothing(lab: Lab) -> None:
     """It takes connections and answers none: nothing fails, everything would wait."""
-    body = {"name": "short", "image": "local", "command": ["sleep", "3600"], "ttl_seconds": 6}
+    body = {"name": "short", "image": "local", "command": ["sleep", "3600"], "ttl_seconds": 15}
     short = lab.launch(body)
     until(lambda: lab.state(short) == "running")
     lab.postgres.freeze()

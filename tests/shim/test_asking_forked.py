@@ -16,7 +16,7 @@ libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
 libc.signal(signal.SIGUSR1, ctypes.cast(forks, ctypes.c_void_p))
 cuda = Cuda()
 cuda("cuCtxSynchronize")
-cuda.compute(500)
+cuda.compute(3000)  # ms: long enough that the signal comes within the wait for it
 threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)).start()
 result = cuda.code("cuCtxSynchronize")
 if os.getpid() != parent:

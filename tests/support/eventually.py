@@ -40,7 +40,12 @@ def until(condition: Callable[[], T], within: float = PATIENCE, every: float = 0
 async def stopped(pid: int) -> None:
     """Returns when it stands still: SIGSTOP wakes one thread, and on a busy machine others go on until that runs."""
     os.kill(pid, signal.SIGSTOP)
-    await eventually(lambda: set(_states(pid)) == {"T"})
+    await eventually(lambda: stands(pid))
+
+
+def stands(pid: int) -> bool:
+    """Whether each of its threads is stopped."""
+    return set(_states(pid)) == {"T"}
 
 
 def _states(pid: int) -> Iterator[str]:

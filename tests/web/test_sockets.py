@@ -154,10 +154,10 @@ async def test_deep_and_large_and_strange_messages_are_no_failure(site, cookie):
 async def test_everything_is_sent_again_once_a_second_at_most(site, cookie):
     async with dashboard(site, cookie) as socket:
         await socket.recv()
-        for _ in range(50):
-            await socket.send('{"type": "resync"}')
         whole, loop = 0, asyncio.get_running_loop()
         begun = loop.time()
+        for _ in range(50):
+            await socket.send('{"type": "resync"}')
         async with asyncio.timeout(60):
             while whole < 1 or loop.time() - begun < 2.5:  # a sign of life comes every two seconds
                 whole += json.loads(await socket.recv())["type"] == "snapshot"

@@ -100,7 +100,7 @@ async def test_in_the_cookie_of_a_websocket(cookie):
     scope = {"type": "websocket", "path": "/ws/dashboard/", "headers": headers, "query_string": b""}
     socket = ApplicationCommunicator(application, scope)
     await socket.send_input({"type": "websocket.connect"})
-    told = await socket.receive_output(10)
+    told = await socket.receive_output(60)
     assert (
         told["type"] == "websocket.close"
         if b"000" in cookie

@@ -72,7 +72,7 @@ async def rest(host) -> Rest:
 async def test_an_outcome_is_told_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
     monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=3600.0))
-    body = await rest.launch("a", "--hold", "60")
+    body = await rest.launch("a", "--hold", "3600")
     command = await query(Command.objects.get, kind=Command.Kind.LAUNCH)
     assert command.created_at <= command.taken_at <= command.done_at
     assert (await rest("POST", f"containers/{body['id']}/kill/"))[0] == 200
@@ -80,7 +80,7 @@ async def test_an_outcome_is_told_and_not_found_by_looking(rest: Rest, monkeypat
 
 async def test_a_container_is_launched_steered_and_accounted_for(host: Host, rest: Rest) -> None:
     begun = timezone.now() - timedelta(seconds=1)
-    body = await rest.launch("a", "--bytes", "256MiB", "--hold", "60")
+    body = await rest.launch("a", "--bytes", "256MiB", "--hold", "3600")
     assert body["state"] == "running"
     assert [gpu["quota"] for gpu in body["gpus"]] == [GIB]
     container = await query(Container.objects.get, pk=body["id"])
@@ -130,7 +130,7 @@ async def _first_in_queue(rest: Rest) -> dict[str, Any]:
 
 
 async def test_a_suspended_container_waits_in_the_queue_and_is_told_why(host: Host, rest: Rest) -> None:
-    holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory="4GiB")
+    holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory="4GiB")
     await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
     waiter = await rest.launch("waiter", "--bytes", "3GiB", "--check", "1MiB", gpu_memory="4GiB")
     container = await query(Container.objects.get, pk=waiter["id"])
@@ -169,7 +169,7 @@ async def test_an_unknown_policy_is_refused_and_a_known_one_is_set(host: Host, r
 async def test_a_forecast_tells_whether_it_fits_behind_whom_and_by_when(host: Host, rest: Rest) -> None:
     status, empty = await rest("GET", "forecast/?gpu_memory=5000MiB")
     assert (status, empty["fits"], empty["behind"], empty["earliest"]) == (200, True, [], 0.0), empty
-    holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory="4GiB")
+    holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory="4GiB")
     await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
     status, unknown = await rest("GET", "forecast/?gpu_memory=3GiB")
     assert (status, unknown["fits"], unknown["behind"], unknown["earliest"]) == (200, False, [holder["id"]], None)
@@ -180,7 +180,7 @@ async def test_a_forecast_tells_whether_it_fits_behind_whom_and_by_when(host: Ho
 
 async def test_a_time_limit_bounds_the_wait(host: Host, rest: Rest) -> None:
     holder = await rest.launch(
-        "holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "60", gpu_memory="4GiB", ttl_seconds=50
+        "holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory="4GiB", ttl_seconds=50
     )
     await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
     found = (await rest("GET", "forecast/?gpu_memory=3GiB"))[1]
@@ -224,7 +224,7 @@ async def test_of_two_that_pass_an_allowance_together_one_is_refused(host: Host,
     user = await query(User.objects.get)
     await query(lambda: Allowance.objects.create(user=user, gpu_memory=4 * GIB))
     outcomes = ["done", "refused over_allowance"]
-    hold = [WORKLOAD, "--bytes", "1MiB", "--hold", "60"]
+    hold = [WORKLOAD, "--bytes", "1MiB", "--hold", "3600"]
 
     def launch() -> Command:
         return steering.launch(user, {"image": "local", "command": hold})
