@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.browser import scenes
 from tests.support import rows
 from tests.support.answers import Refusal, answering, obey
+from tests.support.eventually import until
 from tests.support.site import person
 from web import audit
 from web.models import AllocationEvent, Container, Gpu
@@ -190,8 +191,7 @@ def test_quota_and_priority_are_changed_in_place_and_changed_back(evaluate, open
         assert evaluate.priority == 7
         page.locator(".toast").get_by_role("button", name="Undo").click()
         expect(page.locator('[data-field="quota"]')).to_have_text("2 GiB")
-        evaluate.refresh_from_db()
-        assert evaluate.priority == 0
+        until(lambda: Container.objects.get(pk=evaluate.pk).priority == 0)
         page.get_by_label("Priority").fill("1000")
         page.get_by_role("button", name="Change").click()
         expect(page.locator(".toast.bad")).to_contain_text("100")

@@ -133,7 +133,7 @@ def test_what_is_wrong_is_told_beside_its_field_and_nothing_typed_is_lost(site, 
     page.get_by_text("Limits, volumes, ports, time").click()
     page.get_by_label("End it after (seconds)").fill("soon")
     for field, words, right in (
-        ("command", "is not closed", "sleep 60"),
+        ("command", "is not closed", "sleep 600"),
         ("ttl_seconds", "a number", "60"),
         ("gpu_memory", "size", "99GiB"),
         ("name", "letters", "fine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 from django.contrib.sessions.models import Session
 from playwright.sync_api import Route, WebSocketRoute, expect
@@ -55,8 +56,10 @@ def test_deltas_are_numbered_without_a_gap(site, open_as):
         made.claims.update(used=mebibytes * 2**20)
         expect(page.locator('[data-field="figures"]')).to_contain_text(f"{mebibytes} MiB / 1 GiB")
     assert line.heard[0]["type"] == "snapshot"
-    numbers = [message["seq"] for message in line.heard if message["type"] == "delta"]
-    assert numbers == list(range(line.heard[0]["seq"] + 1, line.heard[0]["seq"] + 1 + len(numbers)))
+    assert "delta" in {message["type"] for message in line.heard}
+    for before, message in pairwise(each for each in line.heard if each["type"] in ("snapshot", "delta")):
+        # A page that was slow may have asked for everything again: then they go on from there.
+        assert message["type"] == "snapshot" or message["seq"] == before["seq"] + 1
 
 
 def test_a_missed_number_is_noticed_and_everything_is_asked_for_again(site, open_as):
@@ -147,7 +150,8 @@ def test_a_server_that_is_slow_to_say_its_first_word_is_given_longer_each_time(s
             page.wait_for_timeout(20)
 
     page.route_web_socket("**/ws/dashboard/", lambda route: sockets.append(route))
-    page.clock.install()
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)  # its time goes on by `run_for` alone, however slow this machine is
     page.goto("/")
     comes(1)
     page.clock.run_for(6_500)

@@ -35,6 +35,7 @@ def test_a_node_is_drained_and_labelled_and_removal_is_asked_first(gpu2, open_as
     page.get_by_label("Value", exact=True).fill("h200")
     page.get_by_role("button", name="Set the label").click()
     expect(page.locator(".node-labels")).to_contain_text("gen=h200")
+    page.wait_for_load_state()  # its scripts have run, which ask first
     page.get_by_role("button", name="Remove the node").click()
     expect(page.locator("#ask-text")).to_contain_text("Remove gpu2?")
     page.locator("#ask-yes").click()

@@ -87,6 +87,7 @@ def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site,
         Role.OPERATOR,
         ["vision"],
     )
+    page.wait_for_load_state()  # its scripts have run, which ask first
     page.get_by_role("button", name="Switch the account off").press("Enter")
     page.get_by_role("dialog").get_by_role("button", name="Switch off").press("Enter")
     expect(page.locator(".title .tag.bad")).to_have_text("switched off")
@@ -117,6 +118,7 @@ def test_a_group_is_made_filled_emptied_and_deleted(site, open_as):
     expect(page.locator("#members-title")).to_have_text("1 member")
     page.get_by_role("button", name="Take ada out").click()
     expect(page.locator("#members-title")).to_have_text("0 members")
+    page.wait_for_load_state()  # its scripts have run, which ask first
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     expect(page.locator(".banner.good")).to_contain_text("is deleted")

@@ -128,6 +128,7 @@ def test_a_student_sees_why_a_launch_waits_is_served_and_finds_the_wait_in_the_h
 ) -> None:
     holder = appliance.launch("workload", "--bytes", "4GiB", "--check", "1MiB", "--hold", "600", name="holder",
                               gpu_memory="4352MiB")  # fmt: skip
+    until(lambda: sum(each["used"] for each in appliance.named("holder")["gpus"]) > 4 << 30)
     page = opened()
     sign_in(page, "student@example.org")
     with task("student", "launches beyond what is free"):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.conftest import GOOD_NEWS_STAYS
 from tests.support.appliance import WORKLOAD, Appliance, until
 
 SOON = 60_000  # milliseconds; only a test that fails waits so long
@@ -41,6 +42,7 @@ def page(appliance: Appliance, chromium: Browser) -> Iterator[Page]:
         viewport={"width": 1440, "height": 900}, base_url=appliance.url, reduced_motion="reduce"
     )
     context.set_default_timeout(SOON)
+    context.add_init_script(GOOD_NEWS_STAYS)
     page = context.new_page()
     page.goto("/")
     page.get_by_label("Name").fill("admin")
@@ -62,6 +64,7 @@ def in_state(page: Page, name: str, state: str) -> None:
 def launch(page: Page, name: str, quota: str, *options: str) -> None:
     """As a person does it, by the form."""
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
+    page.wait_for_url("**/launch/**")  # its scripts have run
     page.get_by_label("Image").fill("local")
     page.get_by_role("textbox", name="Command").fill(" ".join(("workload", *options)))
     page.get_by_label("Quota on each GPU").fill(quota)
@@ -96,6 +99,7 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     expect(page.locator(".card .chart canvas")).to_be_visible(timeout=SOON)
     shot(page, "guide-1-after-the-demo", whole=False)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
+    page.wait_for_url("**/launch/**")
     expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=SOON)  # its scripts have run
     page.get_by_label("Start from").select_option("demo-a: local workload --check 16MiB --hold 3600")
     command = page.get_by_role("textbox", name="Command")
@@ -170,6 +174,7 @@ def test_a_quota_is_changed_in_place_and_can_be_changed_back(page: Page, applian
 
 def test_the_policy_is_set_and_an_unknown_image_is_refused_beside_its_field(page: Page) -> None:
     page.get_by_role("link", name="Queue", exact=True).click()
+    page.wait_for_url("**/queue/**")
     page.get_by_label("fifo").check()
     page.get_by_role("button", name="Set the policy").click()
     expect(page.locator(".toast.good")).to_contain_text("fifo")
