@@ -109,7 +109,7 @@ def main() -> int:
     except KeyboardInterrupt:
         appliance.end(made["id"])
         ended = follow(appliance, made["id"], float("inf"))
-    print(appliance.ask("GET", f"containers/{made['id']}/logs/"), end="")
+    print(appliance.ask("GET", f"containers/{made['id']}/logs/?follow=1"), end="")
     return NEVER_STARTED if ended["exit_code"] is None else int(ended["exit_code"])
 
 

@@ -209,7 +209,7 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_nothing_of_one_that_is
     folder.mkdir()
     slow = tmp_path / "bin" / "gpg"
     slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DATABASE_"))}
     environ = kept | {"GPUSHARE_HOME": str(small), "PATH": f"{slow.parent}:{os.environ['PATH']}"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from scheduler import gpus
 from scheduler.rounds import health
 from tests.support.appliance import ROOT
 from tests.support.machine import make_node
+from tests.support.ports import free_port
 from tests.support.site import Site, running_site
 from tests.support.slapd import SLAPD, running_slapd
 
@@ -342,8 +342,7 @@ def stranger() -> Iterator[ThreadingHTTPServer]:
 def test_a_port_that_somebody_else_has(settings, stranger):
     settings.HOST, settings.PORT = "127.0.0.1", stranger.server_port
     assert "Somebody else listens" in one(services.port).found
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        settings.PORT = free.getsockname()[1]
+    settings.PORT = free_port()
     assert is_fine(services.port)
     settings.HOST = "192.0.2.1"
     assert "an address of this host" in one(services.port).do

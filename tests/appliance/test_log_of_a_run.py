@@ -42,9 +42,9 @@ def test_no_secret_is_in_it_and_every_line_is_an_object(run: tuple[Appliance, Pa
     ).json()
     secrets = [appliance.token, signed_in["key"], ENVIRONMENT, TYPED, HEADER, KEY, ARGUMENT]
 
-    made = appliance.launch("sleep", "60", name="train", gpu_memory="64MiB", env={"HUB": ENVIRONMENT})
+    made = appliance.launch("sleep", "600", name="train", gpu_memory="64MiB", env={"HUB": ENVIRONMENT})
     with pytest.raises(httpx.HTTPStatusError):  # refused by what is in it
-        appliance.launch("sleep", "60", gpu_memory="64MiB", env={"LD_PRELOAD": ENVIRONMENT})
+        appliance.launch("sleep", "600", gpu_memory="64MiB", env={"LD_PRELOAD": ENVIRONMENT})
     with pytest.raises(httpx.HTTPStatusError):  # and by the engine
         appliance.launch("no-such-program", gpu_memory="64MiB", env={"HUB": ENVIRONMENT}, working_dir="/no/such")
     http.post(f"{api}/sign-in/", json={"username": "admin", "password": TYPED, "name": "x"})
@@ -66,7 +66,7 @@ def test_no_secret_is_in_it_and_every_line_is_an_object(run: tuple[Appliance, Pa
 
 def test_what_happens_to_a_container_is_told_with_its_owner_and_is_no_warning(run: tuple[Appliance, Path]) -> None:
     appliance, log = run
-    made = appliance.launch("sleep", "60", name="train", gpu_memory="64MiB")
+    made = appliance.launch("sleep", "600", name="train", gpu_memory="64MiB")
     for action in ("pause", "resume", "kill"):
         appliance.api("POST", f"containers/{made['id']}/{action}/", {})
 

@@ -20,6 +20,7 @@ import pytest
 
 from appliance.datagrams import Datagrams
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
+from tests.support.eventually import PATIENCE
 from tests.support.running import ended
 from web.services.issuing import hint_channel
 
@@ -99,14 +100,24 @@ def test_if_the_parent_dies_both_end_and_the_next_start_finds_everything_free(ap
     appliance.process.wait()
     until(lambda: all(ended(pid) for pid in parts.values()))
     assert not ended(job)
-    with socket.create_server(("127.0.0.1", int(appliance.port))):
-        pass  # nobody holds the port
-    with (appliance.home / "scheduler.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nor the lock
+    until(lambda: are_free(appliance))  # a helper process of the scheduler ends a little later
     appliance.process.stdout.close()
     appliance.start()
     assert appliance.named("holds")["state"] == "running"
     assert not ended(job)
+
+
+def are_free(appliance) -> bool:
+    """The port and the lock."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", int(appliance.port))),
+            (appliance.home / "scheduler.lock").open() as lock,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -114,7 +125,7 @@ def test_a_signal_ends_all_of_it_but_no_container(appliance, number):
     hold(appliance)
     parts, job = appliance.parts(), program(appliance)
     appliance.process.send_signal(number)
-    assert appliance.process.wait(30) == 0
+    assert appliance.process.wait(PATIENCE) == 0
     assert all(ended(pid) for pid in parts.values())
     assert not ended(job)
     appliance.process.stdout.close()
@@ -142,7 +153,7 @@ async def test_wishes_and_outcomes_cross_as_hints_without_redis(appliance):
     layer = Datagrams(appliance.home / "hints")
     mine = await layer.new_channel()
     await layer.group_add("live", mine)
-    made = await asyncio.to_thread(appliance.launch, "sleep", "60")
+    made = await asyncio.to_thread(appliance.launch, "sleep", "600")
     async with asyncio.timeout(60):
         assert await layer.receive(hint_channel(1)) == {"type": "wake"}  # of the first and only node
         assert await layer.receive(mine) == {"type": "live.changed"}

@@ -93,7 +93,7 @@ def test_the_web_process_has_no_rights_and_no_terminal_and_neither_after_it_died
     assert has_no_rights(before)
     assert os.getsid(before) == before
     os.kill(before, signal.SIGKILL)
-    after = until(lambda: appliance.parts().get("web"))
+    after = until(lambda: (pid := appliance.parts().get("web", before)) != before and pid)
     until(lambda: has_no_rights(after))
     assert appliance.containers() == []
 
@@ -115,7 +115,7 @@ def test_from_within_the_web_process_nothing_of_the_scheduler_can_be_reached(app
 
 
 def test_it_shows_the_output_of_containers_and_carries_out_what_people_want(appliance):
-    made = appliance.launch("sh", "-c", "echo said; sleep 60")
+    made = appliance.launch("sh", "-c", "echo said; sleep 600")
     until(lambda: output(appliance, made["id"]) == "said\n")
     assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.appliance import Appliance, until
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.eventually import PATIENCE
 
 pytestmark = pytest.mark.docker
 
@@ -68,7 +69,7 @@ def test_a_folder_that_is_all_the_time_exchanged_for_a_link_shows_no_container_w
         except httpx.HTTPStatusError as refused:
             return str(refused.response.json()["error"]["message"])
         until(lambda: appliance.api("GET", f"containers/{id_}/")["state"] in ("exited", "failed"))
-        answer = httpx.get(f"{appliance.url}/api/v1/containers/{id_}/logs/", headers=key, timeout=30)
+        answer = httpx.get(f"{appliance.url}/api/v1/containers/{id_}/logs/?follow=1", headers=key, timeout=PATIENCE)
         return answer.raise_for_status().text
 
     try:

@@ -20,7 +20,7 @@ def test_the_version():
 
 
 def test_whoami_tells_the_allowance_and_what_of_it_is_in_use(appliance, shell):
-    appliance.launch("sleep", "60", gpu_memory="256MiB")
+    appliance.launch("sleep", "600", gpu_memory="256MiB")
     who, _, memory, containers, _ = shell("whoami").stdout.splitlines()
     assert who.startswith("admin (admin) on http://")
     assert memory.split() == ["GPU", "memory", "256", "MiB", "-"]
@@ -40,12 +40,12 @@ def test_a_forecast_launches_nothing(appliance, shell):
     assert "fit" in shell("forecast", "--gpu-memory", "1GiB").stdout
     assert shell("forecast", "--gpu-memory", "64MiB", "--gpus", "9").returncode == 1
     assert appliance.containers() == []
-    appliance.launch("sleep", "60", gpu_memory="900MiB", guaranteed=True)
+    appliance.launch("sleep", "600", gpu_memory="900MiB", guaranteed=True)
     assert shell("forecast", "--gpu-memory", "1GiB").stdout.startswith("GPU 0 lacks ")
 
 
 def test_a_forecast_names_who_waits_already(appliance, shell):
-    appliance.launch("sleep", "60", name="holds", gpu_memory="900MiB", guaranteed=True)
+    appliance.launch("sleep", "600", name="holds", gpu_memory="900MiB", guaranteed=True)
     appliance.launch(WORKLOAD, "--bytes", "500MiB", "--hold", "60", name="waits", gpu_memory="800MiB")
     until(lambda: appliance.named("waits")["state"] == "suspended")
     assert "; waits waits already; " in shell("forecast", "--gpu-memory", "1GiB").stdout
@@ -53,7 +53,7 @@ def test_a_forecast_names_who_waits_already(appliance, shell):
 
 def test_four_bytes_were_meant_to_be_gibibytes(appliance, shell):
     """Wherever a quota is said."""
-    appliance.launch("sleep", "60", name="it", gpu_memory="256MiB")
+    appliance.launch("sleep", "600", name="it", gpu_memory="256MiB")
     for words in (("run", "--gpu-memory", "4", "local", "true"), ("set", "it", "--gpu-memory", "4"),
                   ("forecast", "--gpu-memory", "4")):  # fmt: skip
         done = shell(*words)
@@ -67,7 +67,7 @@ def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, st
         appliance.launch("sh", "-c", f"exit {code}", name=name)
     done = shell("wait", "none", "three")
     assert (done.stdout, done.returncode) == ("0\n3\n", 3)
-    made = appliance.launch("sleep", "60", name="long")
+    made = appliance.launch("sleep", "600", name="long")
     waiting = start("wait", "long", environ=appliance.environ)
     until(lambda: appliance.api("GET", f"containers/{made['id']}/")["state"] == "running", within=30)
     shell("kill", "long")
@@ -76,7 +76,7 @@ def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, st
 
 
 def test_ps_filters(appliance, shell):
-    appliance.launch("sleep", "60", name="one")
+    appliance.launch("sleep", "600", name="one")
     shell("run", "--name", "two", "local", "sh", "-c", "exit 3")
     assert names(shell("ps", "-f", "name=one")) == ["one"]
     assert names(shell("ps", "-f", "owner=nobody")) == []

@@ -22,7 +22,7 @@ def shell(appliance):
 
 
 def test_ps_lists_what_lives_and_with_all_what_ended(appliance, shell):
-    appliance.launch("sleep", "60", name="living", gpu_memory="256MiB")
+    appliance.launch("sleep", "600", name="living", gpu_memory="256MiB")
     assert shell("run", "--name", "dead", "local", "sh", "-c", "exit 3").returncode == 3
     heads, *rows = shell("ps").stdout.splitlines()
     assert heads.split() == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPUS", "USED", "QUOTA", "PEAK", "AGE"]
@@ -33,14 +33,14 @@ def test_ps_lists_what_lives_and_with_all_what_ended(appliance, shell):
 
 
 def test_ps_for_programs(appliance, shell):
-    made = appliance.launch("sleep", "60", name="one")
+    made = appliance.launch("sleep", "600", name="one")
     assert shell("ps", "-q").stdout == made["id"] + "\n"
     (told,) = json.loads(shell("ps", "--json").stdout)
     assert (told["id"], told["state"]) == (made["id"], "running")
 
 
 def test_containers_go_by_name_id_and_the_beginning_of_an_id(appliance, shell):
-    made = appliance.launch("sleep", "60", name="it")
+    made = appliance.launch("sleep", "600", name="it")
     for word in ("it", made["id"], made["id"].upper(), made["id"][:8]):
         assert shell("set", word, "--priority", "1").stdout.startswith("it: "), word
 
@@ -68,7 +68,7 @@ def test_logs_whole_last_lines_and_as_json(appliance, shell):
 
 
 def test_logs_follow_until_the_end_and_ctrl_c_leaves_the_container(appliance, shell, start):
-    made = appliance.launch("sh", "-c", "echo first; exec sleep 60", name="long")
+    made = appliance.launch("sh", "-c", "echo first; exec sleep 600", name="long")
     reader = start("logs", "-f", "long", environ=appliance.environ)
     assert reader.stdout.readline() == "first\n"
     reader.send_signal(signal.SIGINT)
@@ -91,7 +91,7 @@ def test_resume_says_of_one_without_room_that_it_comes_back(appliance, shell):
 
 def test_pause_resume_and_kill_say_what_became_of_each(appliance, shell):
     for name in ("a", "b"):
-        appliance.launch("sleep", "60", name=name)
+        appliance.launch("sleep", "600", name=name)
     assert shell("pause", "a", "b", "--note", "maintenance").stdout == "a: paused\nb: paused\n"
     assert {each["state"] for each in appliance.containers()} == {"paused"}
     assert shell("resume", "a", "b").stdout == "a: running\nb: running\n"
@@ -116,7 +116,7 @@ def test_what_takes_longer_than_the_appliance_waits_is_followed_to_its_end(appli
 
 
 def test_rm_wants_the_container_ended_or_force(appliance, shell):
-    appliance.launch("sleep", "60", name="busy")
+    appliance.launch("sleep", "600", name="busy")
     refused = shell("rm", "busy")
     assert (refused.returncode, refused.stderr) == (1, 'gpushare: "busy" has not ended. Kill it first\n')
     assert shell("rm", "-f", "busy").stdout == "busy: removed\n"
@@ -124,7 +124,7 @@ def test_rm_wants_the_container_ended_or_force(appliance, shell):
 
 
 def test_set_changes_quota_and_priority(appliance, shell):
-    appliance.launch("sleep", "60", name="tuned", gpu_memory="256MiB")
+    appliance.launch("sleep", "600", name="tuned", gpu_memory="256MiB")
     done = shell("set", "tuned", "--gpu-memory", "384MiB", "--priority", "5")
     assert done.stdout == "tuned: quota 384 MiB, priority 5\n"
     told = appliance.named("tuned")
@@ -133,7 +133,7 @@ def test_set_changes_quota_and_priority(appliance, shell):
 
 
 def test_set_changes_weight_and_limit_in_computing(appliance, shell):
-    shell("run", "-d", "--name", "share", "--compute-weight", "300", "--compute-limit", "30%", "local", "sleep", "60")
+    shell("run", "-d", "--name", "share", "--compute-weight", "300", "--compute-limit", "30%", "local", "sleep", "600")
     made = appliance.named("share")
     assert (made["compute_weight"], made["compute_limit"]) == (300, 30)
     done = shell("set", "share", "--compute-weight", "50", "--compute-limit", "40%")
@@ -153,7 +153,7 @@ def test_gpus_says_how_containers_share_one(appliance, shell):
 
 def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     assert shell("queue").stdout == "Nobody waits for GPU memory.\n"
-    appliance.launch("sleep", "60", name="holder", gpu_memory="900MiB", guaranteed=True)
+    appliance.launch("sleep", "600", name="holder", gpu_memory="900MiB", guaranteed=True)
     appliance.launch(WORKLOAD, "--bytes", "400MiB", name="waiter", gpu_memory="600MiB")
     until(lambda: appliance.named("waiter")["state"] == "suspended")
     heads, row = shell("queue").stdout.splitlines()
@@ -209,7 +209,7 @@ def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, termi
     environ = appliance.environ | {"TERM": "xterm"}
     process = start("top", "--interval", "0.2", environ=environ, stdout=theirs, start_new_session=True)
     read_until(ours, b"no containers")
-    appliance.launch("sleep", "60", name="newcomer")
+    appliance.launch("sleep", "600", name="newcomer")
     read_until(ours, b"newcomer")
     process.send_signal(signal.SIGINT)
     read_until(ours, b"\x1b[?1049l")  # it leaves the screen as it was: a terminal that nobody reads would hold it up
@@ -255,7 +255,7 @@ def test_on_the_appliances_own_host_no_login_is_needed(appliance):
 
 
 def test_completion_offers_the_names_of_living_containers(appliance, shell):
-    appliance.launch("sleep", "60", name="train-1")
+    appliance.launch("sleep", "600", name="train-1")
     asked = {"_GPUSHARE_COMPLETE": "complete_bash", "COMP_WORDS": "gpushare pause tr", "COMP_CWORD": "2"}
     assert shell(**asked).stdout.split() == ["train-1"]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 
+import docker
 import pytest
 
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import Appliance
-from tests.support.dockerd import IMAGE, Dockerd, dockerd
+from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
 from tests.support.terminal import Terminal
 
-__all__ = ["dockerd"]
+__all__ = ["docker_api", "dockerd"]
 
 pytestmark = pytest.mark.docker
 
@@ -154,14 +154,18 @@ def test_a_program_that_fills_the_screen_draws_it_anew_when_the_connection_is_ba
         it.exit_code()
 
 
-def test_what_ends_while_the_connection_is_broken_has_its_exit_code_told(appliance: Appliance) -> None:
+def test_what_ends_while_the_connection_is_broken_has_its_exit_code_told(
+    appliance: Appliance, docker_api: docker.APIClient
+) -> None:
     with shell(appliance, "ends") as it:
         it.until("# ")
-        it.type("sleep 1; exit 5\r")
-        it.until("exit 5")
+        it.type("trap 'exit 5' USR1; echo ready to en''d; while :; do sleep 0.1; done\r")
+        it.until("ready to end\r\n")
+        engine_id = appliance.named("ends")["engine_id"]
         appliance.crash()
         it.until("it comes back by itself")
-        time.sleep(1.5)  # the program's own time
+        docker_api.kill(engine_id, "USR1")
+        docker_api.wait(engine_id)
         appliance.start()
         assert it.exit_code() == 5
         assert "ends has ended meanwhile; what it printed: gpushare logs ends" in it.seen.decode()
@@ -191,7 +195,7 @@ def test_without_a_terminal_t_says_so(appliance: Appliance) -> None:
 
 
 def test_what_was_launched_without_a_keyboard_has_none(appliance: Appliance) -> None:
-    appliance.launch("sleep", "60", image=IMAGE, name="deaf")
+    appliance.launch("sleep", "600", image=IMAGE, name="deaf")
     done = gpushare("attach", "deaf", environ=appliance.environ)
     assert done.returncode == 125
     assert done.stderr == 'gpushare: "deaf" was launched without "interactive" or "tty"\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -19,6 +20,12 @@ from tests.support.terminal import Terminal
 
 __all__ = ["dockerd"]
 MIB = 2**20
+_numbers = itertools.count(100)
+
+
+def seconds() -> str:
+    """For a `sleep` that is known by them: no other test on this machine, such as the other engine's, has the same."""
+    return f"{os.getpid()}{next(_numbers)}"
 
 
 @pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.docker)])
@@ -107,40 +114,44 @@ def _used(appliance: Appliance, name: str) -> int:
 
 def test_ctrl_c_without_a_terminal_ends_what_was_started(appliance: Appliance, start: Any) -> None:
     launched(appliance, "stopped")
-    process = start("exec", "stopped", "sh", "-c", "echo begun; exec sleep 4321", environ=appliance.environ)
+    long = seconds()
+    process = start("exec", "stopped", "sh", "-c", f"echo begun; exec sleep {long}", environ=appliance.environ)
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    until(lambda: not runs("sleep", "4321"))
+    until(lambda: not runs("sleep", long))
 
 
 def test_the_scheduler_is_killed_and_nothing_that_was_started_stays(appliance: Appliance) -> None:
     launched(appliance, "orphaned")
-    with terminal(appliance, "-t", "orphaned", "sleep", "9876") as it:
-        until(lambda: runs("sleep", "9876"))
+    long = seconds()
+    with terminal(appliance, "-t", "orphaned", "sleep", long) as it:
+        until(lambda: runs("sleep", long))
         os.kill(appliance.parts()["scheduler"], signal.SIGKILL)
         assert it.exit_code() == 125
         assert "The scheduler went away" in it.seen.decode()
-    until(lambda: not runs("sleep", "9876"))
+    until(lambda: not runs("sleep", long))
     until(lambda: appliance.named("orphaned")["state"] == "running")
 
 
 def test_the_web_process_is_killed_and_nothing_that_was_started_stays(appliance: Appliance) -> None:
     launched(appliance, "cut-off")
-    with terminal(appliance, "-t", "cut-off", "sleep", "8765") as it:
-        until(lambda: runs("sleep", "8765"))
+    long = seconds()
+    with terminal(appliance, "-t", "cut-off", "sleep", long) as it:
+        until(lambda: runs("sleep", long))
         os.kill(appliance.parts()["web"], signal.SIGKILL)
         assert it.exit_code() == 125
-    until(lambda: not runs("sleep", "8765"))
+    until(lambda: not runs("sleep", long))
 
 
 def test_a_kill_of_the_container_ends_it(appliance: Appliance) -> None:
     made = launched(appliance, "killed")
-    with terminal(appliance, "-t", "killed", "sleep", "7654") as it:
-        until(lambda: runs("sleep", "7654"))
+    long = seconds()
+    with terminal(appliance, "-t", "killed", "sleep", long) as it:
+        until(lambda: runs("sleep", long))
         appliance.api("POST", f"containers/{made['id']}/kill/", {})
         it.exit_code()
-    assert not runs("sleep", "7654")
+    until(lambda: not runs("sleep", long))
     done = gpushare("exec", "killed", "true", environ=appliance.environ)
     assert (done.returncode, done.stderr) == (125, "gpushare: It has ended\n")
 

@@ -43,6 +43,6 @@ def test_top_shows_and_finds_them() -> None:
 
 
 def test_ps_filters_by_namespace(appliance: Any) -> None:
-    appliance.launch("sleep", "60", name="one")
+    appliance.launch("sleep", "600", name="one")
     done = gpushare("ps", "-q", "-f", "namespace=team-a", environ=appliance.environ)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

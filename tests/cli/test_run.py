@@ -73,14 +73,14 @@ def test_the_papers_name_of_the_quota_works_and_gpus_go_by_index(appliance):
 
 
 def test_detached_prints_the_id_and_returns(appliance):
-    done = run(appliance, "-d", "--name", "behind", "local", "sleep", "60")
+    done = run(appliance, "-d", "--name", "behind", "local", "sleep", "600")
     made = appliance.named("behind")
     assert (done.returncode, done.stdout, done.stderr) == (0, made["id"] + "\n", "")
     assert made["state"] == "running"
 
 
 def test_detached_with_json_prints_the_container(appliance):
-    done = run(appliance, "-d", "--json", "local", "sleep", "60")
+    done = run(appliance, "-d", "--json", "local", "sleep", "600")
     assert json.loads(done.stdout)["id"] == appliance.containers()[0]["id"]
 
 
@@ -123,7 +123,7 @@ def test_stop_timeout_kills_what_would_not_stop(follow):
 
 
 def test_a_suspended_container_says_so_with_place_and_time_and_says_when_it_goes_on(appliance, start):
-    holder = appliance.launch("sleep", "60", gpu_memory="900MiB", guaranteed=True)
+    holder = appliance.launch("sleep", "600", gpu_memory="900MiB", guaranteed=True)
     process = start("run", "--name", "waiter", "--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "400MiB",
                     environ=appliance.environ)  # fmt: skip
     line = process.stderr.readline()
@@ -154,7 +154,7 @@ def test_a_paused_container_says_so_and_says_when_it_goes_on(appliance, follow, 
 
 
 def test_remarks_are_json_on_stderr_where_json_was_asked_for(follow):
-    process = follow("--json", "local", "sh", "-c", "echo ready; exec sleep 60")
+    process = follow("--json", "local", "sh", "-c", "echo ready; exec sleep 600")
     process.send_signal(signal.SIGINT)
     _, out, err = ended(process)
     event = json.loads(err)
@@ -191,7 +191,7 @@ def test_a_refused_launch_is_one_line_with_the_option_and_125(appliance, words, 
 
 
 def test_a_taken_name_is_refused(appliance):
-    run(appliance, "-d", "--name", "taken", "local", "sleep", "60")
+    run(appliance, "-d", "--name", "taken", "local", "sleep", "600")
     done = run(appliance, "--name", "taken", "local", "true")
     assert done.returncode == 125
     assert done.stderr.startswith('gpushare: --name: A container named "taken" is there already')

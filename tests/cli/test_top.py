@@ -61,7 +61,7 @@ def test_it_shows_who_is_there_and_follows(appliance: Appliance, rows: int, colu
     with top(appliance.environ, rows, columns) as screen:
         screen.shows(has("no containers"))
         assert screen.settings() != screen.before
-        appliance.launch("sleep", "60", name="newcomer", gpu_memory="256MiB")
+        appliance.launch("sleep", "600", name="newcomer", gpu_memory="256MiB")
         lines = screen.shows(lambda lines: lines[0].endswith("1 running  by AGE ↓"))
         assert "256 MiB" in lines[row(lines, "newcomer")]
         assert lines[rows - 1].startswith("q leave")
@@ -69,8 +69,8 @@ def test_it_shows_who_is_there_and_follows(appliance: Appliance, rows: int, colu
 
 
 def test_kill_asks_first_and_only_yes_kills(appliance: Appliance) -> None:
-    appliance.launch("sleep", "60", name="stays", gpu_memory="64MiB")
-    appliance.launch("sleep", "60", name="goes", gpu_memory="64MiB")  # the newest comes first, and is marked
+    appliance.launch("sleep", "600", name="stays", gpu_memory="64MiB")
+    appliance.launch("sleep", "600", name="goes", gpu_memory="64MiB")  # the newest comes first, and is marked
     with top(appliance.environ) as screen:
         screen.shows(has("stays"))
         screen.type("k")
@@ -90,7 +90,7 @@ def test_kill_asks_first_and_only_yes_kills(appliance: Appliance) -> None:
 
 def test_a_refused_kill_is_told_and_nothing_ends(appliance: Appliance) -> None:
     """Its container ended between the question and the answer."""
-    made = appliance.launch("sleep", "60", name="quick", gpu_memory="64MiB")
+    made = appliance.launch("sleep", "600", name="quick", gpu_memory="64MiB")
     with top(appliance.environ) as screen:
         screen.shows(has("quick"))
         screen.type("k")
@@ -105,7 +105,7 @@ def test_a_refused_kill_is_told_and_nothing_ends(appliance: Appliance) -> None:
 def test_while_the_server_is_killed_it_says_so_keys_work_and_it_comes_back(tmp_path) -> None:
     running = Appliance(tmp_path / "var")
     try:
-        running.launch("sleep", "60", name="holds", gpu_memory="64MiB")
+        running.launch("sleep", "600", name="holds", gpu_memory="64MiB")
         with top(running.environ) as screen:
             screen.shows(has("holds"))
             running.crash()
@@ -156,7 +156,7 @@ def test_whatever_ends_it_the_terminal_is_as_before(appliance: Appliance, number
 
 
 def test_ctrl_c_leaves_also_out_of_a_question_and_after_ctrl_s(appliance: Appliance) -> None:
-    appliance.launch("sleep", "60", name="asked", gpu_memory="64MiB")
+    appliance.launch("sleep", "600", name="asked", gpu_memory="64MiB")
     with top(appliance.environ) as screen:
         screen.shows(has("asked"))
         screen.type("\x13k")
@@ -382,15 +382,19 @@ def test_names_give_a_terminal_no_orders(stand: Stand) -> None:
         assert not {"\x07", "\x9b", "\u202e"} & set(said)
 
 
+def written_lines(drawn: bytes) -> set[int]:
+    return {int(line) for line in re.findall(rb"\x1b\[(\d+);1H", drawn)}
+
+
 def test_nothing_flickers(stand: Stand) -> None:
     """Only what changed is written, nothing is cleared, and a terminal shows it all at once."""
     stand.told["containers"] = [container(number) for number in range(50)]
     with top(stand.environ) as screen:
         screen.shows(has("job-000"))
-        screen.rests(0.5)
+        until(lambda: written_lines(screen.rests(0.5)) <= {1})  # the first drawing is through
         idle = screen.rests(3.0)
         assert not [clear for clear in CLEARS if clear in idle]
-        assert {int(line) for line in re.findall(rb"\x1b\[(\d+);1H", idle)} == {1}, "the clock is all that changes"
+        assert written_lines(idle) == {1}, "the clock is all that changes"
         assert idle.count(b"\x1b[?2026h") == idle.count(b"\x1b[?2026l") <= 5
         leaves(screen)
 

@@ -166,7 +166,7 @@ async def test_what_can_be_asked_for_is_done_or_refused_by_name(
 ) -> None:
     if kind == "docker" and field == "ports":
         pytest.skip("the tests' Docker engine has no network to publish ports from")
-    answer = await tried(engine.launch(a_launch("sleep", "60", **{field: OPTIONS[field]})))
+    answer = await tried(engine.launch(a_launch("sleep", "600", **{field: OPTIONS[field]})))
     if isinstance(answer, EngineError):
         assert (answer.code, answer.status, answer.field) == ("not_supported", 400, field)
         assert await engine.sightings() == []

@@ -39,7 +39,7 @@ async def test_output_and_exit_code_are_the_programs_own(docker_engine: DockerEn
 
 
 async def test_pause_resume_and_kill_are_told_and_idempotent(docker_engine: DockerEngine, a_launch: Launcher) -> None:
-    engine_id = (await docker_engine.launch(a_launch("sleep", "60"))).engine_id
+    engine_id = (await docker_engine.launch(a_launch("sleep", "600"))).engine_id
     await docker_engine.pause(engine_id)
     await docker_engine.pause(engine_id)
     assert (await next_change(docker_engine, Condition.PAUSED)).engine_id == engine_id
@@ -56,7 +56,7 @@ async def test_pause_resume_and_kill_are_told_and_idempotent(docker_engine: Dock
 
 @pytest.mark.parametrize("grace", [0.0, 0.3])
 async def test_paused_container_can_be_killed(docker_engine: DockerEngine, a_launch: Launcher, grace: float) -> None:
-    engine_id = (await docker_engine.launch(a_launch("sleep", "60"))).engine_id
+    engine_id = (await docker_engine.launch(a_launch("sleep", "600"))).engine_id
     await docker_engine.pause(engine_id)
     await docker_engine.kill(engine_id, grace=grace)
     assert (await next_change(docker_engine, Condition.ENDED)).exit_code == 137

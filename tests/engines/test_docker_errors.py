@@ -26,6 +26,7 @@ from scheduler.engines.docker.options import container_name
 from tests.engines.conftest import Opener
 from tests.support.dockerd import IMAGE, Dockerd, NoBridge, build_image, have_dockerd, private
 from tests.support.eventually import eventually
+from tests.support.ports import free_port
 
 Launcher = Callable[..., Launch]
 
@@ -160,7 +161,7 @@ class TestRealDocker:
         )
 
     async def test_container_gone_meanwhile(self, a_launch: Launcher) -> None:
-        engine_id = (await self.engine.launch(a_launch("sleep", "60"))).engine_id
+        engine_id = (await self.engine.launch(a_launch("sleep", "600"))).engine_id
         self.api.remove_container(engine_id, force=True)
         with pytest.raises(EngineError, match="has ended"):
             await self.engine.pause(engine_id)
@@ -168,7 +169,7 @@ class TestRealDocker:
         await self.engine.remove(engine_id)
 
     async def test_running_container_is_not_removed(self, a_launch: Launcher) -> None:
-        engine_id = (await self.engine.launch(a_launch("sleep", "60"))).engine_id
+        engine_id = (await self.engine.launch(a_launch("sleep", "600"))).engine_id
         with pytest.raises(EngineError, match="kill it first"):
             await self.engine.remove(engine_id)
         assert [each.condition for each in await self.engine.sightings()] == [Condition.RUNNING]
@@ -209,15 +210,15 @@ async def test_port_that_somebody_else_has(bridged: Dockerd, open_engine: Opener
     client = docker.APIClient(bridged.address, version="auto")
     await asyncio.to_thread(build_image, client, IMAGE)
     async with open_engine(address=bridged.address) as engine:
-        with socket.create_server(("", 0)) as taken:
+        with socket.create_server(("", free_port(""))) as taken:  # of those that nobody is given meanwhile
             ports = [f"{taken.getsockname()[1]}:80/tcp"]
             with pytest.raises(EngineError, match=r"One of the host's ports .* is taken") as caught:
-                await engine.launch(a_launch("sleep", "60", ports=ports))
+                await engine.launch(a_launch("sleep", "600", ports=ports))
             assert (caught.value.code, caught.value.status, caught.value.field) == ("port_taken", 409, "ports")
         assert client.containers(all=True) == []
-        first = await engine.launch(a_launch("sleep", "60", ports=ports))  # retrying is safe
+        first = await engine.launch(a_launch("sleep", "600", ports=ports))  # retrying is safe
         with pytest.raises(EngineError, match="is taken"):
-            await engine.launch(a_launch("sleep", "60", ports=ports))
+            await engine.launch(a_launch("sleep", "600", ports=ports))
         await engine.kill(first.engine_id)
         await engine.remove(first.engine_id)
     client.close()

@@ -29,7 +29,7 @@ async def test_keyboard_of_a_launch_that_was_not_answered_in_time_is_let_go(
     with monkeypatch.context() as patch:
         patch.setattr(docker_engine._client.api, "start", too_slow)
         with pytest.raises(EngineAway):
-            await docker_engine.launch(a_launch("sleep", "60", tty=True, interactive=True))
+            await docker_engine.launch(a_launch("sleep", "600", tty=True, interactive=True))
     assert docker_engine._attached == {}
 
 
@@ -50,7 +50,7 @@ async def test_launch_that_failed_and_could_not_be_taken_away_is_told_as_one_tha
     def stays(*_: object, **__: object) -> None:
         raise says("could not kill container: tried to kill container, but did not receive an exit event")
 
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     with monkeypatch.context() as patch:
         patch.setattr(docker_engine._client.api, "start", failed)
         patch.setattr(docker_engine._client.api, "remove_container", stays)
@@ -70,7 +70,7 @@ async def test_launch_that_failed_and_is_gone_already_is_told_as_what_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(docker_engine._client.api, "start", failed)
         with pytest.raises(EngineError, match="nobody has seen before") as caught:
-            await docker_engine.launch(a_launch("sleep", "60"))
+            await docker_engine.launch(a_launch("sleep", "600"))
     assert not isinstance(caught.value, EngineAway)
 
 
@@ -119,7 +119,7 @@ async def test_launch_that_an_earlier_scheduler_has_docker_make_still_is_waited_
         return create(*arguments)
 
     monkeypatch.setattr(docker_engine._client.api, "create_container_from_config", still)
-    sighting = await docker_engine.launch(a_launch("sleep", "60"))
+    sighting = await docker_engine.launch(a_launch("sleep", "600"))
     assert docker_api.inspect_container(sighting.engine_id)["State"]["Running"]
 
 

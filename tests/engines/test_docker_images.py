@@ -97,7 +97,7 @@ async def test_registries_that_say_nothing_hold_up_nobody_else(
             host = f"127.0.0.1:{silent.getsockname()[1]}"
             fetching = [asyncio.create_task(engine.image_labels(f"{host}/slow:{each}")) for each in range(2 * WORKERS)]
             assert not (await asyncio.wait(fetching, timeout=1))[0]
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(14):  # a registry that says nothing is given up after 15
                 await engine.pause(first)
                 assert (await engine.sightings())[0].condition is Condition.PAUSED
                 second = (await engine.launch(a_launch("sleep", "600"))).engine_id

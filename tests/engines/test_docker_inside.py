@@ -83,7 +83,7 @@ async def test_environment_of_image_and_user_cannot_undo_the_assignment(
 async def test_check_of_an_images_own_does_not_run_and_its_labels_do_not_pass_for_ours(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, stubborn_image: str
 ) -> None:
-    engine_id = (await docker_engine.launch(a_launch("sleep", "60", image=stubborn_image))).engine_id
+    engine_id = (await docker_engine.launch(a_launch("sleep", "600", image=stubborn_image))).engine_id
     found = docker_api.inspect_container(engine_id)
     assert "Health" not in found["State"]
     assert found["Config"]["Labels"][LABEL_TTY] == "no"
@@ -97,7 +97,7 @@ async def test_shim_is_in_the_program_in_shells_in_exec_and_in_a_cleared_environ
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, stubborn_image: str
 ) -> None:
     look = f"/bin/{NL.name} /proc/self/maps"
-    launch = a_launch("/bin/sh", "-c", f"env -i {look}; sleep 60", image=stubborn_image)
+    launch = a_launch("/bin/sh", "-c", f"env -i {look}; sleep 600", image=stubborn_image)
     engine_id = (await docker_engine.launch(launch)).engine_id
 
     def inside(*command: str) -> str:
@@ -131,7 +131,7 @@ async def test_the_seccomp_profile_is_no_wider_than_dockers_own(
 ) -> None:
     """Docker's refuses a user namespace of one's own to whoever has no capability: the way to most of the kernel."""
     assert "name=seccomp,profile=default" in docker_api.info()["SecurityOptions"]
-    launch = a_launch("/bin/sh", "-c", "busybox unshare -U true; sleep 60")
+    launch = a_launch("/bin/sh", "-c", "busybox unshare -U true; sleep 600")
     engine_id = (await docker_engine.launch(launch)).engine_id
     assert docker_api.inspect_container(engine_id)["HostConfig"]["SecurityOpt"] == ["no-new-privileges:true"]
     await eventually(lambda: "Operation not permitted" in docker_api.logs(engine_id).decode())
@@ -140,7 +140,7 @@ async def test_the_seccomp_profile_is_no_wider_than_dockers_own(
 async def test_limits_and_labels_are_set(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
-    launch = a_launch("sleep", "60", memory=64 << 20, cpus=0.5)
+    launch = a_launch("sleep", "600", memory=64 << 20, cpus=0.5)
     found = docker_api.inspect_container((await docker_engine.launch(launch)).engine_id)
     host = found["HostConfig"]
     assert (host["Memory"], host["NanoCpus"], host["PidsLimit"]) == (64 << 20, 500_000_000, 4096)
@@ -148,7 +148,7 @@ async def test_limits_and_labels_are_set(
     assert (host["Privileged"], host["PidMode"], host["UTSMode"]) == (False, "", "")
     labels = found["Config"]["Labels"]
     assert (labels["com.gpushare.container"], labels["com.gpushare.owner"]) == (launch.id, "ada")
-    asked_nothing = docker_api.inspect_container((await docker_engine.launch(a_launch("sleep", "60"))).engine_id)
+    asked_nothing = docker_api.inspect_container((await docker_engine.launch(a_launch("sleep", "600"))).engine_id)
     assert asked_nothing["HostConfig"]["Memory"] > 64 << 20
     assert asked_nothing["HostConfig"]["NanoCpus"] > 0
 

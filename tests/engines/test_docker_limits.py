@@ -41,7 +41,7 @@ async def test_memory_processors_and_processes_are_limited_by_the_kernel(
 async def test_who_starts_more_processes_than_that_is_told_no_and_goes_on(
     open_engine: Opener, a_launch: Launcher
 ) -> None:
-    many = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 60 & done 2>/tmp/said"
+    many = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 & done 2>/tmp/said"
     tells = "while read line; do echo $line; done </tmp/said"  # which starts none
     async with open_engine(pids=16) as engine:
         if engine._limits.pids is None:

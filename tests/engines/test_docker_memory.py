@@ -62,7 +62,7 @@ async def test_limit_that_was_passed_is_told_where_docker_never_learns_of_it(
 async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine_id = (await docker_engine.launch(a_launch("sleep", "60", memory=32 << 20))).engine_id
+    engine_id = (await docker_engine.launch(a_launch("sleep", "600", memory=32 << 20))).engine_id
     said = (
         f"<6>[1.0] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset={engine_id},mems_allowed=0,global_oom,"
         f"task_memcg=/docker/{engine_id},task=sleep,pid=7,uid=0\n"
@@ -90,7 +90,7 @@ async def test_reason_that_docker_tells_after_the_end_is_waited_for(
 
     monkeypatch.setattr(watch, "_inspect", late)
     monkeypatch.setattr(kernel_log, "_syslog", lambda *_: -1)  # as where nobody may read it
-    launch = a_launch("sleep", "60", memory=32 << 20)
+    launch = a_launch("sleep", "600", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
     docker_api.kill(engine_id)  # as the kernel would
     async with asyncio.timeout(60):

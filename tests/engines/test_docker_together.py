@@ -123,7 +123,7 @@ async def test_an_empty_group_goes_with_its_scheduler(open_engine: Opener, a_lau
     async with open_engine(host_memory=TOTAL) as engine:
         if group(engine)._by_systemd:
             pytest.skip("slices are systemd's, which keeps them")
-        await engine.launch(a_launch("sleep", "60"))
+        await engine.launch(a_launch("sleep", "600"))
         name = group(engine).parent.strip("/")
         assert folders(name)
         await empty(engine)
@@ -147,7 +147,7 @@ async def test_what_cannot_be_limited_is_told_once(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     async with open_engine(host_memory=TOTAL) as engine:
-        await engine.launch(a_launch("sleep", "60"))
+        await engine.launch(a_launch("sleep", "600"))
         await empty(engine)
     told = [each.message for each in caplog.records if each.levelno == logging.WARNING and "together" in each.message]
     assert len(told) == 1

@@ -48,7 +48,7 @@ each_meddling = pytest.mark.parametrize(
 async def test_change_behind_our_back_is_seen(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, meddle: Meddle, condition: Condition
 ) -> None:
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     engine_id = (await docker_engine.launch(launch)).engine_id
     meddle(docker_api, engine_id)
     assert (await seen(docker_engine, launch.id, condition)).engine_id == engine_id
@@ -58,7 +58,7 @@ async def test_change_behind_our_back_is_seen(
 async def test_change_is_seen_without_any_event(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, meddle: Meddle, condition: Condition
 ) -> None:
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     engine_id = (await docker_engine.launch(launch)).engine_id
     follower = docker_engine._watch._events
     assert follower is not None
@@ -71,7 +71,7 @@ async def test_change_is_seen_without_any_event(
 async def test_change_while_the_scheduler_was_down_is_seen_at_its_start(
     open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher, meddle: Meddle, condition: Condition
 ) -> None:
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     async with open_engine() as engine:
         engine_id = (await engine.launch(launch)).engine_id
     meddle(docker_api, engine_id)
@@ -85,7 +85,7 @@ async def test_change_while_the_scheduler_was_down_is_seen_at_its_start(
 async def test_duplicate_and_late_events_tell_nothing_twice(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     engine_id = (await docker_engine.launch(launch)).engine_id
     await docker_engine.kill(engine_id)
     for _ in range(3):  # as if the stream repeated itself, or came late
@@ -105,7 +105,7 @@ async def test_duplicate_and_late_events_tell_nothing_twice(
 async def test_containers_of_others_are_not_ours(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
-    foreign = docker_api.create_container("gpushare/test:latest", ["sleep", "60"], labels={LABEL: "not-of-this-home"})
+    foreign = docker_api.create_container("gpushare/test:latest", ["sleep", "600"], labels={LABEL: "not-of-this-home"})
     docker_api.start(foreign["Id"])
     try:
         assert await docker_engine.sightings() == []
@@ -124,7 +124,7 @@ def cut_short(engine: DockerEngine, launch: Launch) -> None:
 async def test_launch_cut_short_is_tidied_up(
     open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     async with open_engine() as engine:
         cut_short(engine, launch)
     made = docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"})
@@ -141,10 +141,10 @@ async def test_what_docker_cannot_remove_hides_nobody_and_is_said_once(
         said = "unable to remove filesystem: device or resource busy"
         raise docker.errors.APIError(said, response=Mock(status_code=500), explanation=said)
 
-    cut_short(docker_engine, a_launch("sleep", "60"))
+    cut_short(docker_engine, a_launch("sleep", "600"))
     with monkeypatch.context() as patch:
         patch.setattr(docker_engine._client.api, "remove_container", busy)
-        launch = a_launch("sleep", "60")
+        launch = a_launch("sleep", "600")
         await docker_engine.launch(launch)
         for _ in range(3):
             assert [each.id for each in await docker_engine.sightings()] == [launch.id]
@@ -162,7 +162,7 @@ async def test_list_from_before_its_start_takes_no_container_away(
 
 
 async def test_same_launch_again_is_the_same_container(docker_engine: DockerEngine, a_launch: Launcher) -> None:
-    launch = a_launch("sleep", "60")
+    launch = a_launch("sleep", "600")
     first = await docker_engine.launch(launch)
     assert (await docker_engine.launch(launch)).engine_id == first.engine_id
     assert len(await docker_engine.sightings()) == 1
@@ -171,7 +171,7 @@ async def test_same_launch_again_is_the_same_container(docker_engine: DockerEngi
 async def test_only_the_containers_own_processes_are_owned(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
-    one, two = [(await docker_engine.launch(a_launch("sleep", "60"))).engine_id for _ in range(2)]
+    one, two = [(await docker_engine.launch(a_launch("sleep", "600"))).engine_id for _ in range(2)]
     pids = {id_: docker_api.inspect_container(id_)["State"]["Pid"] for id_ in (one, two)}
     assert docker_engine.owns(one, pids[one])
     assert docker_engine.owns(two, pids[two])
@@ -257,7 +257,7 @@ async def test_one_that_docker_could_not_remove_keeps_no_scheduler_from_starting
             await asyncio.to_thread(restored.start)
             assert docker_api.inspect_container(ended)["State"]["Status"] == "dead"
             async with open_engine() as engine:
-                launch = a_launch("sleep", "60")
+                launch = a_launch("sleep", "600")
                 await engine.launch(launch)
                 assert launch.id in {each.id for each in await engine.sightings()}
         finally:

@@ -101,7 +101,7 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
 
 @pytest.fixture
 def a_keeper() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process.pid
         process.kill()
 

@@ -114,13 +114,13 @@ async def test_folder_that_is_none_is_refused_and_leaves_nothing(
 
 
 async def test_same_launch_again_is_the_same_container(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "sleep", "60")
+    launch = a_launch(tmp_path, "sleep", "600")
     first = await engine.launch(launch)
     assert await engine.launch(launch) == first
     assert len(pids_of(engine, launch)) == 1
 
 
-TWO = ("/bin/sh", "-c", "setsid sleep 60 & sleep 60 & echo ready; wait")
+TWO = ("/bin/sh", "-c", "setsid sleep 600 & sleep 600 & echo ready; wait")
 
 
 async def test_pause_stops_every_process_and_resume_continues_them(engine: ProcessEngine, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_stop_behind_our_back_is_seen_within_two_seconds(
         looks += 1
         return look(*arguments)
 
-    launch = a_launch(tmp_path, "sleep", "60")
+    launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
     monkeypatch.setattr(engine, "_look", counted)
     os.kill(pids_of(engine, launch)[0], signal.SIGSTOP)
@@ -202,7 +202,7 @@ async def test_sigterm_to_a_keeper_is_its_programs_from_its_first_moment(engine:
 
 
 async def test_what_outlives_the_first_process_is_ended_with_it(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 60 & echo $!; exit 0")
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & echo $!; exit 0")
     await engine.launch(launch)
     await next_change(engine, Condition.ENDED)
     orphan = int(launch.log_path.read_text())
@@ -210,7 +210,7 @@ async def test_what_outlives_the_first_process_is_ended_with_it(engine: ProcessE
 
 
 async def test_process_is_owned_by_its_container_only(engine: ProcessEngine, tmp_path: Path) -> None:
-    one, two = a_launch(tmp_path, *TWO), a_launch(tmp_path, "sleep", "60")
+    one, two = a_launch(tmp_path, *TWO), a_launch(tmp_path, "sleep", "600")
     await engine.launch(one)
     await engine.launch(two)
     await until_logged(one, "ready")
@@ -222,7 +222,7 @@ async def test_process_is_owned_by_its_container_only(engine: ProcessEngine, tmp
 async def test_remove_forgets_an_ended_container_and_refuses_a_living_one(
     engine: ProcessEngine, tmp_path: Path
 ) -> None:
-    launch = a_launch(tmp_path, "sleep", "60")
+    launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
     with pytest.raises(EngineError, match="still runs"):
         await engine.remove(launch.id)
@@ -248,7 +248,7 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
 
     monkeypatch.setattr(engine, "_look", slow)
     await eventually(begun.is_set)
-    launch = a_launch(tmp_path, "sleep", "60")
+    launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
     begun.clear()
     go_on.set()
@@ -307,7 +307,7 @@ async def test_nobody_waits_while_the_hosts_processes_are_looked_at(
         return look()
 
     monkeypatch.setattr(tree, "look", noted)
-    launch = a_launch(tmp_path, "sleep", "60")
+    launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
     await engine.launch(launch)
     await engine.pause(launch.id)

@@ -44,7 +44,7 @@ asyncio.run(main(*json.loads(sys.argv[1])))
 async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(tmp_path: Path, outfit: Outfit) -> None:
     home = tmp_path / "processes"
     go = tmp_path / "go"
-    scripts = {"living": "sleep 60", "ending": f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5"}
+    scripts = {"living": "sleep 600", "ending": f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5"}
     launches = [[id_, str(tmp_path / f"{id_}.log"), script] for id_, script in scripts.items()]
     scheduler = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SCHEDULER, json.dumps([str(home), launches]), stdout=asyncio.subprocess.PIPE
@@ -109,7 +109,7 @@ async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_l
 
 
 async def test_program_does_not_outlive_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "sleep", "60")
+    launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
     running = engine._running(launch.id)
     assert running is not None
@@ -151,7 +151,7 @@ async def test_second_keeper_of_one_launch_starts_nothing(
         await asyncio.gather(_keep(folder), _keep(folder))
 
     monkeypatch.setattr(process, "_keep", two)
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exec sleep 60")
+    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ran; exec sleep 600")
     await engine.launch(launch)
     await until_logged(launch, "ran")
     assert launch.log_path.read_text() == "ran\n"

@@ -35,7 +35,7 @@ async def test_a_launch_asks_docker_three_things_and_changes_threads_once(
     monkeypatch.setitem(client.api.hooks, "response", [note])
     monkeypatch.setattr(client, "call", counted(call))
     monkeypatch.setattr(client, "blocking", counted(blocking))
-    await docker_engine.launch(a_launch("sleep", "60"))
+    await docker_engine.launch(a_launch("sleep", "600"))
     assert [word for word in asked if not word.endswith(("logs", "events"))][:3] == [
         "GET json", "POST create", "POST start",
     ]  # fmt: skip

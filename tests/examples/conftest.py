@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -11,12 +11,16 @@ import pytest
 
 from tests.cli.support import ENTRY, environment
 from tests.support.appliance import ROOT, Appliance
+from tests.support.eventually import PATIENCE
 
 EXAMPLES = ROOT / "examples"
 
 
+Meanwhile = Callable[[Callable[[], str]], None]
+
+
 class Run(Protocol):
-    def __call__(self, *words: str, code: int = 0) -> str: ...
+    def __call__(self, *words: str, code: int = 0, meanwhile: Meanwhile | None = None) -> str: ...
 
 
 @pytest.fixture(scope="package")
@@ -46,14 +50,26 @@ def environ(appliance: Appliance, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(environ: dict[str, str], tmp_path: Path) -> Run:
-    """Runs an example to its end, in a folder of its own, and returns what it printed, errors too."""
+    """Runs an example to its end, in a folder of its own, and returns what it printed, errors too.
 
-    def run(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [str(EXAMPLES / words[0]), *words[1:]], env=environ, cwd=tmp_path, text=True, timeout=100,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout
-        return done.stdout
+    `meanwhile` steers what it looks at; it is given a function that returns what was printed so far.
+    """
+
+    def run(*words: str, code: int = 0, meanwhile: Meanwhile | None = None) -> str:
+        path = tmp_path / "said"
+        with path.open("w") as said:
+            process = subprocess.Popen(
+                [str(EXAMPLES / words[0]), *words[1:]], env=environ | {"PYTHONUNBUFFERED": "1"}, cwd=tmp_path,
+                stdout=said, stderr=said,
+            )  # fmt: skip
+        try:
+            if meanwhile is not None:
+                meanwhile(path.read_text)
+            ended = process.wait(2 * PATIENCE)
+        finally:
+            process.kill()
+            process.wait()
+        assert ended == code, path.read_text()
+        return path.read_text()
 
     return run

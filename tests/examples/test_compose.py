@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import yaml
 from tests.examples.conftest import EXAMPLES
 from tests.support.appliance import ROOT
 from tests.support.eventually import until
+from tests.support.ports import free_port
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
 
@@ -129,9 +129,7 @@ def test_its_commands_start_the_appliance(
     services: dict[str, Any], stores: tuple[Postgres, Redis], tmp_path: Path
 ) -> None:
     postgres, redis = stores
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     # What differs from a host with cards, Docker and free ports.
     here = {"GPUSHARE_HOME": str(tmp_path / "home"), "DATABASE_URL": postgres.url, "REDIS_URL": redis.url, "PORT": port,
             "GPUSHARE_GPUS": "sim:1x1GiB", "GPUSHARE_ENGINE": "process", "GPUSHARE_GPU_ACCESS": "auto"}  # fmt: skip

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.examples.conftest import Run
 from tests.support.appliance import WORKLOAD, Appliance, until
 
 
-def test_it_launches_follows_and_ends_with_the_programs_code(run: Run) -> None:
-    told = run("follow.py", "--gpu-memory", "64MiB", "local", "sh", "-c", "echo hello; sleep 1; exit 7", code=7)
+def test_it_launches_follows_and_ends_with_the_programs_code(run: Run, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    words = ("sh", "-c", f"echo hello; while [ ! -e {go} ]; do sleep 0.05; done; exit 7")
+
+    def until_it_was_seen(said: Callable[[], str]) -> None:
+        until(lambda: " is running\n" in said())
+        go.touch()
+
+    told = run("follow.py", "--gpu-memory", "64MiB", "local", *words, code=7, meanwhile=until_it_was_seen)
     assert re.search(r" is running\n", told)
     assert re.search(r" is failed\n", told)
     assert told.endswith("hello\n")
 
 
-def test_it_says_why_it_waits_and_goes_on(run: Run, appliance: Appliance) -> None:
-    appliance.launch(WORKLOAD, "--bytes", "700MiB", "--hold", "4", name="first", gpu_memory="800MiB")
+def test_it_says_why_it_waits_and_goes_on(run: Run, appliance: Appliance, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    appliance.launch(WORKLOAD, "--bytes", "700MiB", "--until", str(go), name="first", gpu_memory="800MiB")
     until(lambda: appliance.named("first")["gpus"][0]["used"] >= 700 << 20)
-    told = run("follow.py", "--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "500MiB")
+
+    def until_it_said_why(said: Callable[[], str]) -> None:
+        until(lambda: " is suspended" in said())
+        go.touch()
+
+    words = ("--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "500MiB")
+    told = run("follow.py", *words, meanwhile=until_it_said_why)
     assert re.search(r" is suspended, number 1 in the queue: It needs .*first ends", told), told
     assert re.search(r" is exited\n", told)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import httpx
 
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, until
+from tests.support.ports import free_port
 
 HUB = ROOT / ".build" / "hub"
 PROXY = ROOT / ".build" / "hub-proxy" / "node_modules" / ".bin" / "configurable-http-proxy"
@@ -54,12 +53,7 @@ c.JupyterHub.load_roles = [{{"name": "tests", "services": ["tests"], "scopes": [
 class Hub:
     def __init__(self, folder: Path, appliance: Appliance, appliance_token: str) -> None:
         self.folder = folder
-        with contextlib.ExitStack() as probes:
-            ports = []
-            for _ in range(3):
-                probe = probes.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", 0))
-                ports.append(probe.getsockname()[1])
+        ports = [free_port() for _ in range(2)]
         self.url = f"http://127.0.0.1:{ports[0]}"
         first_takes = ["/bin/sh", "-c", f'{WORKLOAD} --bytes 700MiB --hold 0 || exit; exec "$@"', "sh"]
         told = {

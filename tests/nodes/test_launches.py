@@ -81,8 +81,10 @@ def test_a_policy_is_set_on_all_and_one_node_s_queue_is_its_own(cluster: Cluster
     cluster.api("PUT", "policy/", {"policy": "fifo"})
     holder = cluster.hold("768MiB", node="small", name="holder")
     until(lambda: cluster.used(holder) >= 768 << 20)
-    waiting = [cluster.hold("512MiB", node="small", name=name) for name in ("first", "second")]
-    until(lambda: cluster.api("GET", "queue/")["count"] == 2)
+    waiting = []
+    for number, name in enumerate(("first", "second"), 1):
+        waiting.append(cluster.hold("512MiB", node="small", name=name))
+        until(lambda number=number: cluster.api("GET", "queue/")["count"] == number)
     queue = cluster.api("GET", "queue/")["results"]
     assert [(each["name"], each["node"]) for each in queue] == [("first", "small"), ("second", "small")]
     cluster.api("PUT", "queue/", {"containers": [waiting[1]["id"], waiting[0]["id"]]})
@@ -105,7 +107,7 @@ def test_a_constraint_keeps_to_the_nodes_that_are_so_and_the_command_line_says_w
     cluster.api("POST", "nodes/middle/undrain/", {})
     told = gpushare(cluster, "forecast", "--gpu-memory", "1GiB", "--constraint", "node.labels.disk==ssd")
     assert told.startswith("Would go to middle. middle has the most room: ")
-    run = ("run", "-d", "--gpu-memory", "64MiB", "--constraint", "node==small", "local", "sleep", "60")
+    run = ("run", "-d", "--gpu-memory", "64MiB", "--constraint", "node==small", "local", "sleep", "600")
     assert cluster.container({"id": gpushare(cluster, *run).strip()})["node"] == "small"
 
 

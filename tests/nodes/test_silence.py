@@ -9,6 +9,7 @@ import psycopg
 
 from tests.support.appliance import until
 from tests.support.cluster import Cluster
+from tests.support.eventually import PATIENCE
 
 GIB = 2**30
 
@@ -100,7 +101,7 @@ def test_the_name_of_a_dead_scheduler_is_free_after_a_while_and_who_comes_back_f
 
         until(taken)
         first.send_signal(signal.SIGCONT)
-        assert first.wait(30) == 1
+        assert first.wait(PATIENCE) == 1
         assert "another one took its node's name" in cluster.said("small")
     finally:
         first.send_signal(signal.SIGCONT)

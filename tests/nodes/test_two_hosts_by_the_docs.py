@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import psycopg
 
 from appliance import envfile
 from tests.support.appliance import ROOT, http, until
 from tests.support.documents import blocks
+from tests.support.eventually import PATIENCE
 from tests.support.postgres import BIN, Postgres, running_postgres
 from tests.support.production import Production
 from tests.support.redis_server import BIN as REDIS
@@ -64,7 +66,13 @@ class Gpu1:
         self.redis = environ["REDIS_URL"] = environ["REDIS_URL"].replace(":6379", f":{redis_port}")
         self.web = Production(folder / "gpu1", postgres, **environ)
         self.web.start_web()
-        until(lambda: http.get(f"http://{self.web.address}/healthz").status_code == 200)
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            return http.get(f"http://{self.web.address}/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
 
 
 def test_a_host_joins_and_works_by_what_the_page_says(tmp_path: Path) -> None:
@@ -110,7 +118,7 @@ def it_works(told: dict[str, str], gpu1: Gpu1, folder: Path) -> None:
         until(lambda: [each["alive"] for each in http.get(nodes, headers=token).json()["results"]] == [True])
     finally:
         scheduler.terminate()
-        assert scheduler.wait(30) in (0, -15)
+        assert scheduler.wait(PATIENCE) in (0, -15)
 
 
 ADMIN = "from web.people.bootstrap import ensure_admin; print(ensure_admin())"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import hooks
 from tests.support.appliance import Appliance, until
+from tests.support.eventually import stands
 from tests.support.lateness import beside_hooks
 
 SECRET = "a secret of its own, long enough"
@@ -38,6 +39,7 @@ def stopped_between_writes(appliance: Appliance) -> Iterator[None]:
 
     def stopped() -> bool:
         os.kill(scheduler, signal.SIGSTOP)
+        until(lambda: stands(scheduler))
         with closing(sqlite3.connect(appliance.database, timeout=1, isolation_level=None)) as database:
             try:
                 database.execute("BEGIN IMMEDIATE")
@@ -69,7 +71,7 @@ def test_a_receiver_that_never_answers_delays_no_decision(appliance):
         (receiver,) = appliance.api("GET", "notifying/receivers/")["results"]
         appliance.api("POST", f"notifying/receivers/{receiver['id']}/test/")
         tried = until(lambda: appliance.api("GET", "notifying/deliveries/?open=true")["results"][0]["tried_at"])
-        made = appliance.launch("sleep", "60", gpu_memory="64MiB")
+        made = appliance.launch("sleep", "600", gpu_memory="64MiB")
         until(lambda: appliance.named(made["name"])["state"] == "running")
         (waits,) = appliance.api("GET", "notifying/deliveries/?open=true")["results"]
         assert (waits["tried_at"], waits["error"]) == (tried, "")  # all that while it listened to nobody

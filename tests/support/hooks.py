@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.ports import free_port
+
 TAKES = 200
 
 
@@ -57,8 +59,8 @@ class Hook:
 
     def up(self) -> None:
         if self._server is None:
+            self.port = self.port or free_port()  # of those that nobody is given while it is down
             self._server = _Server(("127.0.0.1", self.port), _handler(self))
-            self.port = self._server.server_address[1]
             threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True).start()
 
     def down(self) -> None:

@@ -186,10 +186,15 @@ def lab(declared: Sequence[Mapping[str, int]], *, image: bool = True, home: Path
 def _end(member: Member) -> None:
     member.close()
     member.restore()
-    for container in member_containers(member):
-        member.api.remove_container(container, force=True, v=True)
-    member.close()
-    member.stop()
+    try:
+        for container in member_containers(member):
+            # The Swarm removes its own at the same moment: one of the two has a 404 or a 409.
+            with contextlib.suppress(docker.errors.APIError):
+                member.api.remove_container(container, force=True, v=True)
+        until(lambda: not member_containers(member), SETTLES, 0.1)
+    finally:
+        member.close()
+        member.stop()
 
 
 def member_containers(member: Member) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import docker.errors
 import pytest
 
 from tests.support.appliance import Appliance, until
@@ -17,9 +18,19 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 
 def label(swarm: Lab, member: Member, **labels: str) -> None:
     """As `docker node update --label-add` does it."""
-    found = swarm.members[0].api.inspect_node(member.id)
-    spec = {"Role": found["Spec"]["Role"], "Availability": found["Spec"]["Availability"], "Labels": labels}
-    swarm.members[0].api.update_node(found["ID"], found["Version"]["Index"], spec)
+
+    def updated() -> bool:
+        found = swarm.members[0].api.inspect_node(member.id)
+        spec = {"Role": found["Spec"]["Role"], "Availability": found["Spec"]["Availability"], "Labels": labels}
+        try:
+            swarm.members[0].api.update_node(found["ID"], found["Version"]["Index"], spec)
+        except docker.errors.APIError as error:
+            if "update out of sequence" not in str(error):  # the Swarm has changed it since we looked
+                raise
+            return False
+        return True
+
+    until(updated)
 
 
 def asked_of(swarm: Lab, id_: str) -> list[str]:

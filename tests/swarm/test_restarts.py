@@ -46,13 +46,22 @@ def run(appliance: Appliance, id_: str, number: int, state: str) -> dict[str, An
     return until(found, 60)
 
 
+def end(appliance: Appliance, swarm: Lab, run: dict[str, Any]) -> None:
+    """Its program is told to end well, once it listens."""
+    (member,) = swarm.members
+    until(lambda: b"ready" in member.api.logs(shown(appliance, run["id"])["engine_id"]))
+    member.api.kill(shown(appliance, run["id"])["engine_id"], "TERM")
+
+
 def test_each_run_has_its_quota_and_a_kill_ends_them_all(appliance: Appliance, swarm: Lab) -> None:
-    too_much = ("workload", "--bytes", "400MiB")
-    id_ = launch(appliance, *SHELL, f"{' '.join(too_much)}; sleep 3; exit 0", name="again", restart="always")
+    too_much, ends = "workload --bytes 400MiB", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    id_ = launch(appliance, *SHELL, f"{too_much}; {ends}", name="again", restart="always")
+    end(appliance, swarm, run(appliance, id_, 1, "running"))
     first = run(appliance, id_, 1, "exited")
     second = run(appliance, id_, 2, "running")
     assert (second["run_of"], second["name"], second["restart"]) == (id_, "again", "always")
     assert [each["gpus"][0]["quota"] for each in (first, second)] == [300 * MIB] * 2
+    end(appliance, swarm, second)
     run(appliance, id_, 2, "exited")
     third = run(appliance, id_, 3, "running")
     appliance.api("POST", f"containers/{third['id']}/kill/", {})

@@ -84,7 +84,7 @@ class Kubelet:
         async with grpc.aio.insecure_channel(f"unix://{path}") as channel:
             registration = contracts.REGISTRATION
             self.asked += 1
-            info = await call(channel, registration, "GetInfo", {}, 5.0)
+            info = await call(channel, registration, "GetInfo", {}, WAITS)
             fault = self._fault(info)
             if not fault:
                 version = next(version for version in self.versions if version in info.supported_versions)
@@ -92,7 +92,7 @@ class Kubelet:
             else:
                 self.refused.append(fault)
             told = {"plugin_registered": not fault, "error": fault}
-            await call(channel, registration, "NotifyRegistrationStatus", told, 5.0)
+            await call(channel, registration, "NotifyRegistrationStatus", told, WAITS)
 
     def _fault(self, info: Any) -> str:
         endpoint = Path(info.endpoint)
