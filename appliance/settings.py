@@ -306,6 +306,8 @@ GPUSHARE_VOLUME_ROOTS = environment.words(
     "GPUSHARE_VOLUME_ROOTS"
 )  # host folders that may be mounted; {user} is who launches
 GPUSHARE_PORTS = environment.port_range("GPUSHARE_PORTS", "20000-29999")  # host ports that may be published
+# Although the dashboard speaks plain HTTP there: whoever serves such a port is sent the session of who opens it.
+GPUSHARE_PORTS_WITHOUT_TLS = environment.switch("GPUSHARE_PORTS_WITHOUT_TLS")
 
 # ---- the Docker engine: what its containers get ----------------------------------------------------------------
 

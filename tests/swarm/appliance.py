@@ -31,6 +31,7 @@ def in_a_swarm(*declared: dict[str, int], gpus: str = "sim:1x1GiB", **environ: s
         settings = {
             "GPUSHARE_ENGINE": "swarm",
             "GPUSHARE_NODE": member.name,
+            "GPUSHARE_PORTS_WITHOUT_TLS": "1",
             "GPUSHARE_DOCKER_HOST": member.address,
             "GPUSHARE_PLUGIN_SOCKET": str(member.folder / "plugins" / "gpushare.sock"),
         }

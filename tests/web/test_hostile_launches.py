@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from html import unescape
 
 import pytest
 from django.test import Client
@@ -277,10 +278,37 @@ def test_there_are_at_least_sixty():
 )
 def test_what_is_right_is_stored_in_one_normal_form(client, gpu, settings, monkeypatch, asked, stored):
     settings.GPUSHARE_VOLUME_ROOTS = ["/srv/data", "/home/{user}"]
+    settings.GPUSHARE_PORTS_WITHOUT_TLS = True
     monkeypatch.setattr("web.services.steering.wait_for", lambda command: command)
     assert client.post("/api/v1/containers/", {"image": "local", **asked}).status_code == 202
     container = Container.objects.get()
     assert {name: getattr(container, name) for name in stored} == stored
+
+
+@pytest.mark.parametrize("way", ["rest", "form"])
+def test_a_port_is_published_only_where_a_browser_sends_it_no_session(client, ada, gpu, settings, monkeypatch, way):
+    """Cookies know no ports: that of a container is of the same host name as the dashboard."""
+    monkeypatch.setattr("web.services.steering.wait_for", lambda command: command)
+
+    def launch(port):
+        if way == "rest":
+            answer = client.post("/api/v1/containers/", {"image": "local", "ports": [port]})
+            return answer.json()["error"]["message"] if answer.status_code == 400 else ""
+        browser = Client()
+        browser.force_login(ada)
+        page = browser.post("/launch/", {"image": "local", "ports": port, "gpu_count": "1"})
+        return "" if page.status_code == 302 else unescape(page.content.decode())
+
+    refusal = launch("20080:80")
+    assert "Port 20080 cannot be published: the dashboard is served without TLS" in refusal
+    assert "GPUSHARE_PORTS_WITHOUT_TLS=1" in refusal
+    assert not Container.objects.exists()
+    assert launch("20053:53/udp") == ""
+    settings.GPUSHARE_TLS = True
+    assert launch("20080:80") == ""
+    settings.GPUSHARE_TLS, settings.GPUSHARE_PORTS_WITHOUT_TLS = False, True
+    assert launch("20081:80") == ""
+    assert Container.objects.count() == 3
 
 
 def test_nobody_mounts_somebody_elses_home(client, gpu, settings):

@@ -27,6 +27,11 @@ from web.spec.requests import LaunchSpec
 every_field = pytest.mark.parametrize("field", FIELDS)
 
 
+@pytest.fixture(autouse=True)
+def _ports(settings) -> None:
+    settings.GPUSHARE_PORTS_WITHOUT_TLS = True
+
+
 def with_only(field: str) -> dict[str, object]:
     return {"image": "local", field: GIVEN[field]}
 

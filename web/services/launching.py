@@ -52,6 +52,7 @@ def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> 
 def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
     require(user, Deed.LAUNCH)
     mounts.require_roots(owner.get_username(), spec["volumes"])
+    mounts.require_no_session_leaks(spec["ports"])
     host_memory.require_memory(spec["memory"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     limits = allowances.limits_of(owner)

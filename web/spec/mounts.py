@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,24 @@ def require_roots(username: str, volumes: Iterable[str]) -> None:
             where = f"folders under {', '.join(map(str, roots))} and named volumes" if roots else "named volumes"
             allowed = f"only {where}. An admin allows folders with GPUSHARE_VOLUME_ROOTS and a restart."
             raise Problem("forbidden", f"{volume.source} may not be mounted: {allowed}", 400, "volumes")
+
+
+def require_no_session_leaks(ports: Sequence[str]) -> None:
+    """Refuses published ports while the dashboard is served without TLS. Raises Problem.
+
+    Cookies know no ports: a browser sends the dashboard's session, HttpOnly as it is, to each port of its host's name.
+    With TLS it is sent to nothing that has no certificate for that name. UDP is not what browsers speak without TLS.
+    """
+    published = [port for port in map(parse_port, ports) if port.protocol == "tcp"]
+    if published and not (settings.GPUSHARE_TLS or settings.GPUSHARE_PORTS_WITHOUT_TLS):
+        raise Problem(
+            "ports_need_tls",
+            f"Port {published[0].host} cannot be published: the dashboard is served without TLS, and a browser that "
+            "opens the port would send it the session of the dashboard. An admin puts TLS in front (GPUSHARE_TLS=1, "
+            "docs/production.md), or accepts this risk with GPUSHARE_PORTS_WITHOUT_TLS=1, and restarts the web side.",
+            400,
+            "ports",
+        )
 
 
 @dataclass(frozen=True, slots=True)
