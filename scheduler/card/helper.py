@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler import proc
 from scheduler.card.generation import Generation
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -324,8 +325,7 @@ async def _first(exchange: asyncio.Task[Answer | None], pid: int, order: str) ->
 def is_stopped(pid: int) -> bool:
     """By a signal, or a debugger: it cannot answer, and may go on. So may who cannot be looked at now."""
     try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"Tt"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        found = proc.stat(pid)
     except OSError:
         return True
+    return found is not None and found.state in "Tt"

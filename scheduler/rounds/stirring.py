@@ -24,9 +24,9 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
+from scheduler import proc
 from scheduler.core.events import Stirred
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.looks import aside
@@ -187,7 +187,7 @@ def _look(pids: Mapping[int, tuple[int, int]]) -> dict[int, Look]:
 def _look_at(pid: int, most: int) -> Look:
     """A thread is called whatever its program likes, in any bytes."""
     used, waits, threads = 0, {}, set()
-    for task in islice(Path(f"/proc/{pid}/task").glob("*"), most):
+    for task in map(Path, proc.threads(pid, most)):
         try:
             used += int((task / "schedstat").read_text().split()[0])  # in nanoseconds, unlike /proc/PID/stat
             threads.add(int(task.name))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 from collections.abc import Mapping
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
+from scheduler import proc
 from scheduler.sessions.tenants import Program, program_of
 
 MOST = 10  # told of one card
@@ -41,7 +40,7 @@ class Strangers:
 def _user(pid: int) -> str:
     """A name, or a number where this host has none for it; empty if the process is gone, or in another namespace."""
     try:
-        uid = os.stat(f"/proc/{pid}").st_uid
+        uid = proc.owner(pid)
     except OSError:
         return ""
     try:
@@ -56,7 +55,7 @@ def _command(pid: int) -> str:
     Spaces part words as well: a program that tells its title there writes all of them into the first one.
     """
     try:
-        told = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        told = proc.read(pid, "cmdline").decode(errors="replace")
     except OSError:
         return ""
     words = told.replace("\0", " ").split()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Self
 
+from scheduler import proc
 from scheduler.gpus import uuid_bytes
 from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage
 from shim.binding.slots import Slot
@@ -26,7 +27,7 @@ __all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "make", "s
 
 ANY = 2**64 - 1
 PIECE = 64 << 10  # bytes of a map that are read at once
-MOST_LINKS = 65536  # of a process that are looked at
+MOST_LINKS = 65536  # of a folder of a process that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +270,8 @@ def holders(pids: Iterable[int], at_most: int) -> list[tuple[int, str]]:
 def find(pid: int, container: str) -> int | None:
     """A file descriptor of the page that this process was given for this container, if any; the caller closes it."""
     # A program may have closed all its descriptors; what it has mapped is still there (but needs more rights to open).
-    for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
-        for link in itertools.islice(_links(folder), MOST_LINKS):
+    for folder in proc.folders(pid):
+        for link in itertools.chain(_links(f"{folder}/fd"), _links(f"{folder}/map_files")):
             try:
                 match = _page_in(pid, os.readlink(os.fsencode(link)))
                 if match and match[1].decode() == container and (fd := _open(link)) is not None:
@@ -303,17 +304,18 @@ def _memory_files() -> int:
 
 def _map(pid: int, at_most: int) -> Iterator[bytes]:
     """The first `at_most` bytes of /proc/PID/maps or a little more, in pieces of whole lines."""
-    rest = b""
-    try:
-        with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
-            while piece := file.read(PIECE):
-                whole, newline, rest = (rest + piece).rpartition(b"\n")
-                yield whole + newline
-                at_most -= len(piece)
-                if at_most <= 0:
-                    return
-    except OSError as error:
-        _must_be_gone(error)
+    for folder in proc.folders(pid):
+        rest = b""
+        try:
+            with open(f"{folder}/maps", "rb", buffering=0) as file:
+                while piece := file.read(PIECE):
+                    whole, newline, rest = (rest + piece).rpartition(b"\n")
+                    yield whole + newline
+                    at_most -= len(piece)
+                    if at_most <= 0:
+                        return
+        except OSError as error:
+            _must_be_gone(error)
 
 
 def _must_be_gone(error: OSError) -> None:
@@ -330,6 +332,6 @@ def _page_in(pid: int, text: bytes) -> re.Match[bytes] | None:
 def _links(folder: str) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            yield from (entry.path for entry in entries)
+            yield from (entry.path for entry in itertools.islice(entries, MOST_LINKS))
     except OSError as error:
         _must_be_gone(error)

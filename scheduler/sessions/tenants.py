@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from scheduler import proc
 from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease, LeasePage
@@ -154,11 +155,9 @@ class Program(NamedTuple):
 def program_of(pid: int) -> Program | None:
     """None if the process is gone. Raises OSError (EXHAUSTED)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The program's name, in parentheses, may itself hold spaces and parentheses. Next is the third field.
-            told = file.read(4096).rpartition(b")")[2].split()
-            return Program(started=int(told[22 - 3]), stack=int(told[28 - 3]), code=int(told[26 - 3]))
-    except (OSError, ValueError, IndexError) as error:
-        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        told = proc.stat(pid)
+    except OSError as error:
+        if error.errno in EXHAUSTED:
             raise
         return None
+    return Program(told.started, told.stack, told.code) if told else None

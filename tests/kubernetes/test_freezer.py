@@ -21,7 +21,7 @@ class Host:
     def __init__(self, root: Path, version: int) -> None:
         self.groups, self.processes = root / "groups", root / "proc"
         self.version, self.obeys = version, True
-        self.freezer = Freezer(self.groups, self.processes)
+        self.freezer = Freezer(self.groups, lambda pid, name: (self.processes / str(pid) / name).read_bytes())
 
     def group(self, path: str) -> Path:
         return self.groups / ("freezer" if self.version == 1 else "") / path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import docker.errors
 
+from scheduler import proc
 from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting, Use
 from scheduler.engines.docker import folders, options, versions
 from scheduler.engines.docker.attach import Attached, attach, attach_again
@@ -333,10 +333,10 @@ class DockerEngine:
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the control group, which no process leaves by itself; else by the PID namespace."""
         try:
-            if engine_id in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
+            if engine_id in proc.read(pid, "cgroup").decode(errors="replace"):
                 return True
             first = self._watch.pids.get(engine_id, 0)
-            return first > 0 and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{first}/ns/pid")
+            return first > 0 and proc.link(pid, "ns/pid") == proc.link(first, "ns/pid")
         except OSError:
             return False  # one of the two has ended
 

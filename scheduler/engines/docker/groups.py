@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from scheduler import proc
 from scheduler.engines.base import Use
 
 ROOT = Path("/sys/fs/cgroup")
@@ -41,7 +42,7 @@ class Groups:
         for key in pids.items():
             try:
                 if key not in self._files:
-                    told = Path(f"/proc/{key[1]}/cgroup").read_text(errors="surrogateescape")
+                    told = proc.read(key[1], "cgroup").decode(errors="surrogateescape")
                     self._files[key] = files_of(told, self._root)
                 found[key[0]] = use(self._files[key])
             except (OSError, ValueError, KeyError):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from scheduler import proc
 from scheduler.engines.base import EngineError
 
 ROOT = Path("/sys/fs/cgroup")
@@ -22,9 +23,9 @@ WITHIN = 10.0  # seconds in which all of a group's programs have to have stopped
 class Freezer:
     """Blocking. `root`: where the control groups are mounted."""
 
-    def __init__(self, root: Path = ROOT, processes: Path = Path("/proc")) -> None:
+    def __init__(self, root: Path = ROOT, told: Callable[[int, str], bytes] = proc.read) -> None:
         self._root = root
-        self._processes = processes
+        self._read = told
 
     def freeze(self, pids: Iterable[int], is_mine: Callable[[int], bool]) -> None:
         """Returns when none of them runs any more. `is_mine`: whether a process is to be. Raises EngineError."""
@@ -94,7 +95,7 @@ class Freezer:
 
     def _told(self, pid: int) -> str:
         try:
-            return (self._processes / str(pid) / "cgroup").read_text(errors="surrogateescape")
+            return self._read(pid, "cgroup").decode(errors="surrogateescape")
         except OSError:
             return ""  # it has ended
 

@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
 
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # that one cannot look says nothing of what is there
+from scheduler.proc import EXHAUSTED, Stat, read, stat
+
 TICKS = os.sysconf("SC_CLK_TCK")  # a second
-
-
-class Stat(NamedTuple):
-    """A line of /proc/<pid>/stat. `started` is in clock ticks since boot: with the pid it names a process for good.
-
-    `ticks` it has computed, `ended_ticks` those of its children that it has waited for; `pages` of it are in RAM.
-    """
-
-    pid: int
-    state: str
-    parent: int
-    session: int
-    started: int
-    threads: int
-    ticks: int = 0
-    ended_ticks: int = 0
-    pages: int = 0
-
-    @property
-    def living(self) -> bool:
-        """A program whose first thread has ended shows as a zombie while its other threads run on."""
-        return self.state not in "ZX" or self.threads > 1
-
-
-def stat(pid: int | str) -> Stat | None:
-    """None if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name before may hold anything: spaces, brackets, bytes that are no text.
-    fields = text[text.rindex(b")") + 2 :].decode().split()
-    return Stat(
-        int(text[: text.index(b" ")]), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17]),
-        int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[21]),
-    )  # fmt: skip
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -139,7 +101,7 @@ def with_environment(entry: str) -> list[Stat]:
         if not name.isdigit():
             continue
         try:
-            if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+            if wanted in read(name, "environ").split(b"\0"):
                 found.append(stat(name))
         except OSError as error:  # it has ended, or is not ours
             if error.errno in EXHAUSTED:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import docker
 
+from scheduler import proc
 from scheduler.engines.base import Condition, MountUser, Run, Sighting
 from scheduler.engines.docker.logs import parse_stamp
 from web.spec.reserved import SOCKETS
@@ -206,13 +207,7 @@ def place_of(folder: Path) -> Place:
 def _mounts(pid: int) -> Iterator[tuple[str, str, str]]:
     """What this process sees: device, path in its file system, and where."""
     try:
-        file = os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = b""
-            while len(text) < LONGEST_MAP and (more := os.read(file, 1 << 16)):
-                text += more
-        finally:
-            os.close(file)
+        text = proc.read(pid, "mountinfo", LONGEST_MAP)
     except OSError:
         return
     for line in text.decode(errors="surrogateescape").split("\n"):
