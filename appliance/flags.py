@@ -16,6 +16,7 @@ _OTHERWISE = {
     "remove_when_done": "--rm",
     "on_shortage": "--wait/--fail",
     "give_way": "--stay",
+    "init": "--no-init",
     "max_wait_seconds": "--max-wait",
     "ttl_seconds": "--ttl",
     "username": "--user",

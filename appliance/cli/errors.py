@@ -9,6 +9,7 @@ from appliance.flags import flag
 UNKNOWN = 401  # nobody is signed in
 TOO_MANY = 429
 REFUSED = 125  # ours, as docker's: the container, if there is one, was never asked
+STARTS = {"cannot_execute": 126, "cannot_start": 127}  # docker's, and a shell's: not executable; not there
 
 
 class Problem(Exception):
@@ -22,6 +23,11 @@ class Problem(Exception):
     def away(self) -> bool:
         """The appliance could not be asked, or could not answer: later it may."""
         return self.code in ("unreachable", "dropped") or self.status == TOO_MANY or self.status >= 500
+
+    @property
+    def exit_code(self) -> int:
+        """For a command that runs a program."""
+        return STARTS.get(self.code, REFUSED)
 
     def line(self) -> str:
         """One line, whatever the server put into its message."""

@@ -26,6 +26,7 @@ Words = dict[str, Any]
 StopTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")]
 
 OURS = ("detach", "stop_timeout", "as_json")  # what `run` has that is no field of a launch
+ON = ("give_way", "init")  # switches that are on unless one says otherwise
 
 NO_TERMINAL = Problem(
     "-t needs a terminal, and what comes in here is none", code="no_terminal", hint="-i alone passes it on"
@@ -49,6 +50,14 @@ def run(
     working_dir: Annotated[
         str | None, _option("working_dir", "-w", metavar="FOLDER", help="Where the command begins, inside: /work.")
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", "-u", metavar="UID[:GID]", help="Who its programs are: 1000, or a name in it."),
+    ] = None,
+    init: Annotated[
+        bool,
+        typer.Option(f"--init/{flag('init')}", help="Whether a first process reaps orphans and passes signals on."),
+    ] = True,
     volumes: Annotated[
         list[str] | None,
         _option("volumes", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),
@@ -185,14 +194,12 @@ def _body(given: Words, client: Client) -> Words:
         "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
         "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
         "ttl_seconds": _duration("ttl_seconds", given["ttl_seconds"]),
-        "give_way": None,
     }
     nothing: tuple[Any, ...] = ([], (), {})
-    stays = {} if given["give_way"] else {"give_way": False}
-    return stays | {
+    return {
         field: value
         for field, value in body.items()
-        if value is not None and value is not False and value not in nothing  # 0 was given
+        if value is not None and value is not (field in ON) and value not in nothing  # 0 was given
     }
 
 

@@ -96,7 +96,7 @@ def _report(problem: Problem, words: list[str]) -> int:
         output.note_json(**problem.as_json())
     else:
         output.note(problem.line())
-    return REFUSED if words[:1] in OURS_AND_ITS else 1
+    return problem.exit_code if words[:1] in OURS_AND_ITS else 1
 
 
 def _usage(error: typer.TyperException, words: list[str]) -> int:

@@ -276,6 +276,7 @@ def _order(row: Container, size: int, host: str, cards: Sequence[int], key: str)
         key=key,
         environment={**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)},
         working_dir=row.working_dir,
+        user=row.user,
         memory=row.memory,
         shm_size=row.shm_size,
         cpus=row.cpus,

@@ -23,7 +23,9 @@ class Launch:
     """Everything an engine needs to start one container; already validated.
 
     `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
-    `working_dir` is where the command begins, by its full path; empty takes the image's own. `memory` is host RAM in
+    `working_dir` is where the command begins, by its full path; empty takes the image's own. So does `user`, a number
+    or a name in the image, perhaps with ":" and a group. `init`: the first process is one that reaps orphans and passes
+    signals on, unless the image's command is such a one itself. `memory` is host RAM in
     bytes, `shm_size` what /dev/shm may take of it, `cpus` a number of cores; None takes the engine's own limit.
     `volumes` are "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are
     "HOST:CONTAINER[/tcp|udp]".
@@ -39,6 +41,8 @@ class Launch:
     log_path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: str = ""
+    user: str = ""
+    init: bool = True
     memory: int | None = None
     shm_size: int | None = None
     cpus: float | None = None

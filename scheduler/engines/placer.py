@@ -33,6 +33,7 @@ class Order:
     key: str
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: str = ""
+    user: str = ""
     memory: int | None = None
     shm_size: int | None = None
     cpus: float | None = None

@@ -190,6 +190,15 @@ def test_a_refused_launch_is_one_line_with_the_option_and_125(appliance, words, 
     assert appliance.containers() == []
 
 
+@pytest.mark.parametrize(
+    ("program", "code"), [("/no/such", 127), ("no-such-program", 127), ("/etc/passwd", 126), ("/etc", 126)]
+)
+def test_a_program_that_cannot_run_ends_as_with_docker(appliance, program, code):
+    done = run(appliance, "local", program)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert program in done.stderr
+
+
 def test_a_taken_name_is_refused(appliance):
     run(appliance, "-d", "--name", "taken", "local", "sleep", "600")
     done = run(appliance, "--name", "taken", "local", "true")

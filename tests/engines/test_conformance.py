@@ -152,6 +152,7 @@ async def test_program_that_is_not_there_is_refused_and_leaves_nothing(engine: E
 OPTIONS: dict[str, object] = {
     "memory": 64 << 20, "cpus": 0.5, "volumes": ["gpushare-conformance:/data"], "ports": ["127.0.0.1:0:80"],
     "interactive": True, "tty": True, "shm_size": 64 << 20, "working_dir": "/tmp",
+    "user": "1000:1000", "init": False,
 }  # fmt: skip
 
 

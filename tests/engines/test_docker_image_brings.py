@@ -125,7 +125,7 @@ async def test_what_is_not_a_short_file_is_gone_without(
 async def test_look_that_was_cut_off_is_taken_away_at_the_next_start(
     open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.engines.docker.preloads.Preloads._remove", lambda self, engine_id: None)
+    monkeypatch.setattr("scheduler.engines.docker.image_files.Preloads._remove", lambda self, engine_id: None)
     async with open_engine() as engine:
         await output_of(engine, a_launch("true"))
     monkeypatch.undo()

@@ -14,6 +14,8 @@ GIVEN: dict[str, Any] = {
     "name": "mine",
     "env": {"MODE": "fast and loose", "EMPTY": "", "TWO": "a=b "},
     "working_dir": "/tmp",
+    "user": "1000:users",
+    "init": False,
     "on_shortage": "fail",
     "volumes": ["data:/data:rw", "other:/other:ro"],
     "ports": ["20080:80/tcp", "20053:53/udp"],

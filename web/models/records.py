@@ -159,6 +159,12 @@ class Container(models.Model):
     notify = models.JSONField(
         null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
     )
+    user = models.CharField(
+        max_length=65, blank=True, default="", db_default="", help_text="Of its programs; empty: as its image says."
+    )
+    init = models.BooleanField(
+        default=True, db_default=True, help_text="Its first process reaps orphans, if its command does not."
+    )
     interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
     tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
     memory = models.BigIntegerField(null=True, blank=True, help_text="Host RAM.")

@@ -27,6 +27,9 @@ LONGEST_COMMAND = 32768  # characters, with one between two words
 LONGEST_WRITTEN = 5 * LONGEST_COMMAND  # as a shell reads it: a quotation mark may be quoted by five
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
+_USER = re.compile(r"([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31})(:([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31}))?")
+_NUMBER = re.compile(r"(?<![^:])[0-9]+(?![^:])")  # not within a name
+LARGEST_USER = 2**31 - 1  # runc takes no larger one
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _MIB = 2**20
 _OR_NULL: dict[str, Any] = {"required": False, "allow_null": True, "default": None}
@@ -186,6 +189,17 @@ class LaunchSpec(StrictSerializer):
         label="Working directory",
         help_text="For example /work; empty: the image's own",
     )
+    user = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=65,
+        label="User",
+        help_text="For example 1000, 1000:1000, or a name that the image knows; empty: the image's own",
+    )
+    init = StrictBoolean(
+        required=False, default=True, label="No init: the command itself is the first process, and reaps its orphans"
+    )
     on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
     volumes = ItemsField(
         check_volume, required=False, default=list, label="Volumes", help_text="name:/data or /srv/data:/data:ro"
@@ -266,6 +280,14 @@ class LaunchSpec(StrictSerializer):
 
     def validate_working_dir(self, value: str) -> str:
         return check_folder(value) if value else ""
+
+    def validate_user(self, value: str) -> str:
+        if value and not (_USER.fullmatch(value) and all(int(id_) <= LARGEST_USER for id_ in _NUMBER.findall(value))):
+            raise serializers.ValidationError(
+                f'A user is a number up to {LARGEST_USER}, such as 1000, or a name in the image, with ":" and a group '
+                "behind it if the group is another."
+            )
+        return value
 
     def validate_volumes(self, value: list[str]) -> list[str]:
         return _each_once(value, [volume.split(":")[1] for volume in value], "mounted at")

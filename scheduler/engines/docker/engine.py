@@ -24,9 +24,9 @@ from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.groups import Groups
+from scheduler.engines.docker.image_files import Preloads, Programs
 from scheduler.engines.docker.images import STOPS, Image, Images
 from scheduler.engines.docker.mounting.mountings import DockerMountings
-from scheduler.engines.docker.preloads import Preloads
 from scheduler.engines.docker.together import Together, together
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.outfit import Outfit, keep_text
@@ -128,6 +128,7 @@ class DockerEngine:
         self._images = Images(self._client.api, self._settings.registries)
         self._preloads = Preloads(self._client.api, self._home, self._preload)
         await self._client.call(self._preloads.take_away_left)
+        self._programs = Programs(self._client.api)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
         toolkit = await self._client.blocking(versions.toolkit) if self._access.toolkit else []
         components = (await self._client.call(self._client.api.version)).get("Components", [])
@@ -146,6 +147,7 @@ class DockerEngine:
             preload=self._preload,
             log_bytes=self._settings.log_bytes,
             parent=self._together.parent if self._together else None,
+            init=has_init(info),
             loaders=not versions.outdated(toolkit),
         )
 
@@ -360,14 +362,15 @@ class DockerEngine:
                 places=places,
             )
             self._take_volumes(launch, [volume.source for volume in volumes if volume.source not in sources])
-            return self._start(launch, body)
+            return self._start(launch, body, image)
 
-    def _start(self, launch: Launch, body: dict[str, Any]) -> str:
+    def _start(self, launch: Launch, body: dict[str, Any], image: Image) -> str:
         engine_id, has_begun = self._create(launch, body)
         if has_begun:
             return engine_id
         api = self._client.api
         try:
+            self._require_program(engine_id, launch, image)
             if launch.interactive or launch.tty:
                 self._attached[engine_id] = attach(
                     self._client, engine_id, interactive=launch.interactive, tty=launch.tty
@@ -380,6 +383,16 @@ class DockerEngine:
             raise
         self._hold_together()  # now that it has begun: systemd makes their slice with the first of them
         return engine_id
+
+    def _require_program(self, engine_id: str, launch: Launch, image: Image) -> None:
+        environment = dict(entry.partition("=")[::2] for entry in image.environment) | dict(launch.environment)
+        self._programs.require(
+            engine_id,
+            image.runs(launch.command),
+            path=environment.get("PATH"),
+            folder=launch.working_dir or image.working_dir,
+            known_by=(image.id, *launch.volumes),
+        )
 
     def _create(self, launch: Launch, body: dict[str, Any]) -> tuple[str, bool]:
         """Its id, and whether it has begun: a scheduler that was killed may have got as far with this very launch.
@@ -456,6 +469,14 @@ class DockerEngine:
     def _check_started(self) -> None:
         if self._why_not_started:
             raise EngineAway(self._why_not_started)
+
+
+def has_init(info: Mapping[str, Any]) -> bool:
+    """Says that it has none; then containers start without, as by `docker run`."""
+    if there := (info.get("InitCommit") or {}).get("ID") != "N/A":
+        return there
+    log.warning("Docker finds no docker-init: containers start without one, and orphans stay until they end.")
+    return there
 
 
 def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.DefaultLimits:

@@ -52,9 +52,15 @@ RULES = (
          "cannot_begin", 400,
          "The command cannot begin in its working directory: that is no folder, and none can be made there.",
          "working_dir"),
-    Rule(r"executable file not found|exec: .*no such file or directory|exec: .*permission denied"
-         r"|exec format error|is a directory", "cannot_start", 400,
+    Rule(r"exec format error", "cannot_execute", 400,
+         "The image {image!r} cannot run {command!r}: it is no program for this kind of machine.", "command"),
+    Rule(r'exec: ("(?P<command>[^"]+)": )?.*(permission denied|is a directory)', "cannot_execute", 400,
+         "The image {image!r} cannot run {command!r}: that is not executable.", "command"),
+    Rule(r'(exec: "(?P<command>[^"]+)": )?executable file not found|exec: .*no such file or directory',
+         "cannot_start", 400,
          "The image {image!r} cannot run {command!r}: there is no such program in it.", "command"),
+    Rule(r"unable to find (?P<what>(user|group) [^:]+)", "unknown_user", 400,
+         "The image {image!r} knows no {what}: give a number, such as 1000.", "user"),
     Rule(r"no command specified", "cannot_start", 400,
          "Say what to run: the image {image!r} has no command of its own.", "command"),
     Rule(r"could not select device driver|nvidia-container-cli|unresolvable CDI devices", "gpu_unreachable", 503,
@@ -77,7 +83,8 @@ def explain(error: Exception, *, address: str, image: str = "", command: str = "
     said = str(error.explanation or error)
     for rule in RULES:
         if found := re.search(rule.pattern, said, re.IGNORECASE | re.DOTALL):
-            words = {"image": image, "command": command, "ports": ports, "said": said, **found.groupdict()}
+            words = {"image": image, "command": command, "ports": ports, "said": said}
+            words |= {name: value for name, value in found.groupdict().items() if value}
             return EngineError(rule.message.format(**words), code=rule.code, status=rule.status, field=rule.field)
     status = 503 if error.is_server_error() else 409
     return EngineError(f"Docker says: {said}", status=status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,13 @@ class Image:
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
     stop_signal: str = STOPS
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    working_dir: str = ""
+
+    def runs(self, command: Sequence[str]) -> Sequence[str]:
+        """What begins if a launch has this command; nothing if neither says what."""
+        return (*self.entrypoint, *(command or self.command))
 
 
 class Images:
@@ -58,6 +65,9 @@ class Images:
             config.get("Labels") or {},
             tuple(config.get("Env") or ()),
             _signal(config.get("StopSignal") or ""),
+            tuple(config.get("Entrypoint") or ()),
+            tuple(config.get("Cmd") or ()),
+            config.get("WorkingDir") or "",
         )
 
     def _inspect(self, name: str) -> dict[str, Any]:

@@ -34,6 +34,19 @@ LABEL_HOME = "com.gpushare.home"  # tells the containers of several schedulers o
 
 # What all containers may take together: nearly the whole host, but not what keeps the host alive.
 SHARE_OF_MEMORY = 0.9
+# Programs that have to be the first process, or do what Docker's init does. `init` is s6-overlay's, and most systems'.
+INITS = {
+    "init",
+    "systemd",
+    "tini",
+    "tini-static",
+    "docker-init",
+    "dumb-init",
+    "catatonit",
+    "s6-svscan",
+    "my_init",
+    "runit",
+}
 SHARED_MEMORY = 1 << 30  # bytes; Docker's own 64 MiB end data loaders, and it counts as the container's memory anyway
 
 
@@ -73,6 +86,7 @@ class Given:
     preload: Path  # a file that names SHIM, and after it what the image preloads
     log_bytes: int
     parent: str | None = None  # the control group above all of ours; None: Docker's own
+    init: bool = True  # Docker has its init (docker-init)
     loaders: bool = True  # images and people may say what the loader searches and preloads (see SECURITY.md)
 
 
@@ -93,6 +107,7 @@ def create_body(
         "Cmd": list(launch.command) or None,
         "Env": _environment(launch, additions, image.environment, loaders=given.loaders),
         "WorkingDir": launch.working_dir,
+        "User": launch.user,
         "Labels": {
             LABEL: launch.id,
             LABEL_OWNER: launch.owner,
@@ -112,6 +127,7 @@ def create_body(
         "ExposedPorts": {port: {} for port in bindings},
         "HostConfig": {
             **limited,
+            "Init": with_init(launch, image) and given.init,
             "CgroupParent": given.parent or "",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
@@ -127,6 +143,11 @@ def create_body(
             "LogConfig": _log_config(given.log_bytes),
         },
     }
+
+
+def with_init(launch: Launch, image: Image) -> bool:
+    """Whether Docker's init is to be the first process: unless the image has one of its own, which has to be that."""
+    return launch.init and PurePosixPath(next(iter(image.runs(launch.command)), "")).name not in INITS
 
 
 def volumes(launch: Launch) -> list[Volume]:

@@ -41,7 +41,7 @@ from scheduler.engines.process import tree
 from scheduler.engines.process.executed import execute
 from scheduler.engines.process.folders import forget, forget_cut_launches, forget_unless_begun
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
-from scheduler.engines.process.taken import check_fields, check_image
+from scheduler.engines.process.taken import cannot_start, check_fields, check_image
 from web.logs import ById
 
 log = logging.getLogger(__name__)
@@ -438,7 +438,7 @@ async def _keep(folder: Path) -> None:
         raise EngineError(f"Its keeper failed: {failure.decode(errors='replace').strip().splitlines()[-1]}.")
     if said:
         why = said.decode(errors="replace").strip()
-        raise EngineError(f"Cannot start it: {why}.", code="cannot_start", status=400, field="command")
+        raise cannot_start(why)
     if not (folder / "running.json").exists():
         raise EngineError("Its keeper process was killed before the program began. Launch it again.")
 

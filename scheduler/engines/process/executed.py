@@ -17,6 +17,7 @@ from typing import Any
 
 from scheduler.engines.base import EngineError, Exec, Output
 from scheduler.engines.process.keeper import address_in
+from scheduler.engines.process.taken import cannot_start
 
 CHUNK = 32 << 10  # bytes, the most in one piece of output
 STARTS_WITHIN = 10.0  # seconds
@@ -85,7 +86,7 @@ class Executed:
         async with asyncio.timeout(STARTS_WITHIN):
             answer = await self._answer()
         if why := answer.get("error"):
-            raise EngineError(f"Cannot start it: {why}.", code="cannot_start", status=400, field="command")
+            raise cannot_start(why)
         if not answer:
             raise ConnectionResetError
         readers = [await self._reader(screen) for screen in self._screens]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import fields
 
 from scheduler.engines.base import EngineError, Launch
 
 IMAGE = "local"  # the host's own file system
-# Of a launch. All else is refused, what is to come as well: nothing that was asked for is silently left out.
+# Of a launch; also `init`, but not to go without it: a keeper reaps orphans in any case. All else is refused, what
+# is to come as well: nothing that was asked for is silently left out.
 TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "working_dir", "owner"}
 
 
@@ -22,14 +24,23 @@ def check_image(image: str) -> None:
         )
 
 
+NOT_EXECUTABLE = tuple(os.strerror(number) for number in (errno.EACCES, errno.ENOEXEC, errno.EISDIR))
+
+
+def cannot_start(why: str) -> EngineError:
+    """`why`: the program, and what the kernel says of it."""
+    code = "cannot_execute" if why.endswith(NOT_EXECUTABLE) else "cannot_start"
+    return EngineError(f"Cannot start it: {why}.", code=code, status=400, field="command")
+
+
 def check_fields(launch: Launch) -> None:
     if not launch.command:
         raise EngineError("Say what to run: the image 'local' has no command of its own.", status=400, field="command")
     if launch.working_dir and not (os.path.isdir(launch.working_dir) and os.access(launch.working_dir, os.X_OK)):
         message = f"There is no folder {launch.working_dir} on this host that it could begin in."
         raise EngineError(message, code="no_such_folder", status=400, field="working_dir")
-    for field in (each.name for each in fields(launch)):
-        if field not in TAKES and getattr(launch, field):
+    for field, default in ((each.name, each.default) for each in fields(launch)):
+        if field not in TAKES and bool(getattr(launch, field)) != bool(default):
             raise EngineError(
                 f"{field} {'need' if field.endswith('s') else 'needs'} the Docker engine; here containers are local "
                 "processes.",

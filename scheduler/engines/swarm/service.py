@@ -53,6 +53,7 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, limits: De
             "Args": list(order.command) or None,
             "Env": _environment(order, simulation),
             "Dir": order.working_dir,
+            "User": order.user,
             "Labels": labels,
             "Mounts": _mounts(order, simulation, limits),
             "CapabilityDrop": ["ALL"],
