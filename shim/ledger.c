@@ -124,6 +124,23 @@ bool ledger_take(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry
     return look_up(kind, key, entry, true);
 }
 
+bool ledger_take_owned(enum ledger_kind kind, uint64_t key, uint64_t owner, struct ledger_entry *entry) {
+    uint64_t hash = mix(kind, key);
+    struct shard *shard = shard_of(hash);
+    bool found = false;
+    latch_take(&shard->latch);
+    if (shard->used) {
+        uint32_t at = find(shard, kind, key, hash);
+        found = shard->places[at].kind && shard->places[at].owner == owner;
+        if (found) {
+            *entry = shard->places[at];
+            empty(shard, at);
+        }
+    }
+    latch_drop(&shard->latch);
+    return found;
+}
+
 bool ledger_get(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry) {
     return look_up(kind, key, entry, false);
 }

@@ -40,6 +40,9 @@ bool ledger_put(const struct ledger_entry *entry, struct ledger_entry *replaced)
 /* Takes an entry out. False: there is none. */
 bool ledger_take(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry);
 
+/* The same, only if the entry is of that owner: its handle may have been given out again meanwhile. */
+bool ledger_take_owned(enum ledger_kind kind, uint64_t key, uint64_t owner, struct ledger_entry *entry);
+
 bool ledger_get(enum ledger_kind kind, uint64_t key, struct ledger_entry *entry);
 
 /* Calls `visit` for every entry, under its shard's lock; takes out those for which it returns true. */

@@ -24,6 +24,9 @@ CUresult charge_open(void);
  * return to the program. */
 CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose);
 
+/* Takes bytes from the lease of a slot if it has them, for what is on the card already: never asks, never waits. */
+bool charge_within(int slot, uint64_t bytes);
+
 void charge_give(int slot, uint64_t bytes);
 
 /* `look` is called before the scheduler is asked for memory of a slot: it may find some that can be given back. */
@@ -37,12 +40,15 @@ bool charge_pressure(int slot);
 __attribute__((cold, noinline)) bool charge_again(unsigned attempt);
 
 /* Calls the driver, again if the card is out of memory for a moment: CUresult, like the call. */
-#define CHARGED_CALL(call)                                                                                             \
+#define CHARGED_CALL(call) CHARGED_CALL_UNLESS(false, call)
+
+/* The same; once only if `once`. */
+#define CHARGED_CALL_UNLESS(once, call)                                                                                \
     __extension__({                                                                                                    \
         CUresult result_;                                                                                              \
         unsigned attempt_ = 0;                                                                                         \
         do result_ = (call);                                                                                           \
-        while (result_ == CUDA_ERROR_OUT_OF_MEMORY && charge_again(attempt_++));                                       \
+        while (result_ == CUDA_ERROR_OUT_OF_MEMORY && !(once) && charge_again(attempt_++));                            \
         result_;                                                                                                       \
     })
 

@@ -1,7 +1,7 @@
 #include "held.h"
 
 /* The driver gave out an address that we still had: it was freed in a way that we do not see. */
-__attribute__((cold, noinline)) static void freed_unseen(const struct ledger_entry *entry) { held_freed(entry); }
+__attribute__((cold, noinline)) static void freed_unseen(const struct ledger_entry *entry) { held_freed(entry, NULL); }
 
 bool held_note(const struct ledger_entry *entry) {
     struct ledger_entry replaced;

@@ -13,10 +13,11 @@ bool held_note(const struct ledger_entry *entry);
 /* The driver has refused to free it: notes it again. Returns `result`. */
 __attribute__((cold, noinline)) CUresult held_still(CUresult result, const struct ledger_entry *entry);
 
-/* Gives back what an entry taken out of the ledger stood for, after the driver has freed it. */
-static inline void held_freed(const struct ledger_entry *entry) {
+/* Gives back what an entry taken out of the ledger stood for, after the driver has freed it on a stream (NULL: for
+ * all). */
+static inline void held_freed(const struct ledger_entry *entry, CUstream stream) {
     if (entry->pooled)
-        pool_freed((struct pool *)(uintptr_t)entry->owner, entry->bytes);
+        pool_freed((struct pool *)(uintptr_t)entry->owner, entry->bytes, stream);
     else
         charge_give(entry->slot, entry->bytes);
 }
@@ -24,10 +25,10 @@ static inline void held_freed(const struct ledger_entry *entry) {
 /* Ends a free: gives back what the entry stood for, or notes the entry again if the driver has refused. `known`: it was
  * in the ledger. What was not (imported, mapped from outside, freed already) is between the program and the driver.
  * Here, because a call of it would cost a tenth of all that a free does. Returns `result`. */
-static inline CUresult held_end_free(CUresult result, bool known, const struct ledger_entry *entry) {
+static inline CUresult held_end_free(CUresult result, bool known, const struct ledger_entry *entry, CUstream stream) {
     if (!known) return result;
     if (result != CUDA_SUCCESS) return held_still(result, entry);
-    held_freed(entry);
+    held_freed(entry, stream);
     return CUDA_SUCCESS;
 }
 

@@ -9,8 +9,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#define UNIT 512 /* what a pool hands out is a multiple of this */
-
 /* Special streams: their device is that of the current context. */
 #define LAST_SPECIAL_STREAM 2
 
@@ -25,44 +23,54 @@ static _Thread_local struct {
     struct pool *pool;
 } last;
 
-/* Bytes that this thread has taken from any pool since it last looked at one. */
-static _Thread_local uint64_t unchecked;
-
-/* ---- which pool ---- */
-
 static void pools_look(int slot);
 
+/* Under `making`. */
 static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
     struct pool *pool;
-    lock_take(&making);
     for (pool = all; pool; pool = pool->next)
         if (pool->dead && !pool->live && !pool->charged) break;
     if (!pool && (pool = calloc(1, sizeof *pool))) {
         pool->next = all;
         all = pool;
     }
-    if (pool) {
-        pool->handle = handle;
-        pool->device = device;
-        pool->slot = slot;
-        pool->reserved = 0;
-        pool->dead = false;
-    }
-    lock_drop(&making);
+    if (!pool) return NULL;
+    pool->handle = handle;
+    pool->device = device;
+    pool->slot = slot;
+    pool->reserved = 0;
+    pool->last = NULL;
+    pool->leaving = pool->dead = false;
     charge_look_first(pools_look);
     return pool;
-}
-
-bool pools_add(CUmemoryPool handle, int slot) {
-    struct pool *pool = make(handle, 0, slot);
-    struct ledger_entry replaced,
-        entry = {.kind = LEDGER_POOL, .key = (uint64_t)(uintptr_t)handle, .owner = (uint64_t)(uintptr_t)pool};
-    return pool && ledger_put(&entry, &replaced);
 }
 
 static struct pool *known(CUmemoryPool handle) {
     struct ledger_entry entry;
     return ledger_get(LEDGER_POOL, (uint64_t)(uintptr_t)handle, &entry) ? (struct pool *)(uintptr_t)entry.owner : NULL;
+}
+
+/* Under `making`. */
+static struct pool *add(CUmemoryPool handle, int slot) {
+    struct pool *pool = make(handle, 0, slot);
+    struct ledger_entry replaced,
+        entry = {.kind = LEDGER_POOL, .key = (uint64_t)(uintptr_t)handle, .owner = (uint64_t)(uintptr_t)pool};
+    return pool && ledger_put(&entry, &replaced) ? pool : NULL;
+}
+
+bool pools_add(CUmemoryPool handle, int slot) {
+    lock_take(&making);
+    bool added = add(handle, slot) != NULL;
+    lock_drop(&making);
+    return added;
+}
+
+struct pool *pools_meet(CUmemoryPool handle, int slot) {
+    lock_take(&making);
+    struct pool *pool = known(handle);
+    if (!pool) pool = add(handle, slot);
+    lock_drop(&making);
+    return pool;
 }
 
 bool pools_known(CUmemoryPool handle) { return known(handle) != NULL; }
@@ -84,7 +92,7 @@ static struct pool *adopt(CUmemoryPool handle, CUresult *error) {
     int slot = devices_slot(home, error);
     if (slot == NO_SLOT) return NULL;
     *error = CUDA_ERROR_OUT_OF_MEMORY;
-    return pools_add(handle, slot) ? known(handle) : NULL;
+    return pools_meet(handle, slot);
 }
 
 struct pool *pools_find(CUmemoryPool handle, CUresult *error) {
@@ -108,10 +116,11 @@ static struct pool *current_of(CUdevice device, CUresult *error) {
         int slot = devices_slot(device, error);
         if (slot == NO_SLOT) return NULL;
         *error = CUDA_ERROR_OUT_OF_MEMORY;
-        if (!pools_add(handle, slot)) return NULL;
-        pool = known(handle);
+        if (!(pool = pools_meet(handle, slot))) return NULL;
     }
-    if (generation == atomic_load(&devices_now.generation)) atomic_store(&current[device], pool);
+    atomic_store(&current[device], pool);
+    /* Somebody chose another one meanwhile, and may have emptied the place before this thread filled it. */
+    if (generation != atomic_load(&devices_now.generation)) atomic_store(&current[device], NULL);
     return pool;
 }
 
@@ -151,13 +160,15 @@ struct pool *pools_of_stream(CUstream stream, CUresult *error) {
 struct pool *pools_of_graphs(CUdevice device, CUresult *error) {
     int slot = devices_slot(device, error);
     if (slot == NO_SLOT) return NULL;
-    struct pool *pool = atomic_load(&graphs[device]), *none = NULL;
+    struct pool *pool = atomic_load(&graphs[device]);
     if (pool) return pool;
+    lock_take(&making);
+    pool = atomic_load(&graphs[device]);
+    if (!pool) pool = make(NULL, device, slot);
+    atomic_store(&graphs[device], pool);
+    lock_drop(&making);
     *error = CUDA_ERROR_OUT_OF_MEMORY;
-    struct pool *made = make(NULL, device, slot);
-    if (!made || atomic_compare_exchange_strong(&graphs[device], &none, made)) return made;
-    made->dead = true; /* another thread was faster */
-    return none;
+    return pool;
 }
 
 void pools_changed(void) {
@@ -165,100 +176,28 @@ void pools_changed(void) {
     for (CUdevice device = 0; device < DEVICES; device++) atomic_store(&current[device], NULL);
 }
 
-void pools_drop(CUmemoryPool handle) {
+struct pool *pools_leave(CUmemoryPool handle) {
+    struct pool *pool = known(handle);
+    if (pool && pool->slot != NO_SLOT) {
+        /* The driver does the same, and tells nothing of the pool after that. */
+        REAL(cuMemPoolTrimTo)(handle, 0);
+        pool_look(pool);
+    }
+    if (pool) atomic_store(&pool->leaving, true);
+    pools_changed();
+    return pool;
+}
+
+void pools_left(struct pool *pool, bool destroyed) {
     struct ledger_entry entry;
     pools_changed();
-    if (!ledger_take(LEDGER_POOL, (uint64_t)(uintptr_t)handle, &entry)) return;
-    struct pool *pool = (struct pool *)(uintptr_t)entry.owner;
-    pool->dead = true;
-    pool_look(pool);
-}
-
-/* ---- how much ---- */
-
-/* What the driver has reserved for it. Of a pool that the program has destroyed the driver tells nothing any more. */
-static uint64_t ask(struct pool *pool) {
-    uint64_t reserved = 0;
-    CUresult result;
-    if (atomic_load(&pool->dead)) return atomic_load(&pool->live);
-    if (pool->handle)
-        result = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
-    else
-        result = REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved);
-    return result == CUDA_SUCCESS ? reserved : pool->charged - pool->pending;
-}
-
-/* Brings the charge to what is reserved; `finished` of what was pending is no longer so. False: that would need more
- * than the container may have. */
-__attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t finished) {
-    lock_take(&pool->lock);
-    pool->pending -= finished;
-    uint64_t reserved = ask(pool);
-    uint64_t target = reserved + pool->pending, before = pool->charged;
-    pool->charged = target;
-    atomic_store_explicit(&pool->reserved, reserved, memory_order_relaxed);
-    unchecked = 0;
-    lock_drop(&pool->lock);
-    if (before > target) charge_give(pool->slot, before - target);
-    if (before >= target || charge_take(pool->slot, target - before, WIRE_FOR_MEMORY) == CUDA_SUCCESS) return true;
-    lock_take(&pool->lock);
-    pool->charged -= target - before;
-    lock_drop(&pool->lock);
-    return false;
-}
-
-static CUresult grow(struct pool *pool, uint64_t bytes, struct growth *growth) {
-    bytes = bytes > UINT64_MAX - POOL_PIECE ? UINT64_MAX : (bytes + POOL_PIECE - 1) & ~(POOL_PIECE - 1);
-    CUresult result = charge_take(pool->slot, bytes, WIRE_FOR_MEMORY);
-    if (result != CUDA_SUCCESS) return result;
-    growth->bytes = bytes;
-    lock_take(&pool->lock);
-    pool->charged += bytes;
-    pool->pending += bytes;
-    lock_drop(&pool->lock);
-    return CUDA_SUCCESS;
-}
-
-CUresult pool_begin(struct pool *pool, uint64_t bytes, struct growth *growth) {
-    *growth = (struct growth){.live = bytes > INT64_MAX ? 0 : (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1)};
-    if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t live = atomic_fetch_add_explicit(&pool->live, growth->live, memory_order_relaxed) + growth->live;
-    unchecked += growth->live;
-    if (live <= atomic_load_explicit(&pool->reserved, memory_order_relaxed)) {
-        growth->check = unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
-        return CUDA_SUCCESS;
+    if (!pool) return;
+    if (destroyed) {
+        ledger_take_owned(LEDGER_POOL, (uint64_t)(uintptr_t)pool->handle, (uint64_t)(uintptr_t)pool, &entry);
+        atomic_store(&pool->dead, true);
     }
-    growth->check = true;
-    settle(pool, 0);
-    uint64_t reserved = atomic_load(&pool->reserved);
-    if (live <= reserved) return CUDA_SUCCESS;
-    CUresult result = grow(pool, live - reserved, growth);
-    if (result != CUDA_SUCCESS) atomic_fetch_sub(&pool->live, growth->live);
-    return result;
-}
-
-CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
-    uint64_t used = 0;
-    *growth = (struct growth){.check = true};
-    settle(pool, 0);
-    uint64_t reserved = atomic_load(&pool->reserved);
-    REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
-    uint64_t idle = reserved > used ? reserved - used : 0;
-    return bytes > idle ? grow(pool, bytes - idle, growth) : CUDA_SUCCESS;
-}
-
-bool pool_end(struct pool *pool, const struct growth *growth, bool succeeded) {
-    if (!succeeded) atomic_fetch_sub(&pool->live, growth->live);
-    return growth->check ? settle(pool, growth->bytes) : true;
-}
-
-void pool_freed(struct pool *pool, uint64_t bytes) {
-    atomic_fetch_sub_explicit(&pool->live, bytes, memory_order_relaxed);
-    if (charge_pressure(pool->slot) || atomic_load_explicit(&pool->dead, memory_order_relaxed)) settle(pool, 0);
-}
-
-void pool_look(struct pool *pool) {
-    if (pool->slot != NO_SLOT) settle(pool, 0);
+    atomic_store(&pool->leaving, false);
+    pool_look(pool);
 }
 
 /* Brings the charge of all pools of a slot to what they have, where that may be less. They give back at a synchronise,
@@ -268,7 +207,7 @@ static void pools_look(int slot) {
     struct pool *pool = all; /* only its head ever changes */
     lock_drop(&making);
     for (; pool; pool = pool->next)
-        if (pool->slot == slot && atomic_load(&pool->reserved) > atomic_load(&pool->live)) settle(pool, 0);
+        if (pool->slot == slot && atomic_load(&pool->reserved) > atomic_load(&pool->live)) pool_look(pool);
 }
 
 static bool of_pool(const struct ledger_entry *entry, void *pool) {
@@ -281,10 +220,11 @@ void pools_slot_gone(int slot) {
     lock_drop(&making);
     for (struct pool *pool = first; pool; pool = pool->next) {
         if (pool->slot != slot) continue;
-        settle(pool, 0);
-        if (atomic_load(&pool->reserved)) continue;
+        pool_look(pool);
+        if (atomic_load(&pool->reserved) && !atomic_load(&pool->dead)) continue;
         ledger_sweep(of_pool, pool);
         atomic_store(&pool->live, 0);
+        pool_look(pool);
     }
 }
 

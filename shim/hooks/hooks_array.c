@@ -137,7 +137,7 @@ int cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTO
     bool known = ledger_take(LEDGER_ARRAY, (uint64_t)(uintptr_t)array, &entry);                                        \
     CUresult result = call;                                                                                            \
     if (known && result == CUDA_SUCCESS && !entry.bytes) physical_array_gone(array);                                   \
-    return held_end_free(result, known, &entry)
+    return held_end_free(result, known, &entry, NULL)
 
 int cuArrayDestroy(CUarray array) { DESTROY(REAL(cuArrayDestroy)(array)); }
 

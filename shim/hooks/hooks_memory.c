@@ -100,7 +100,7 @@ int cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int w
 #define FREE(address, call)                                                                                            \
     struct ledger_entry entry;                                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
-    return held_end_free(call, known, &entry)
+    return held_end_free(call, known, &entry, NULL)
 
 int cuMemFree_v2(CUdeviceptr address) { FREE(address, REAL(cuMemFree_v2)(address)); }
 

@@ -6,41 +6,61 @@
 #include "charging/pools.h"
 #include "resolve.h"
 
-__attribute__((cold, noinline)) static CUresult undo(struct pool *pool, uint64_t live, CUdeviceptr address,
-                                                     CUstream stream) {
+__attribute__((cold, noinline)) static void undo(struct pool *pool, uint64_t live, CUdeviceptr address,
+                                                 CUstream stream) {
     REAL(cuMemFreeAsync)(address, stream);
+    pool_freed(pool, live, stream);
+    /* Only what it grew by, since the program may need the rest; all that is free where no piece is so small. */
+    REAL(cuMemPoolTrimTo)(pool->handle, pool_charged(pool));
+    if (pool_look(pool)) return;
     REAL(cuMemPoolTrimTo)(pool->handle, 0);
-    pool_freed(pool, live);
     pool_look(pool);
-    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Ends a pool's allocation: notes it, or undoes what could not be charged. */
-static CUresult settle(CUresult result, struct pool *pool, const struct growth *growth, const CUdeviceptr *address,
-                       CUstream stream) {
-    bool charged = pool_end(pool, growth, result == CUDA_SUCCESS);
-    if (result != CUDA_SUCCESS) return charge_refused(pool->slot, growth->live, result);
+/* Of an allocation that failed, or that took more than is charged. True: it is to be made again. */
+__attribute__((cold, noinline)) static bool unmet(CUresult *result, struct pool *pool, struct growth *growth,
+                                                  const CUdeviceptr *address, CUstream stream) {
+    if (*result == CUDA_SUCCESS) undo(pool, growth->live, *address, stream);
+    if (pool_again(growth, *result)) return true;
+    if (*result == CUDA_SUCCESS)
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+    else
+        charge_refused(pool->slot, growth->live, *result);
+    return false;
+}
+
+/* Ends a pool's allocation: notes it, or undoes what could not be charged. True: it is to be made again. */
+static bool unsettled(CUresult *result, struct pool *pool, struct growth *growth, const CUdeviceptr *address,
+                      CUstream stream) {
+    bool charged = pool_end(pool, growth, *result == CUDA_SUCCESS);
+    if (*result != CUDA_SUCCESS || !charged) return unmet(result, pool, growth, address, stream);
     struct ledger_entry entry = {.kind = LEDGER_POINTER,
                                  .key = *address,
                                  .bytes = growth->live,
                                  .slot = (uint8_t)pool->slot,
                                  .pooled = true,
                                  .owner = (uint64_t)(uintptr_t)pool};
-    return charged && held_note(&entry) ? CUDA_SUCCESS : undo(pool, growth->live, *address, stream);
+    if (held_note(&entry)) return false;
+    undo(pool, growth->live, *address, stream);
+    *result = CUDA_ERROR_OUT_OF_MEMORY;
+    return false;
 }
 
-/* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. */
+/* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. One that is only
+ * tried is not repeated while the card is full: it then asks for what the pool would grow by, and waits. */
 #define ALLOCATE(where, pool_found, call)                                                                              \
     CUresult result;                                                                                                   \
-    struct growth growth;                                                                                              \
+    struct growth growth = {.turns = 0};                                                                               \
     if (streams_capturing(where)) return call;                                                                         \
     struct pool *pool = pool_found;                                                                                    \
     if (!pool) return result;                                                                                          \
     if (pool->slot == NO_SLOT) return call;                                                                            \
-    result = pool_begin(pool, bytes, &growth);                                                                         \
-    if (result != CUDA_SUCCESS) return result;                                                                         \
-    result = CHARGED_CALL(call);                                                                                       \
-    return settle(result, pool, &growth, address, stream)
+    do {                                                                                                               \
+        result = pool_begin(pool, bytes, where, &growth);                                                              \
+        if (result != CUDA_SUCCESS) return result;                                                                     \
+        result = CHARGED_CALL_UNLESS(growth.tried, call);                                                              \
+    } while (unsettled(&result, pool, &growth, address, where));                                                       \
+    return result
 
 int cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
     ALLOCATE(stream, pools_of_stream(stream, &result), REAL(cuMemAllocAsync)(address, bytes, stream));
@@ -64,7 +84,7 @@ int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     struct ledger_entry entry;                                                                                         \
     if (streams_capturing(where)) return call;                                                                         \
     bool known = ledger_take(LEDGER_POINTER, address, &entry);                                                         \
-    return held_end_free(call, known, &entry)
+    return held_end_free(call, known, &entry, where)
 
 int cuMemFreeAsync(CUdeviceptr address, CUstream stream) { FREE(stream, REAL(cuMemFreeAsync)(address, stream)); }
 
@@ -106,7 +126,7 @@ static CUresult note(CUresult result, const CUmemoryPool *handle, const CUmemLoc
     if (result != CUDA_SUCCESS || pools_known(*handle)) return result;
     result = slot_of(location, type, &slot);
     if (result != CUDA_SUCCESS) return result;
-    return pools_add(*handle, slot) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return pools_meet(*handle, slot) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int cuMemGetMemPool(CUmemoryPool *handle, CUmemLocation *location, int type) {
@@ -118,8 +138,9 @@ int cuMemGetDefaultMemPool(CUmemoryPool *handle, CUmemLocation *location, int ty
 }
 
 int cuMemPoolDestroy(CUmemoryPool handle) {
+    struct pool *pool = pools_leave(handle);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
-    if (result == CUDA_SUCCESS) pools_drop(handle);
+    pools_left(pool, result == CUDA_SUCCESS);
     return result;
 }
 

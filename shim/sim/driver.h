@@ -28,10 +28,10 @@ struct entry {
     } while (0)
 #define ENTERED()                                                                                                      \
     COUNTED();                                                                                                         \
-    __attribute__((cleanup(gate_leave), unused)) bool sim_inside = gate_enter()
+    __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_enter(), __func__}
 #define LOOKS()                                                                                                        \
     COUNTED();                                                                                                         \
-    __attribute__((cleanup(gate_leave), unused)) bool sim_inside = gate_look()
+    __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_look(), __func__}
 
 /* ---- checkpoint.c ---- */
 

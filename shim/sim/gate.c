@@ -5,6 +5,7 @@
 
 #include <linux/futex.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,12 +45,33 @@ bool gate_look(void) {
     return false;
 }
 
-void gate_leave(const bool *inside) {
-    depth--;
+static void leave(void) {
     struct card_process *process = card_self();
-    if (!*inside || process == NULL) return;
+    if (process == NULL) return;
     struct card_checkpoint *mine = &process->checkpoint;
     if (atomic_fetch_sub(&mine->inside, 1) == 1 && atomic_load(&mine->state) != GATE_OPEN) gate_wake(&mine->inside);
+}
+
+/* ---- for tests ---- */
+
+static const char *_Atomic after_name;
+static void (*_Atomic after)(void);
+
+__attribute__((visibility("default"))) void sim_after(const char *name, void (*callback)(void));
+
+/* Calls `callback` once, when a call of this entry point has had its effect and is about to return: what another thread
+ * may do before the caller hears of it. */
+void sim_after(const char *name, void (*callback)(void)) {
+    atomic_store(&after_name, name);
+    atomic_store(&after, callback);
+}
+
+void gate_leave(const struct gate_visit *visit) {
+    depth--;
+    if (visit->inside) leave();
+    const char *name = depth == 0 ? atomic_load(&after_name) : NULL;
+    if (name == NULL || strcmp(name, visit->name) != 0) return;
+    if (atomic_exchange(&after_name, NULL) != NULL) atomic_load (&after)();
 }
 
 void gate_share(int more) { atomic_fetch_add(&shared, more); }

@@ -17,7 +17,12 @@ bool gate_enter(void);
  * it looks at has left the card the process dies of it, as on a real card. */
 bool gate_look(void);
 
-void gate_leave(const bool *inside);
+struct gate_visit {
+    bool inside;
+    const char *name; /* of the entry point */
+};
+
+void gate_leave(const struct gate_visit *visit);
 
 /* One more, or one fewer, handle of memory that several processes use; and how many there are. */
 void gate_share(int more);

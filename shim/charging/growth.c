@@ -1,0 +1,181 @@
+/* What a pool is charged: what the driver has reserved for it, and before that what it may grow by. */
+#include "growth.h"
+
+#include "charge.h"
+#include "resolve.h"
+
+#define UNIT 512     /* what a pool hands out is a multiple of this */
+#define MOST_TURNS 3 /* of an allocation that is undone since the pool grew by more than was foreseen */
+
+/* What this thread knows about the pool that it used last: a free piece of so many bytes, for allocations on `stream`.
+ * It holds as long as the pool's `last` names this thread: each other thread that allocates from the pool puts itself
+ * there before it calls the driver, and NULL after that if somebody has come meanwhile. */
+static _Thread_local struct {
+    struct pool *pool;
+    CUstream stream;
+    uint64_t bytes;
+} piece;
+
+/* Bytes that this thread has taken from any pool since it last looked at one. */
+static _Thread_local uint64_t unchecked;
+
+/* What the driver has reserved for it. Of a pool that the program has destroyed the driver tells nothing any more: it
+ * counts in full until its last allocation is freed. */
+static uint64_t ask(struct pool *pool) {
+    uint64_t reserved = 0;
+    CUresult result;
+    if (atomic_load(&pool->dead)) return atomic_load(&pool->live) ? atomic_load(&pool->reserved) : 0;
+    if (atomic_load(&pool->leaving)) return atomic_load(&pool->reserved);
+    if (pool->handle)
+        result = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+    else
+        result = REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved);
+    return result == CUDA_SUCCESS ? reserved : atomic_load(&pool->reserved);
+}
+
+/* Brings the charge to what is reserved; `finished` of what was pending is no longer so. It stays above that for growth
+ * which is pending: whether that has happened already is not to be told. False: the lease has too little for what is on
+ * the card. */
+__attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t finished) {
+    uint64_t surplus = 0;
+    bool covered = true;
+    lock_take(&pool->lock);
+    pool->pending -= finished;
+    /* What the last thread knows may be in a piece that is gone. Before the driver is asked, so that its allocation is
+     * seen here, or this by it. */
+    if (atomic_load(&pool->last) != &piece) atomic_store(&pool->last, NULL);
+    uint64_t reserved = ask(pool);
+    if (reserved < atomic_load(&pool->reserved)) piece.bytes = 0;
+    if (pool->charged < reserved) {
+        covered = charge_within(pool->slot, reserved - pool->charged);
+        if (covered) pool->charged = reserved;
+    } else if (pool->charged > reserved + pool->pending) {
+        surplus = pool->charged - reserved - pool->pending;
+        pool->charged -= surplus;
+    }
+    atomic_store_explicit(&pool->reserved, reserved, memory_order_relaxed);
+    unchecked = 0;
+    lock_drop(&pool->lock);
+    if (surplus) charge_give(pool->slot, surplus);
+    return covered;
+}
+
+static uint64_t in_pieces(uint64_t bytes) {
+    return bytes > UINT64_MAX - POOL_PIECE ? UINT64_MAX : (bytes + POOL_PIECE - 1) & ~(POOL_PIECE - 1);
+}
+
+/* Notes what was taken from the lease for growth. */
+static void expect(struct pool *pool, uint64_t bytes, struct growth *growth) {
+    growth->bytes = bytes;
+    lock_take(&pool->lock);
+    pool->charged += bytes;
+    pool->pending += bytes;
+    lock_drop(&pool->lock);
+}
+
+static bool expect_within(struct pool *pool, uint64_t bytes, struct growth *growth) {
+    if (!charge_within(pool->slot, bytes)) return false;
+    expect(pool, bytes, growth);
+    return true;
+}
+
+static CUresult expect_waiting(struct pool *pool, uint64_t bytes, struct growth *growth) {
+    CUresult result = charge_take(pool->slot, bytes, WIRE_FOR_MEMORY);
+    if (result == CUDA_SUCCESS) expect(pool, bytes, growth);
+    return result;
+}
+
+/* Growth of another thread's is under way, which may leave room for this one. */
+static bool others_grow(struct pool *pool) {
+    lock_take(&pool->lock);
+    bool grow = pool->pending > 0;
+    lock_drop(&pool->lock);
+    return grow;
+}
+
+/* Whether an allocation is certain to fit, as growth.h describes. A pool with pieces of another size than usual has
+ * been made on a card that was nearly full: nothing is certain there. */
+static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
+    if (atomic_load_explicit(&pool->last, memory_order_acquire) != &piece || piece.pool != pool) {
+        piece.pool = pool;
+        piece.bytes = 0;
+        atomic_store(&pool->last, &piece);
+        return false;
+    }
+    bool certain = bytes <= piece.bytes && piece.stream == stream &&
+                   atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
+    /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
+     * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
+    uint64_t left = bytes < piece.bytes ? piece.bytes - bytes : 0, again = in_pieces(bytes) - bytes;
+    piece.bytes = left < again ? left : again;
+    return certain;
+}
+
+__attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, struct growth *growth) {
+    uint64_t most = in_pieces(growth->live);
+    growth->check = true;
+    if (!growth->turns && atomic_load(&pool->live) + growth->live <= atomic_load(&pool->reserved)) {
+        growth->tried = !expect_within(pool, most, growth);
+        return CUDA_SUCCESS;
+    }
+    settle(pool, 0);
+    CUresult result = expect_waiting(pool, most, growth);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || growth->turns || !others_grow(pool)) return result;
+    growth->tried = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {
+    *growth = (struct growth){.live = (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1), .turns = growth->turns};
+    if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+    unchecked += growth->live;
+    if (!fits(pool, growth->live, stream)) return begin_unsure(pool, growth);
+    growth->check = unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
+    uint64_t used = 0;
+    *growth = (struct growth){.check = true};
+    settle(pool, 0);
+    uint64_t reserved = atomic_load(&pool->reserved);
+    /* What is idle may be in pieces that do not fit. */
+    if (expect_within(pool, in_pieces(bytes), growth)) return CUDA_SUCCESS;
+    REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
+    uint64_t idle = reserved > used ? reserved - used : 0;
+    return bytes > idle ? expect_waiting(pool, in_pieces(bytes - idle), growth) : CUDA_SUCCESS;
+}
+
+bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
+    if (succeeded) atomic_fetch_add_explicit(&pool->live, growth->live, memory_order_relaxed);
+    if (atomic_load_explicit(&pool->last, memory_order_acquire) != &piece) {
+        /* Another thread has come meanwhile: neither knows what the other one's allocation has left. */
+        atomic_store(&pool->last, NULL);
+        growth->check = true;
+    }
+    return growth->check ? settle(pool, growth->bytes) : true;
+}
+
+bool pool_again(struct growth *growth, CUresult result) {
+    bool unmet = growth->tried ? result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS : result == CUDA_SUCCESS;
+    return unmet && growth->turns++ < MOST_TURNS;
+}
+
+uint64_t pool_charged(struct pool *pool) {
+    lock_take(&pool->lock);
+    uint64_t charged = pool->charged;
+    lock_drop(&pool->lock);
+    return charged;
+}
+
+void pool_freed(struct pool *pool, uint64_t bytes, CUstream stream) {
+    atomic_fetch_sub_explicit(&pool->live, bytes, memory_order_relaxed);
+    if (atomic_load_explicit(&pool->last, memory_order_acquire) == &piece && piece.pool == pool &&
+        (piece.stream != stream || piece.bytes < bytes)) {
+        piece.stream = stream;
+        piece.bytes = bytes;
+    }
+    if (charge_pressure(pool->slot) || atomic_load_explicit(&pool->dead, memory_order_relaxed)) settle(pool, 0);
+}
+
+bool pool_look(struct pool *pool) { return pool->slot == NO_SLOT || settle(pool, 0); }

@@ -1,0 +1,197 @@
+"""A pool grows although the sum would fit: what it may grow by is asked for first, or undone before anything waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from shim.binding import Type
+from tests.shim.test_pools import OUT_OF_MEMORY, keep
+from tests.support import layouts
+from tests.support.card import CONTEXT, MIB
+
+PIECE = 32 * MIB  # what a pool grows by
+
+# Each second block of 16 MiB is free: half of the pool, and no piece is larger than that.
+FRAGMENT = """
+addresses = [ctypes.c_uint64() for _ in range(COUNT)]
+for address in addresses:
+    assert lib.cuMemAllocAsync(ctypes.byref(address), ctypes.c_size_t(16 << 20), None) == 0
+for address in addresses[::2]:
+    assert lib.cuMemFreeAsync(address, None) == 0
+answer = True
+"""
+
+
+def fragment(cuda, pieces=4):
+    """A pool that has so many pieces reserved, half of them free."""
+    keep(cuda)
+    cuda.run(FRAGMENT.replace("COUNT", str(2 * pieces)))
+
+
+def needs(peer):
+    return [frame.bytes for frame in peer.frames if frame.type == Type.NEED]
+
+
+def test_nothing_is_on_the_card_that_is_waited_for(cuda, grants, charged, card):
+    fragment(cuda)
+    grants.take_back(grants.only_peer())
+    grants.hold()
+    cuda.start_new("cuMemAllocAsync", 32 * MIB, 0)
+    question = grants.next_open()
+    assert question[1].bytes == PIECE
+    assert card.gpus()[0]["held"][cuda.pid] == grants.only_peer().used() == CONTEXT + 4 * PIECE
+    grants.answer(question)
+    assert cuda.receive()["result"] == 0
+    assert charged(cuda) == 5 * PIECE
+
+
+def test_a_growth_is_taken_from_the_lease_before_the_driver_is_asked(grants_of, program, card):
+    cuda = program(grants := grants_of(extra=512 * MIB))
+    cuda.use()
+    fragment(cuda)
+    cuda.new("cuMemAllocAsync", 16 * MIB, 0)  # into what was freed last
+    peer = grants.only_peer()
+    before = peer.page[0].headroom
+    during = cuda.run("""
+import mmap
+name = next(f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")
+            if "gpushare-lease" in os.readlink(f"/proc/self/fd/{fd}"))
+page = mmap.mmap(os.open(name, os.O_RDWR), 4096)
+taken = []
+@ctypes.CFUNCTYPE(None)
+def look():
+    taken.append(int.from_bytes(page[128:136], "little"))
+lib.sim_after(b"cuMemAllocAsync", look)
+out = ctypes.c_uint64()
+first = int.from_bytes(page[128:136], "little")
+assert lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(8 << 20), None) == 0
+answer = [taken[0] - first, int.from_bytes(page[128:136], "little") - first]
+""")
+    assert during == [PIECE, 0]  # it did not grow, so nothing of it is left
+    assert peer.page[0].headroom == before
+
+
+def test_beyond_the_quota_a_growth_is_undone_and_what_fits_goes_on(grants_of, program):
+    cuda = program(grants := grants_of(quota=CONTEXT + 4 * PIECE))
+    cuda.use()
+    fragment(cuda)
+    assert cuda.result("cuMemAllocAsync", {"out": 0}, 32 * MIB, 0) == OUT_OF_MEMORY
+    asked = len(needs(grants.only_peer()))
+    cuda.new("cuMemAllocAsync", 8 * MIB, 0)  # it is tried, and fits
+    assert len(needs(grants.only_peer())) == asked
+    assert grants.only_peer().used() == CONTEXT + 4 * PIECE
+
+
+def test_a_growth_that_the_card_has_no_room_for_is_waited_for(grants, program, card):
+    cuda = program(grants)
+    cuda.use()
+    fragment(cuda)
+    grants.take_back(grants.only_peer())
+    grants.hold()
+    free = card.gpus()[0]["total"] - card.used()
+    hog = card.start("--bytes", str(free - CONTEXT), "--chunks", "1", "--check", "1m", "--hold", "600")
+    assert hog.stdout is not None
+    while "holding" not in hog.stdout.readline():
+        pass
+    cuda.start_new("cuMemAllocAsync", 32 * MIB, 0)
+    question = grants.next_open()
+    hog.kill()
+    hog.wait()
+    grants.answer(question)
+    assert cuda.receive()["result"] == 0
+
+
+def test_a_thread_that_the_pool_has_room_for_does_not_wait_with_one_that_needs_more(cuda, grants):
+    fragment(cuda)
+    context = cuda.new("cuCtxGetCurrent")
+    grants.take_back(grants.only_peer())
+    grants.hold()
+    cuda.run(f"""
+import builtins, queue
+builtins.outcome = outcome = queue.Queue()
+def wait():
+    out = ctypes.c_uint64()
+    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
+    outcome.put(lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(100 << 20), None))
+threading.Thread(target=wait).start()
+answer = True
+""")
+    question = grants.next_open()
+    cuda.new("cuMemAllocAsync", 8 * MIB, 0)
+    grants.answer(question)
+    assert cuda.run("import builtins; answer = builtins.outcome.get(timeout=60)") == 0
+
+
+def test_two_that_make_the_default_pool_known_at_once_charge_it_once(cuda, charged):
+    pool = cuda.new("cuDeviceGetDefaultMemPool", 0)
+    cuda.run(f"""
+def allocate():
+    out = ctypes.c_uint64()
+    result = lib.cuMemAllocFromPoolAsync(ctypes.byref(out), ctypes.c_size_t(1 << 20), ctypes.c_uint64({pool}), None)
+    assert result == 0
+other = ctypes.CFUNCTYPE(None)(allocate)
+lib.sim_after(b"cuDeviceGetDefaultMemPool", other)  # the shim asks so where it does not know the pool
+allocate()
+answer = True
+""")
+    assert charged(cuda) == PIECE
+
+
+def test_a_free_piece_is_only_certain_on_its_stream(cuda):
+    """Another stream may have to wait for the free, and the driver then grows the pool instead."""
+    fragment(cuda)
+    stream = cuda.new("cuStreamCreate", 0)
+    looks = cuda.run(f"""
+lib.sim_calls.restype = ctypes.c_uint64
+def looks(stream):
+    out, before = ctypes.c_uint64(), lib.sim_calls(b"cuMemPoolGetAttribute")
+    assert lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(1 << 20), ctypes.c_void_p(stream)) == 0
+    return lib.sim_calls(b"cuMemPoolGetAttribute") - before
+answer = [looks({stream}), looks(None), looks({stream})]
+""")
+    assert looks == [1, 0, 1]
+
+
+def test_a_destroyed_pool_counts_until_its_last_allocation_is_freed(cuda, charged):
+    pool = cuda.new("cuMemPoolCreate", layouts.pool())
+    cuda("cuMemPoolSetAttribute", pool, layouts.RELEASE_THRESHOLD, {"out": 2**64 - 1})
+    kept = cuda.new("cuMemAllocFromPoolAsync", MIB, pool, 0)
+    cuda("cuMemFreeAsync", cuda.new("cuMemAllocFromPoolAsync", 100 * MIB, pool, 0), 0)
+    assert charged(cuda) == 5 * PIECE
+    cuda("cuMemPoolDestroy", pool)
+    assert charged(cuda) == PIECE
+    cuda("cuMemFreeAsync", kept, 0)
+    cuda("cuCtxSynchronize")
+    assert charged(cuda) == 0
+
+
+@pytest.mark.parametrize("lower", ["trim", "lower threshold"])
+def test_a_piece_that_another_thread_gave_back_is_not_counted_on(cuda, charged, lower):
+    """What was free for certain has gone; the growth that comes in its place is charged all the same."""
+    pool = keep(cuda)
+    cuda("cuMemFreeAsync", cuda.new("cuMemAllocAsync", 20 * MIB, 0), 0)
+    cuda.run(f"""
+def other():
+    if {lower!r} == "trim":
+        assert lib.cuMemPoolTrimTo(ctypes.c_uint64({pool}), ctypes.c_size_t(0)) == 0
+    else:
+        assert lib.cuMemPoolSetAttribute(ctypes.c_uint64({pool}), 4, ctypes.byref(ctypes.c_uint64(0))) == 0
+        assert lib.cuCtxSynchronize() == 0
+        assert lib.cuMemPoolSetAttribute(ctypes.c_uint64({pool}), 4, ctypes.byref(ctypes.c_uint64(2**64 - 1))) == 0
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+answer = True
+""")
+    cuda.new("cuMemAllocAsync", 20 * MIB, 0)
+    assert charged(cuda) == PIECE
+
+
+def test_a_piece_that_was_given_back_unseen_is_charged_as_it_comes_back(cuda, charged):
+    """64 MiB that the driver gave back at a synchronise hold three of 17 MiB; in new pieces of 32 MiB they do not."""
+    cuda("cuMemFreeAsync", cuda.new("cuMemAllocAsync", 64 * MIB, 0), 0)
+    cuda("cuCtxSynchronize")
+    for count in (1, 2, 3):
+        cuda.new("cuMemAllocAsync", 17 * MIB, 0)
+        if count > 1:
+            assert charged(cuda) == count * PIECE
