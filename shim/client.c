@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define WAITING (-2)
@@ -71,11 +70,6 @@ static void wait_turn(void) {
     lock_drop(&session.lock);
     word_wait(&session.turn, seen);
     lock_take(&session.lock);
-}
-
-static void pause_ms(unsigned ms) {
-    struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
-    nanosleep(&time, NULL);
 }
 
 /* Sends a frame without waiting. A connection that is broken is shut down, so that its reader notices: only the
@@ -173,7 +167,7 @@ static void reconnect(void) {
         }
         if (dialled.outcome == DIAL_OK) return;
         lock_drop(&session.lock);
-        pause_ms(pause);
+        sleep_ns(pause * UINT64_C(1000000));
         lock_take(&session.lock);
     }
 }
@@ -198,7 +192,7 @@ static int connect_first(void) {
             return CLIENT_NO_SCHEDULER;
         }
         lock_drop(&session.lock);
-        pause_ms(pause);
+        sleep_ns(pause * UINT64_C(1000000));
         lock_take(&session.lock);
         waited += pause;
     }

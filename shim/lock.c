@@ -18,6 +18,17 @@ void word_wait(_Atomic uint32_t *word, uint32_t seen) { futex(word, FUTEX_WAIT, 
 
 void word_wake_all(_Atomic uint32_t *word) { futex(word, FUTEX_WAKE, INT_MAX); }
 
+void sleep_ns(uint64_t ns) {
+    int saved = errno;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    while (syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) < 0 && errno == EINTR) continue;
+    errno = saved;
+}
+
 void lock_slowly(struct lock *lock) {
     while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0) word_wait(&lock->word, 2);
 }
@@ -25,11 +36,8 @@ void lock_slowly(struct lock *lock) {
 void unlock_slowly(struct lock *lock) { futex(&lock->word, FUTEX_WAKE, 1); }
 
 void latch_slowly(struct latch *latch) {
-    int saved = errno;
     for (unsigned tries = 0; atomic_exchange_explicit(&latch->held, 1, memory_order_acquire); tries++) {
-        struct timespec nap = {0, NAP_NS};
         while (tries++ < SPINS && atomic_load_explicit(&latch->held, memory_order_relaxed)) continue;
-        if (tries >= SPINS) nanosleep(&nap, NULL);
+        if (tries >= SPINS) sleep_ns(NAP_NS);
     }
-    errno = saved;
 }

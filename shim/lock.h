@@ -30,6 +30,10 @@ static inline void lock_drop(struct lock *lock) {
     if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2) unlock_slowly(lock);
 }
 
+/* Sleeps for so long, whatever signals come. Not a cancellation point: a thread that ends here would keep what it has
+ * taken from the lease. Keeps errno. */
+void sleep_ns(uint64_t ns);
+
 /* For a few instructions at a time, on the path of every allocation: letting go of it is a plain store, half the cost
  * of the other. Who finds it held for long sleeps rather than spins, so that a holder of lower priority can go on. */
 struct latch {

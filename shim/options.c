@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/gpushare/gpushare.sock"
@@ -33,7 +34,7 @@ void say_once(atomic_flag *said, const char *format, ...) {
         if (length > (int)sizeof line - 2) length = sizeof line - 2;
         line[length++] = '\n';
         /* One write, so that lines of several processes do not mix. If it fails there is nobody to tell. */
-        if (write(STDERR_FILENO, line, (size_t)length) < 0) length = 0;
+        syscall(SYS_write, STDERR_FILENO, line, (size_t)length); /* libc's is a cancellation point */
     }
     errno = saved;
 }

@@ -46,8 +46,16 @@ dlsym_function *real_dlsym(void) {
 static int not_there_cuda(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 static int not_there_nvml(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
 
+static const char *const names[] = {[CUDA] = "libcuda.so.1", [NVML] = "libnvidia-ml.so.1"};
+
+bool real_loaded(enum hook hook) {
+    void *handle = dlopen(names[calls[hook].library], RTLD_LAZY | RTLD_NOLOAD);
+    bool loaded = handle && real_dlsym()(handle, calls[hook].name);
+    if (handle) dlclose(handle);
+    return loaded;
+}
+
 void *real_find(enum hook hook) {
-    static const char *const names[] = {[CUDA] = "libcuda.so.1", [NVML] = "libnvidia-ml.so.1"};
     enum library library = calls[hook].library;
     void *handle = dlopen(names[library], RTLD_LAZY);
     void *address = handle ? real_dlsym()(handle, calls[hook].name) : NULL;

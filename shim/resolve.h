@@ -21,6 +21,9 @@ __attribute__((cold, noinline)) void *real_find(enum hook hook);
 /* True if the installed driver has the call. */
 bool real_exists(enum hook hook);
 
+/* True if the program has loaded the library of a call, and that has it. Loads nothing. */
+bool real_loaded(enum hook hook);
+
 static inline void *real_function(enum hook hook) {
     void *address = atomic_load_explicit(&real_address[hook], memory_order_acquire);
     return address ? address : real_find(hook);

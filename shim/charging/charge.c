@@ -3,9 +3,7 @@
 
 #include "client.h"
 #include "fork.h"
-
-#include <errno.h>
-#include <time.h>
+#include "lock.h"
 
 /* How long the card may say "out of memory" inside a lease before that is believed: a dead process's memory comes
  * back well within it. */
@@ -61,11 +59,7 @@ bool charge_pressure(int slot) { return atomic_load_explicit(&slot_at(slot)->pre
 
 bool charge_again(unsigned attempt) {
     if (attempt >= MOST_ATTEMPTS) return false;
-    int saved = errno;
-    long ms = attempt < 6 ? FIRST_PAUSE_MS << attempt : LONGEST_PAUSE_MS;
-    struct timespec pause = {0, ms * 1000000};
-    nanosleep(&pause, NULL);
-    errno = saved;
+    sleep_ns((attempt < 6 ? FIRST_PAUSE_MS << attempt : LONGEST_PAUSE_MS) * UINT64_C(1000000));
     return true;
 }
 

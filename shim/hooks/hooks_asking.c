@@ -3,14 +3,9 @@
  * While a process is locked the driver holds back what it gives to the card, but not these: where nothing is queued
  * they just look at the memory that the card would answer in. A checkpoint takes that memory away, and whoever looks
  * meanwhile dies of it (signal 11; an H200 with driver 580). So nobody looks while the memory is being moved. */
-#define _GNU_SOURCE
 #include "client.h"
+#include "lock.h"
 #include "resolve.h"
-
-#include <errno.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #define AGAIN_NS 1000000 /* before it is locked, and after it is unlocked */
 #define TELL_EVERY 1000  /* tries: about a second, of one that is not locked */
@@ -22,15 +17,13 @@ static void wait_in_the_driver(void) {
 }
 
 __attribute__((cold, noinline)) static void wait_to_enter(struct lease_page *page) {
-    int kept = errno;
     for (unsigned tries = 1; client_page() == page && !lease_enter(page); tries++) {
         wait_in_the_driver();
         /* A scheduler that does not know of this process, since it was not to be seen when that one took over, learns
          * of it so. */
         if (tries % TELL_EVERY == 0) client_released(0);
-        syscall(SYS_nanosleep, &(struct timespec){0, AGAIN_NS}, NULL);
+        sleep_ns(AGAIN_NS);
     }
-    errno = kept;
 }
 
 static struct lease_page *enter(void) {

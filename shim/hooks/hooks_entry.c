@@ -23,14 +23,17 @@ static void *const wrappers[HOOK_COUNT] = {
  *
  * Only exact names count: cuDNN's and cuBLAS's begin with "cu" too. A name is replaced only where the real one exists,
  * so a program that asks what the driver can do gets the truth. RTLD_DEFAULT finds our own symbol by itself; for
- * RTLD_NEXT the answer is ours too, whoever asks: ours never call on along the chain, but the driver directly. */
+ * RTLD_NEXT the answer is ours too, whoever asks: ours never call on along the chain, but the driver directly. What is
+ * next of a library that was loaded RTLD_LOCAL, only the real dlsym knows, by its return address: there the answer is
+ * ours wherever the driver is loaded. */
 __attribute__((visibility("hidden"))) void *gpushare_route(void *handle, const char *name);
 void *gpushare_route(void *handle, const char *name) {
     dlsym_function *next = real_dlsym();
     if (handle == RTLD_DEFAULT || !name || (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0)) return NULL;
     for (enum hook hook = 0; hook < HOOK_COUNT; hook++) {
         if (strcmp(name, calls[hook].name) != 0) continue;
-        return next(handle, name) ? wrappers[hook] : NULL;
+        if (next(handle, name)) return wrappers[hook];
+        return handle == RTLD_NEXT && real_loaded(hook) ? wrappers[hook] : NULL;
     }
     return NULL;
 }

@@ -174,3 +174,32 @@ int main(void) {
     environment = card.env(LD_PRELOAD=str(BUILD / "libgpushare.so"))
     run = subprocess.run([tmp_path / "next"], env=environment, capture_output=True, text=True, check=True)
     assert run.stdout.split("\n")[:2] == ["ours", "not found"]
+
+
+def test_rtld_next_in_a_library_that_was_loaded_locally_is_ours(tmp_path: Path, card: Card):
+    """What comes next there is only in that library's own scope, where our dlsym cannot look."""
+    (tmp_path / "local.c").write_text("""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+extern int cuInit(unsigned);
+int start(void) { return cuInit(0); }
+void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
+""")
+    (tmp_path / "main.c").write_text("""
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **words) {
+    void *(*next)(const char *) = (void *(*)(const char *))dlsym(dlopen(words[1], RTLD_NOW | RTLD_LOCAL), "next");
+    void *ours = dlsym(dlopen(words[2], RTLD_NOW), "cuMemAlloc_v2");
+    puts(next("cuMemAlloc_v2") == ours ? "ours" : "another's");
+    puts(next("cuNoSuchThing") || next("nvmlDeviceGetMemoryInfo") ? "found" : "not found");
+}
+""")
+    driver = BUILD / "sim/libcuda.so.1"
+    local = ["cc", "-shared", "-fPIC", "-o", tmp_path / "local.so", tmp_path / "local.c", driver, "-ldl"]
+    subprocess.run(local, check=True)
+    subprocess.run(["cc", "-o", tmp_path / "main", tmp_path / "main.c", "-ldl"], check=True)
+    environment = card.env(LD_PRELOAD=str(BUILD / "libgpushare.so"))
+    words = [tmp_path / "main", tmp_path / "local.so", BUILD / "libgpushare.so"]
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n")[:2] == ["ours", "not found"]
