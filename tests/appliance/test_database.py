@@ -102,5 +102,5 @@ def test_commands_that_start_at_once_move_it_once(tmp_path):
     move = [sys.executable, "-c", "import sys, pathlib; from appliance.database import place; "
             "place(pathlib.Path(sys.argv[1]))", str(tmp_path / "home")]  # fmt: skip
     several = [subprocess.Popen(move, cwd=ROOT, env=os.environ) for _ in range(4)]
-    assert [each.wait(30) for each in several] == [0] * 4
+    assert [each.wait(60) for each in several] == [0] * 4
     assert rows(tmp_path / "home" / "database" / NAME) == 500

@@ -149,7 +149,7 @@ def prometheus(tmp_path: Path, appliance: Appliance) -> Iterator[Prometheus]:
     running = Prometheus(tmp_path, appliance)
     yield running
     running.process.terminate()
-    running.process.wait(30)
+    running.process.wait(60)
 
 
 def test_prometheus_scrapes_while_the_scheduler_is_killed(appliance: Appliance, prometheus: Prometheus) -> None:

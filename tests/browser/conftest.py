@@ -66,10 +66,10 @@ def chromium() -> Iterator[Browser]:
 # Good news leaves after some seconds, and a busy machine may need longer until a test presses its "Undo".
 STAYS = re.search(r"^const STAYS = (\d+);$", (ROOT / "static/gpushare/parts/actions.js").read_text(), re.MULTILINE)
 assert STAYS is not None
-GOOD_NEWS_STAYS = f"""
+GOOD_NEWS_STAYS = f"""{{
   const later = window.setTimeout;
   window.setTimeout = (act, wait, ...rest) => later(act, wait === {STAYS[1]} ? 2 ** 30 : wait, ...rest);
-"""
+}}"""
 
 
 def _told(page: Page) -> None:

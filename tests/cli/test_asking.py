@@ -69,7 +69,7 @@ def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, st
     assert (done.stdout, done.returncode) == ("0\n3\n", 3)
     made = appliance.launch("sleep", "600", name="long")
     waiting = start("wait", "long", environ=appliance.environ)
-    until(lambda: appliance.api("GET", f"containers/{made['id']}/")["state"] == "running", within=30)
+    until(lambda: appliance.api("GET", f"containers/{made['id']}/")["state"] == "running")
     shell("kill", "long")
     assert waiting.communicate(timeout=30)[0] == "137\n"
     assert waiting.returncode == 137

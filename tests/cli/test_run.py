@@ -164,7 +164,7 @@ def test_remarks_are_json_on_stderr_where_json_was_asked_for(follow):
 def test_a_closed_output_leaves_the_container_running(appliance, follow):
     process = follow("--name", "talker", "local", "sh", "-c", "echo ready; while :; do echo more; sleep .05; done")
     process.stdout.close()
-    assert process.wait(30) == 128 + signal.SIGPIPE
+    assert process.wait(60) == 128 + signal.SIGPIPE
     assert process.stderr.read() == "gpushare: output closed; talker goes on: gpushare kill talker ends it\n"
     process.stderr.close()
     assert appliance.named("talker")["state"] == "running"

@@ -70,7 +70,7 @@ def test_a_missing_image_is_fetched_and_the_terminal_says_how_far_it_is(applianc
         assert command["message"].startswith(f"Fetching {registry.host}/private:1.0: ")
     finally:
         registry.open.set()
-    assert (process.stdout.read(), process.wait(30)) == ("fetched\n", 0)
+    assert (process.stdout.read(), process.wait(60)) == ("fetched\n", 0)
     assert appliance.named("fetcher")["gpus"][0]["quota"] == 3 << 30  # the label of an image that was not here
 
 
@@ -81,7 +81,7 @@ def test_ctrl_c_calls_a_launch_off_while_its_image_is_fetched(appliance, registr
         while "Fetching" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 125
+        assert process.wait(60) == 125
     finally:
         registry.open.set()
     assert "killed before it had started" in process.stderr.read()

@@ -81,7 +81,7 @@ async def test_the_page_of_one_service_hears_of_what_the_other_does(production: 
         snapshot = json.loads(await page.recv())
         assert snapshot["type"] == "snapshot"
         await asyncio.to_thread(production.hold, "heard", "64MiB")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while "heard" not in (text := str(await page.recv())):
                 pass
         assert json.loads(text)["seq"] > snapshot["seq"]

@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.examples.conftest import Run
 from tests.support.appliance import WORKLOAD, Appliance, until
 
+WHY = re.compile(r" is suspended, number 1 in the queue: It needs .*first ends")
+
 
 def test_it_launches_follows_and_ends_with_the_programs_code(run: Run, tmp_path: Path) -> None:
     go = tmp_path / "go"
@@ -30,12 +32,12 @@ def test_it_says_why_it_waits_and_goes_on(run: Run, appliance: Appliance, tmp_pa
     until(lambda: appliance.named("first")["gpus"][0]["used"] >= 700 << 20)
 
     def until_it_said_why(said: Callable[[], str]) -> None:
-        until(lambda: " is suspended" in said())
+        until(lambda: WHY.search(said()))
         go.touch()
 
     words = ("--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "500MiB")
     told = run("follow.py", *words, meanwhile=until_it_said_why)
-    assert re.search(r" is suspended, number 1 in the queue: It needs .*first ends", told), told
+    assert WHY.search(told), told
     assert re.search(r" is exited\n", told)
 
 

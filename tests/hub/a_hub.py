@@ -105,7 +105,7 @@ class Hub:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(30)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._client.close()

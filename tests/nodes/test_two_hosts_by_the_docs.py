@@ -45,7 +45,7 @@ def redis(folder: Path) -> Iterator[int]:
         yield port
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
 
 
 class Gpu1:

@@ -51,7 +51,7 @@ def test_of_rules_there_are_never_more_than_the_most(monkeypatch):
 
     def all_come_so_far(value: object) -> object:
         """Just before it is written."""
-        nearly.wait(30)
+        nearly.wait(60)
         return plain(value)
 
     monkeypatch.setattr(notifying, "_plain", all_come_so_far)

@@ -91,7 +91,7 @@ def coming_again(settings: dict[str, str]) -> Iterator[None]:
     finally:
         over.set()
         for each in threads:
-            each.join(30)
+            each.join(60)
 
 
 def test_a_node_that_connects_again_and_again_is_expelled(site: Site) -> None:

@@ -75,7 +75,7 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(60)
 
     def _run(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as database:

@@ -202,7 +202,7 @@ def test_no_reservation_passes_a_card_while_managers_change(swarm: Lab) -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert len(asked) == 40
     assert all(before != after for before, after in leaders)
     assert passed == []

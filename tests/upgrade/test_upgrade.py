@@ -45,7 +45,7 @@ def manage(home: Path, *words: str, **environ: str) -> subprocess.CompletedProce
 
 def stop(appliance: Appliance) -> None:
     appliance.process.send_signal(signal.SIGTERM)
-    assert appliance.process.wait(30) == 0
+    assert appliance.process.wait(60) == 0
     assert appliance.process.stdout is not None
     appliance.process.stdout.close()
 
@@ -84,7 +84,7 @@ def test_twenty_containers_of_the_last_release_live_through_an_upgrade(lab: Appl
     assert follow.poll() is None
     go.touch()
     assert follow.stdout.read() == "two\n"
-    assert follow.wait(30) == 0
+    assert follow.wait(60) == 0
     follow.stdout.close()
     # Its 359 MiB and the 28 left: the first in the queue gets its 350, and 37 are too few for anybody's context.
     lab.api("POST", f"containers/{lab.named(NAMES[0])['id']}/kill/", {})

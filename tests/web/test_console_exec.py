@@ -256,7 +256,7 @@ async def test_one_that_has_not_ended_is_counted_though_nobody_looks_any_more(
     await socket.send(b"\0x")
     await socket.receive()
     await socket.send_input({"type": "websocket.disconnect", "code": 1005})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await scheduler.hung_up.wait()
     code, said = await refused(Exec(plain, key))
     assert (code, said["error"]["code"]) == (4429, "too_many_requests")

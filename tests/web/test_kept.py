@@ -164,7 +164,7 @@ def test_who_asks_while_somebody_reads_waits_for_the_next_read_and_all_of_them_f
     until(lambda: len(watched._coming) == 1)
     go_on.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(found) == [mine.name] + ["newer"] * 8
     assert calls[:2] == [mine.name, "newer"]
     assert len(calls) <= 3  # a thread that was late may have come when the second read had begun

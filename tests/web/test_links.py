@@ -122,7 +122,7 @@ def test_of_many_who_use_it_at_once_one_is_signed_in(admin: User) -> None:
 
     def use() -> None:
         browser = Client()
-        together.wait(30)
+        together.wait(60)
         results.append(browser.post("/enter/", {"key": key}).status_code)
         connections.close_all()
 

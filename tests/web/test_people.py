@@ -222,7 +222,7 @@ def test_of_two_admins_who_lower_each_other_at_once_one_stays():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert answers.count("done") == 1
     assert set(answers) <= {"done", "last_admin", "forbidden"}
     assert [role_of(user) for user in (first, second)].count(Role.ADMIN) == 1
@@ -253,7 +253,7 @@ def test_a_group_that_is_deleted_while_its_allowance_is_changed_is_waited_for_by
 
     monkeypatch.setattr(audit, "record", record_late)
     granting.grant(boss, Group.objects.get(name="team"), {"containers": 2})
-    deleting.join(30)
+    deleting.join(60)
     assert not failed
     assert not Group.objects.filter(name="team").exists()
     told = AuditEntry.objects.order_by("id").values_list("action", flat=True)

@@ -143,5 +143,5 @@ def test_one_that_is_changed_while_a_node_takes_it_is_taken_and_changed(
 
     monkeypatch.setattr(allowances, "require_promise", require_late)
     assert take(node, container).node == node
-    changing.join(30)
+    changing.join(60)
     assert not failed
