@@ -23,7 +23,7 @@ from benchmarks.simulation.splits import Cards, check
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode
 
-HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way", "restarts")
+HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way", "restarts", "foreign")
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
@@ -34,6 +34,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", action="append", choices=[*POLICIES, *RULES], help="only this one; may be repeated")
     parser.add_argument("--pauses", action="store_true", help="containers may be paused and resumed")
     parser.add_argument("--changes", action="store_true", help="quotas may change")
+    parser.add_argument("--foreign", action="store_true", help="foreign memory may come and go")
     parser.add_argument("--swaps", action="store_true", help="containers may be swapped out and back")
     parser.add_argument(
         "--restarts", action="store_true", help="the scheduler may be restarted, unless anybody is swapped out"
@@ -72,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
         _turns(options.turns)
         return
     if options.splits:
-        _splits(Cards(options.containers, options.capacity, options.gpus, options.pauses))
+        _splits(Cards(options.containers, options.capacity, options.gpus, options.pauses, options.foreign))
         return
     for policy in options.policy or POLICIES:
         if policy in RULES:
@@ -88,7 +89,8 @@ def _explore(policy: str, **host: Any) -> None:
             counts = list(pool.map(explore, hosts(policy, **host)))
     except Broken as broken:
         sys.exit(f"{policy}: this must not be.\n{broken}")
-    what = {"pauses": "pauses", "changes": "changes of quota", "swaps": "swaps", "restarts": "restarts"}
+    what = {"pauses": "pauses", "changes": "changes of quota", "swaps": "swaps", "restarts": "restarts",
+            "foreign": "foreign memory"}  # fmt: skip
     with_what = [f", {name}" for key, name in what.items() if host[key]]
     with_what += [f", giving way: {mode}" for mode in [host["gives_way"]] if mode is not Mode.OFF]
     print(
@@ -117,7 +119,8 @@ def _splits(cards: Cards) -> None:
         sys.exit(f"This must not be.\n{broken}")
     splits, steps = (sum(column) for column in zip(*counts, strict=True))
     print(
-        f"{cards.containers} containers, {cards.gpus} GPU of {cards.capacity} units{', pauses' * cards.pauses}: "
+        f"{cards.containers} containers, {cards.gpus} GPU of {cards.capacity} units{', pauses' * cards.pauses}"
+        f"{', foreign memory' * cards.foreign}: "
         f"{splits} splits, {steps} steps, none broken ({time.monotonic() - began:.0f} s)"
     )
 

@@ -2,14 +2,16 @@
 
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
-every pause, every change of quota, every swap out and back, every way of giving way: who is idle and who stirs, and
-transfers that succeed or fail; and every restart of the scheduler, with those who waited asking again in any order.
+every pause, every change of quota, foreign memory that comes and goes, every swap out and back, every way of giving
+way: who is idle and who stirs, and transfers that succeed or fail; and every restart of the scheduler, with those who
+waited asking again in any order.
 Headroom is not followed: what a process used of its lease without asking, in whatever order, shows only when headroom
 is taken back, so *every* amount from nothing to all of each lease is tried there. Containers that differ in name only
 are one state.
 
 In every state that the arbiter settles on, all of `core/invariants.py` is checked, deadlock among it; as long as no
-pause has happened also that nobody passes quota or capacity and that everybody is completable.
+pause has happened also that nobody passes quota or capacity and that everybody is completable, or will be once the
+foreign memory is gone.
 
 `explore.py` is its command; docs/deciding.md has the counts. `splits.py` takes what is too large for it.
 """
@@ -61,7 +63,8 @@ Call = tuple[int, int, int, bool, bool, bool]
 Moves = tuple[bool, bool, bool, bool, bool]
 STILL: Moves = (False, False, False, False, False)
 # A container in a key: quota, lease and what is swapped out by GPU, paused, what giving way rests on, and its calls.
-Key = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...]], ...]
+Part = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...]]
+Key = tuple[tuple[int, ...], tuple[Part, ...]]  # the capacity of each GPU now, and the containers
 
 # Events handed in together, and their effects; an answer to TakeBack follows as another pair.
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
@@ -79,6 +82,7 @@ class Host:
     swaps: bool = False
     gives_way: Mode = Mode.OFF
     restarts: bool = False
+    foreign: bool = False
 
     @property
     def gpus(self) -> int:
@@ -95,12 +99,13 @@ def hosts(
     swaps: bool = False,
     gives_way: Mode = Mode.OFF,
     restarts: bool = False,
+    foreign: bool = False,
 ) -> list[Host]:
     """Every choice of quotas, up to the names of containers. If quotas change, every choice of GPUs is enough."""
     amounts = (0, capacity) if changes else range(capacity + 1)
     vectors = [vector for vector in product(amounts, repeat=gpus) if any(vector)]
     return [
-        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way, restarts)
+        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way, restarts, foreign)
         for quotas in combinations_with_replacement(vectors, containers)
     ]
 
@@ -111,7 +116,9 @@ class Broken(AssertionError):
 
 def explore(host: Host, limit: int | None = None) -> int:
     """Explores a host to the end (or to `limit` states). Returns the number of states; raises Broken."""
-    start: Key = tuple(sorted((quota, (0,) * host.gpus, (0,) * host.gpus, False, STILL, ()) for quota in host.quotas))
+    nothing = (0,) * host.gpus
+    parts = sorted((quota, nothing, nothing, False, STILL, ()) for quota in host.quotas)
+    start: Key = ((host.capacity,) * host.gpus, tuple(parts))
     came_from: dict[Key, tuple[Key | None, Step]] = {start: (None, ())}
     frontier = deque([start])
     while frontier and (limit is None or len(came_from) < limit):
@@ -142,9 +149,9 @@ def _way(came_from: dict[Key, tuple[Key | None, Step]], key: Key | None) -> list
 def _wrong(host: Host, state: State) -> list[str]:
     wrong = violations(state)
     if not host.pauses:
-        sure = safety.completable(state, list(state.gpus))
+        sure = safety.completable(state, list(state.gpus), undisturbed=True)
         wrong += [f"{name} may never end" for name in state.containers.keys() - sure]
-        wrong += [f"more of {gpu} is held than there is" for gpu in state.gpus if safety.free(state, gpu) < 0]
+        wrong += [f"more of {gpu} is held than there is" for gpu, card in state.gpus.items() if card.held > card.most]
     for container in state.containers.values():
         wrong += [f"{container.id} passes its quota" for gpu, leased in container.leased.items()
                   if leased > container.quota[gpu]]  # fmt: skip
@@ -207,6 +214,9 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
         yield (Ticked(NOW),)
     if host.restarts and state.waiting and not state.expected.containers:
         yield tuple(_restart(state))
+    for gpu, card in state.gpus.items() if host.foreign else ():
+        levels = (level for level in range(host.capacity + 1) if level != card.capacity)
+        yield from ((GpuSeen(NOW, gpu, level, host.capacity),) for level in levels)
 
 
 def _collected(needed: Needed, leased: int) -> Iterator[tuple[Event, ...]]:
@@ -224,7 +234,7 @@ def _begins(host: Host, state: State, container: Container) -> tuple[float | Non
 
 def _restart(state: State) -> Iterator[Event]:
     """What a new scheduler is told, from nothing. Those who waited ask again, or others do, or time passes."""
-    yield from (GpuSeen(NOW, gpu, card.capacity) for gpu, card in state.gpus.items())
+    yield from (GpuSeen(NOW, gpu, card.capacity, card.most) for gpu, card in state.gpus.items())
     for session, container in enumerate(state.containers.values()):
         yield ContainerAdded(NOW, container.id, container.quota, paused=container.paused, running=True)
         yield SessionOpened(NOW, session, container.id, container.leased)
@@ -245,7 +255,7 @@ def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
 def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:
     """Every way in which this can go on until the arbiter has settled."""
     for _ in _lots(host, state):
-        after = State(policy=host.policy) if isinstance(events[0], GpuSeen) else state
+        after = State(policy=host.policy) if isinstance(events[-1], WaitedBefore) else state
         effects: list[Effect] = []
         for event in events:
             after, more = handle(after, event)
@@ -303,19 +313,18 @@ def _key(state: State) -> Key:
         calls[request.container].append((place, gpus.index(request.gpu), request.bytes, due, request.back, anew))
     for name in state.expected.containers:
         calls[name].append((0, 0, 0, False, False, False))
-    return tuple(
-        sorted(
-            (
-                tuple(container.quota.get(gpu, 0) for gpu in gpus),
-                tuple(container.leased.get(gpu, 0) for gpu in gpus),
-                tuple(container.out.get(gpu, 0) for gpu in gpus),
-                container.paused,
-                _rests_on(state, container),
-                tuple(calls[container.id]),
-            )
-            for container in state.containers.values()
+    parts = sorted(
+        (
+            tuple(container.quota.get(gpu, 0) for gpu in gpus),
+            tuple(container.leased.get(gpu, 0) for gpu in gpus),
+            tuple(container.out.get(gpu, 0) for gpu in gpus),
+            container.paused,
+            _rests_on(state, container),
+            tuple(calls[container.id]),
         )
+        for container in state.containers.values()
     )
+    return tuple(card.capacity for card in state.gpus.values()), tuple(parts)
 
 
 def _rests_on(state: State, container: Container) -> Moves:
@@ -331,8 +340,9 @@ def build(host: Host, key: Key) -> State:
     """The state that a key stands for, settled."""
     gpus = [f"g{index}" for index in range(host.gpus)]
     containers, sessions, calls, others = {}, {}, [], set()
-    places = sum(len(its) for *_, its in key)
-    for session, (quota, leased, out, paused, (idle, long, leaving, coming, starts), its) in enumerate(key):
+    capacities, parts = key
+    places = sum(len(its) for *_, its in parts)
+    for session, (quota, leased, out, paused, (idle, long, leaving, coming, starts), its) in enumerate(parts):
         name = "ABCDEFGH"[session]
         holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
         promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
@@ -355,12 +365,12 @@ def build(host: Host, key: Key) -> State:
         gpus={
             gpu: Gpu(
                 gpu,
-                host.capacity,
+                capacity,
                 host.capacity,
                 members=tuple(name for name, container in containers.items() if gpu in container.quota),
                 held=sum(container.leased.get(gpu, 0) for container in containers.values()),
             )
-            for gpu in gpus
+            for gpu, capacity in zip(gpus, capacities, strict=True)
         },
         containers=containers,
         sessions=sessions,

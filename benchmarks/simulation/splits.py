@@ -4,8 +4,9 @@
 be stuck rests on the *split* alone: who has which quota, who holds how much of what, and who is paused. There are few
 enough of these to take them all, reachable or not, and to show of each with the real arbiter:
 
-1. *What is certain stays certain.* Whoever is completable (while the paused stay paused; once they are resumed) still
-   is after every grant that the arbiter makes, every change of quota that it admits, and every byte that comes back.
+1. *What is certain stays certain.* Whoever is completable (while the paused stay paused; once they are resumed; once
+   foreign memory is gone) still is after every grant that the arbiter makes, every change of quota that it admits, and
+   every byte that comes back.
    So from an empty card on, by induction over any run whatever: until somebody is paused, everybody is completable.
 2. *Nobody is stuck.* Of the completable containers that hold memory, there is one whose every possible call would be
    granted: it runs, or is served, whatever else waits and in whatever order, because no policy leaves out a call of a
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.simulation.explorer import NOW, STILL, Broken, Host, Key, build
+from benchmarks.simulation.explorer import NOW, STILL, Broken, Host, build
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
 from scheduler.core.changes import lend
@@ -37,6 +38,7 @@ class Cards:
     capacity: int
     gpus: int = 1
     pauses: bool = False
+    foreign: bool = False  # any amount of what is not held
 
     def parts(self) -> list[Part]:
         """All that one container can be."""
@@ -80,8 +82,14 @@ def _splits(cards: Cards, first: int) -> Iterator[tuple[Part, ...]]:
 
 
 def _check(cards: Cards, split: tuple[Part, ...]) -> int:
-    key: Key = tuple((quota, leased, (0,) * cards.gpus, paused, STILL, ()) for quota, leased, paused in split)
-    state = build(Host(cards.capacity, tuple(quota for quota, _, _ in split), "fifo"), key)
+    held = [sum(leased[gpu] for _, leased, _ in split) for gpu in range(cards.gpus)]
+    levels = [range(least if cards.foreign else cards.capacity, cards.capacity + 1) for least in held]
+    return sum(_check_at(cards, split, capacities) for capacities in product(*levels))
+
+
+def _check_at(cards: Cards, split: tuple[Part, ...], capacities: tuple[int, ...]) -> int:
+    parts = tuple((quota, leased, (0,) * cards.gpus, paused, STILL, ()) for quota, leased, paused in split)
+    state = build(Host(cards.capacity, tuple(quota for quota, _, _ in split), "fifo"), (capacities, parts))
     certain = _certain(cards, state)
     steps = 0
     served = set()  # those whose every call is granted
@@ -94,18 +102,22 @@ def _check(cards: Cards, split: tuple[Part, ...]) -> int:
             if after:
                 for before, then in zip(certain, _certain(cards, after), strict=True):
                     if not before <= then:
-                        raise Broken(f"{split}: after {step}, {sorted(before - then)} may never end")
+                        raise Broken(f"{split} on {capacities}: after {step}, {sorted(before - then)} may never end")
     sure = certain[0]
     holders = {name for name in sure if safety.holds(state.containers[name])}
     if not (holders & served if holders else sure <= served):
-        raise Broken(f"{split}: {sorted(sure)} could end, but may wait for ever")
+        raise Broken(f"{split} on {capacities}: {sorted(sure)} could end, but may wait for ever")
     return steps
 
 
 def _certain(cards: Cards, state: State) -> list[set[str]]:
-    """Who can end while the paused stay paused, and who once they are resumed."""
-    resumed = (False, True) if cards.pauses else (False,)
-    return [safety.completable(state, state.gpus, resumed=each) for each in resumed]
+    """Who can end while the paused stay paused, who once they are resumed; the same once foreign memory is gone."""
+    resumed, gone = (False, True) if cards.pauses else (False,), (False, True) if cards.foreign else (False,)
+    return [
+        safety.completable(state, state.gpus, resumed=each, undisturbed=undisturbed)
+        for undisturbed in gone
+        for each in resumed
+    ]
 
 
 def _calls(state: State, session: int, container: Container) -> Iterator[tuple[str, State | None]]:

@@ -11,16 +11,27 @@ nothing disturbs the state, everybody is completable, and this is exactly the ba
 some containers are not completable any more. The rule does not freeze the rest: it forbids making things worse, and
 nothing else, so nobody is held up by a container that waiting cannot help.
 
-A paused container gives nothing back until it is resumed, and nobody knows when that is. So there are two sets, and a
-step must harm neither: those who can end while the paused stay paused, and those who can end once they are resumed.
+A paused container gives nothing back until it is resumed, and the time of that is not known. So there are two sets, and
+a step must harm neither: those who can end while the paused stay paused, and those who can end once they are resumed.
+
+Foreign memory leaves the card at a time that is not known, too. While it is there few containers may be completable, so
+the set of the present capacity would permit almost any step, and the containers could deadlock once the foreign memory
+has gone. So there is a third set, those who can end once all foreign memory is gone (`Gpu.most`), and a step must not
+harm that either. Proof that this suffices: who is completable at a capacity depends on that capacity, the quotas and
+the leases. Foreign memory changes neither quotas nor leases, so it leaves the third set as it is, and no harmless step
+takes a container out of it. Whoever was completable on the card without foreign memory is so again when that has gone;
+if the card was calm before it came, that is everybody. And the third set makes nobody wait for ever who is completable
+now: the first container in the present order has a claim that fits now, so it fits with more room, and a grant to it is
+harmless in each set. The three combine: paused or resumed, and with or without the foreign memory. What is *not*
+covered: foreign memory that goes in part, and whose rest stays for good. Then some that wait may wait for that rest.
 
 Only one container changes in a step. If that one is completable afterwards, the step is harmless: when it has ended,
 what is free and who else holds what are the same as if the step had never been, so everybody's old order still works.
 That is the short way out which makes a decision cheap: a container with a small claim is found early.
 
 A state in which everybody is completable, nobody is paused and no GPU has more held than it has is *calm*
-(`State.calm`). Harmless steps keep it so; then nobody else needs to be looked at than the container that moves. Only
-what no decision can prevent ends it.
+(`State.calm`). Harmless steps keep it so; then nobody else needs to be looked at than the container that moves: with
+more room everybody is completable as well. Only what no decision can prevent ends it.
 
 Cost: O(n log n) in the containers of one GPU. GPUs that share a container are looked at together; each has its queue by
 claim, and a container ends when it has come up in all of its queues, so vectors need no repeated passes.
@@ -29,6 +40,7 @@ claim, and a container ends when it has come up in all of its queues, so vectors
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import product
 
 from scheduler.core.state import Container, State
 
@@ -71,15 +83,17 @@ def linked(state: State, gpus: Collection[str]) -> list[str]:
     return sorted(found)
 
 
-def completable(state: State, gpus: Collection[str], *, resumed: bool = False, until: str = "") -> set[str]:
+def completable(
+    state: State, gpus: Collection[str], *, resumed: bool = False, undisturbed: bool = False, until: str = ""
+) -> set[str]:
     """The containers on these GPUs that can end in some order; stops early once `until` is among them.
 
-    `resumed`: as if every paused container were resumed.
+    `resumed`: as if every paused container were resumed. `undisturbed`: as if all foreign memory were gone.
     """
     room: dict[str, int] = {}
     queues: dict[str, list[tuple[int, str, int]]] = {}
     for gpu in gpus:
-        room[gpu] = free(state, gpu)
+        room[gpu] = free(state, gpu) + (_foreign(state, gpu) if undisturbed else 0)
         queue = queues[gpu] = []
         for name in state.gpus[gpu].members:
             container = state.containers[name]
@@ -101,6 +115,12 @@ def completable(state: State, gpus: Collection[str], *, resumed: bool = False, u
         if name == until:
             break
     return ended
+
+
+def _foreign(state: State, gpu: str) -> int:
+    """Bytes that the card has more when nothing foreign is on it."""
+    card = state.gpus[gpu]
+    return max(0, card.most - card.capacity)
 
 
 def _endings(state: State, room: dict[str, int], queues: dict[str, list[tuple[int, str, int]]]) -> Iterator[str]:
@@ -136,9 +156,10 @@ def harmless(before: State, after: State, mover: str) -> bool:
         )
     gpus = linked(after, near)
     paused = any(before.containers[name].paused for gpu in gpus for name in before.gpus[gpu].members)
-    for resumed in (False, True) if paused else (False,):
-        then = completable(after, gpus, resumed=resumed, until=mover)
-        if mover not in then and not completable(before, gpus, resumed=resumed) <= then:
+    disturbed = any(_foreign(after, gpu) for gpu in gpus)
+    for resumed, gone in product((False, True) if paused else (False,), (False, True) if disturbed else (False,)):
+        then = completable(after, gpus, resumed=resumed, undisturbed=gone, until=mover)
+        if mover not in then and not completable(before, gpus, resumed=resumed, undisturbed=gone) <= then:
             return False
     return True
 

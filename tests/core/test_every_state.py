@@ -7,7 +7,7 @@ import pytest
 from benchmarks.simulation import deadlock
 from benchmarks.simulation.explorer import Broken, Host, explore, hosts
 from benchmarks.simulation.splits import Cards, check
-from scheduler.core import changes, giving_way
+from scheduler.core import changes, giving_way, safety
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode
 
@@ -34,6 +34,30 @@ def test_the_explorer_finds_who_is_expected_for_ever(monkeypatch):
     monkeypatch.setattr("scheduler.core.step.Step._forget_expected", lambda step: None)
     with pytest.raises(Broken, match="is expected still"):
         explore(Host(2, ((2,), (2,)), "fair", restarts=True))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_foreign_memory_that_comes_and_goes_breaks_nothing(policy):
+    for host in Host(3, ((3,), (3,)), policy, foreign=True), Host(2, ((2,), (1,), (1,)), policy, foreign=True):
+        assert explore(host) > 2 * explore(replace(host, foreign=False))
+
+
+def test_foreign_memory_pauses_and_changes_of_quota_break_nothing():
+    assert explore(replace(PAIR, pauses=True, changes=True, foreign=True)) > 500
+    assert explore(replace(ACROSS, changes=True, foreign=True)) > 200
+
+
+def test_the_explorer_finds_a_deadlock_that_foreign_memory_leaves_behind(monkeypatch):
+    real = safety.harmless
+
+    def as_it_is(state):
+        return replace(state, gpus={gpu: replace(card, most=card.capacity) for gpu, card in state.gpus.items()})
+
+    monkeypatch.setattr(
+        "scheduler.core.safety.harmless", lambda before, after, mover: real(as_it_is(before), as_it_is(after), mover)
+    )
+    with pytest.raises(Broken, match="may never end"):
+        explore(Host(3, ((3,), (3,)), "fifo", foreign=True))
 
 
 def test_two_gpus_break_nothing():
@@ -72,7 +96,17 @@ def test_the_explorer_finds_a_deadlock_where_there_is_one(monkeypatch):
         explore(Host(2, ((2,), (2,)), "fifo"))
 
 
-@pytest.mark.parametrize("cards", [Cards(4, 4), Cards(4, 2, pauses=True), Cards(2, 2, gpus=2, pauses=True)], ids=str)
+@pytest.mark.parametrize(
+    "cards",
+    [
+        Cards(4, 4),
+        Cards(4, 2, pauses=True),
+        Cards(2, 2, gpus=2, pauses=True),
+        Cards(3, 3, pauses=True, foreign=True),
+        Cards(2, 2, gpus=2, foreign=True),
+    ],
+    ids=str,
+)
 def test_no_step_from_any_split_breaks_what_is_certain(cards):
     assert sum(check(cards, first)[1] for first in range(len(cards.parts()))) > 1000
 
