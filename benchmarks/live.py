@@ -63,11 +63,12 @@ class Live:
 
     def end_containers(self) -> None:
         """Local ones, and their keepers, so that there is nobody who would still write."""
+        from scheduler import proc
         from scheduler.engines.process import tree
 
         for path in self.home.glob("processes/*/running.json"):
             running = json.loads(path.read_text())
-            keeper = tree.stat(running["keeper"])
+            keeper = proc.stat(running["keeper"])
             if keeper is not None and keeper.started == running["keeper_started"]:
                 tree.signal_each([*tree.descendants(keeper.pid), keeper], signal.SIGKILL)
 

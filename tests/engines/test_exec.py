@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler import proc
 from scheduler.engines.base import Condition, Engine, EngineError, Exec, Executed, Output
 from scheduler.engines.docker import executed as docker_executed
 from scheduler.engines.docker.attach import Attached
@@ -216,7 +217,7 @@ async def test_a_program_that_is_not_there_is_told(engine: Engine, a_launch: Lau
 
 
 def test_a_session_is_its_leader_and_what_it_started() -> None:
-    me = tree.stat(os.getpid())
+    me = proc.stat(os.getpid())
     assert me is not None
     assert os.getpid() in [each.pid for each in tree.of_session(os.getsid(0))]
     assert me.session == os.getsid(0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scheduler import proc
 from scheduler.engines.base import Condition, EngineError, Sighting
 from scheduler.engines.kept import mark
 from scheduler.engines.outfit import Outfit
@@ -169,7 +170,7 @@ async def test_kill_ends_every_process_paused_ones_and_deaf_ones_too(
     if paused:
         await engine.pause(launch.id)
     await engine.kill(launch.id, grace=grace)
-    assert not [pid for pid in pids if (found := tree.stat(pid)) and found.living]
+    assert not [pid for pid in pids if (found := proc.stat(pid)) and found.living]
     assert (await next_change(engine, Condition.ENDED)).exit_code == 128 + signal.SIGKILL
     await engine.kill(launch.id)
 
@@ -206,7 +207,7 @@ async def test_what_outlives_the_first_process_is_ended_with_it(engine: ProcessE
     await engine.launch(launch)
     await next_change(engine, Condition.ENDED)
     orphan = int(launch.log_path.read_text())
-    assert (found := tree.stat(orphan)) is None or not found.living
+    assert (found := proc.stat(orphan)) is None or not found.living
 
 
 async def test_process_is_owned_by_its_container_only(engine: ProcessEngine, tmp_path: Path) -> None:

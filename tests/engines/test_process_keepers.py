@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler import proc
 from scheduler.engines.base import Condition, EngineError, Exec
 from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import engine as process
@@ -75,7 +76,7 @@ async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine,
     await engine.launch(launch)
     await until_logged(launch, "ready")
     await eventually(lambda: len(pids_of(engine, launch)) >= 3)
-    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
+    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := proc.stat(pid))]
     running = engine._running(launch.id)
     assert running is not None
     os.kill(running.keeper, signal.SIGKILL)
@@ -92,7 +93,7 @@ async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_l
     await engine.launch(launch)
     await until_logged(launch, "ready")
     await eventually(lambda: len(pids_of(engine, launch)) >= 2)
-    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := tree.stat(pid))]
+    left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := proc.stat(pid))]
     running = engine._running(launch.id)
     assert running is not None
     await engine.close()

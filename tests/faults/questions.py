@@ -11,6 +11,7 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
+from scheduler import proc
 from scheduler.engines.docker.options import LABEL
 from scheduler.engines.process import tree
 from tests.faults.world import GIB, World, Wrong, processes
@@ -187,7 +188,7 @@ def _orphans(world: World) -> list[str]:
         with contextlib.suppress(OSError):  # it has ended
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             is_one = any(word.endswith((b"card/worker.py", b"/guardian")) for word in words)
-            if is_one and home in environment.split(b"\0") and (stat := tree.stat(pid)) and stat.parent not in ours:
+            if is_one and home in environment.split(b"\0") and (stat := proc.stat(pid)) and stat.parent not in ours:
                 found.append(f"process {pid} of an earlier scheduler: {b' '.join(words).decode()}")
     return found
 

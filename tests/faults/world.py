@@ -24,6 +24,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import DatabaseError, InterfaceError, connection
 
+from scheduler import proc
 from scheduler.engines.docker.options import LABEL
 from scheduler.engines.process import tree
 from tests.faults.ground import Ground
@@ -157,7 +158,7 @@ class World:
         for found in self.docker.containers(filters={"label": LABEL}):
             with contextlib.suppress(docker.errors.NotFound):  # it was removed meanwhile
                 first = self.docker.inspect_container(found["Id"])["State"]["Pid"]
-                if (stat := tree.stat(first)) is not None:
+                if (stat := proc.stat(first)) is not None:
                     programs = [first, *(each.pid for each in tree.descendants(first))]
                     yield found["Labels"][LABEL], stat.parent, programs
 

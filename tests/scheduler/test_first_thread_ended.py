@@ -7,7 +7,6 @@ import sys
 
 from scheduler import proc
 from scheduler.card.helper import is_stopped
-from scheduler.engines.process import tree
 from scheduler.sessions import lease_pages
 from scheduler.sessions.tenants import program_of
 from tests.support.eventually import eventually
@@ -79,7 +78,7 @@ async def test_all_that_proc_tells_of_it_is_what_a_thread_tells_that_lives(host:
     assert f"GPUSHARE_SOCKET={host.up.server.socket_dir(id_)}".encode() in proc.read(pid, "environ")
     assert proc.read(pid, "cmdline").startswith(sys.executable.encode())
     assert proc.read(pid, "mountinfo")
-    assert (found := tree.stat(pid)) is not None
+    assert (found := proc.stat(pid)) is not None
     assert found.state in "RSD"
     assert found.pages > 0
     assert not is_stopped(pid)
@@ -89,7 +88,7 @@ async def test_all_that_proc_tells_of_it_is_what_a_thread_tells_that_lives(host:
 async def test_it_can_be_paused_and_goes_on(host: Host) -> None:
     container = await leaderless(host)
     assert (await host.command("pause", container)).outcome == "done"
-    assert (await asyncio.to_thread(tree.stat, pid_of(host, container))).state in "Tt"
+    assert (await asyncio.to_thread(proc.stat, pid_of(host, container))).state in "Tt"
     assert is_stopped(pid_of(host, container))
     assert (await host.command("resume", container)).outcome == "done"
     await ends(host, container)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from scheduler import proc
 from scheduler.card.helper import is_stopped
 from scheduler.engines.process import tree
 from scheduler.rounds import stirring
@@ -36,7 +37,7 @@ def named(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_process_of_any_name_is_seen_like_every_other(named: subprocess.Popen[bytes]) -> None:
-    found = tree.stat(named.pid)
+    found = proc.stat(named.pid)
     assert found is not None
     assert (found.parent, found.living) == (os.getpid(), True)
     assert any(each.pid == named.pid for each in tree.look()[os.getpid()])

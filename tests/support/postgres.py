@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 
+from scheduler import proc
 from scheduler.engines.process import tree
 from tests.support.eventually import until
 from tests.support.ports import free_port
@@ -77,7 +78,7 @@ class Postgres:
     def kill(self) -> None:
         """`kill -9` of all of it, and nothing of it is left."""
         family = self._signal(signal.SIGKILL)
-        until(lambda: not any(tree.stat(pid) for pid in family))
+        until(lambda: not any(proc.stat(pid) for pid in family))
 
     def freeze(self) -> None:
         """It still takes connections, and answers nothing."""

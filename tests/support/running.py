@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from scheduler.engines.process import tree
+from scheduler import proc
 
 
 def runs(*command: str) -> bool:
@@ -20,7 +20,7 @@ def runs(*command: str) -> bool:
 
 def ended(pid: int) -> bool:
     """Also if nobody has waited for it yet."""
-    found = tree.stat(pid)
+    found = proc.stat(pid)
     return found is None or found.state == "Z"
 
 

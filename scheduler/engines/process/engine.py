@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scheduler import proc
 from scheduler.engines import kernel_log
 from scheduler.engines.base import (
     DISK_FULL,
@@ -342,7 +343,7 @@ class ProcessEngine:
                 write_json(self._home / engine_id / "ended.json", said)
             return Sighting(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
 
-    def _left(self, engine_id: str) -> list[tree.Stat]:
+    def _left(self, engine_id: str) -> list[proc.Stat]:
         try:
             launch = json.loads((self._home / engine_id / "launch.json").read_text())
         except (FileNotFoundError, ValueError):  # an earlier release was killed while it removed this, or the power cut

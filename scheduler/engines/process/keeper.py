@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scheduler import proc
 from scheduler.engines.kept import keep
 from scheduler.engines.process import tree
 
@@ -213,7 +214,7 @@ def _let_in(door: socket.socket, folder: Path) -> None:
 
 
 def _identity(keeper: int, pid: int) -> dict[str, object]:
-    mine, its = tree.stat(keeper), tree.stat(pid)
+    mine, its = proc.stat(keeper), proc.stat(pid)
     assert mine is not None, "a process finds itself"
     assert its is not None, "an unreaped child stays"
     return {
