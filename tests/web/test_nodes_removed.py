@@ -157,3 +157,16 @@ def test_one_that_is_removed_is_none_that_metrics_call_down(held: Container) -> 
     assert 'gpushare_scheduler_up{node="gone"} 0' in openmetrics.text(figures.read())
     nodes.expel("root", "gone", force=True)
     assert "gone" not in openmetrics.text(figures.read())
+
+
+def test_a_command_of_an_empty_node_does_not_stay_open_after_its_removal(ada: User) -> None:
+    gone = make_node(name="gone", seen_at=timezone.now() - timedelta(hours=1))
+    command = Command.objects.create(kind=Command.Kind.POLICY, node=gone, issued_by=ada)
+    nodes.expel("root", "gone")
+    command.refresh_from_db()
+    assert (command.outcome, command.code, command.done_at is None) == ("refused", "node_removed", False)
+    late = Command.objects.create(kind=Command.Kind.POLICY, node=gone, issued_by=ada)  # who asked did not see it go
+    nodes.lose_late()
+    late.refresh_from_db()
+    assert (late.outcome, late.code) == ("refused", "node_removed")
+    assert AuditEntry.objects.filter(action="node-removed").count() == 1

@@ -143,8 +143,7 @@ def _delist(actor: str, name: str, *, cut: bool, force: bool) -> None:
                 if node.role:
                     raise conflict(f'"{name}" has joined at this moment. Remove it again.', code="node_alive")
                 _require_removable(node, force=force, alive=False)
-            if cut or force:
-                lost = _lose(node)
+            lost = _lose(node)
             # Without a holder: a scheduler that was away and comes back has lost the name, and begins anew.
             gone = Node.objects.filter(pk=node.pk)
             gone.update(removed_at=timezone.now(), drained_at=None, placer="", holder="", role="")
@@ -175,8 +174,11 @@ def _require_empty(node: Node) -> None:
 
 
 def lose_late() -> None:
-    """The same of what came to a node while it was removed: a launch that had chosen it a moment before."""
-    for node in Node.objects.filter(removed_at__isnull=False, containers__finished_at=None, containers__isnull=False):
+    """The same of what came to a node while it was removed: a launch that had chosen it a moment before, a command."""
+    left = Q(pk__in=Container.objects.live().values("node")) | Q(
+        pk__in=Command.objects.filter(done_at=None).values("node")
+    )
+    for node in Node.objects.filter(left, removed_at__isnull=False):
         with transaction.atomic():
             removed = Node.objects.select_for_update(no_key=True).filter(pk=node.pk, removed_at__isnull=False)
             if removed.first() and (lost := _lose(node)):
@@ -184,7 +186,8 @@ def lose_late() -> None:
 
 
 def _lose(node: Node) -> list[str]:
-    """Nobody will ever tell what became of what it held: it has ended now. The ids."""
+    """No scheduler will ever tell what became of what it held: it has ended now, its open commands are refused. The
+    ids."""
     now = timezone.now()
     live = Container.objects.live().filter(node=node).order_by("pk")
     ids = list(live.select_for_update(no_key=True).values_list("pk", flat=True))
