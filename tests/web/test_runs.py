@@ -13,6 +13,7 @@ from tests.support.machine import GIB, make_gpu, make_node
 from web.errors import Problem
 from web.models import Allowance, Claim, Command, Container, Gpu, Node
 from web.models.states import LOST
+from web.people import allowances
 from web.services import runs, steering, taking
 from web.spec.handed import Handed
 
@@ -152,6 +153,41 @@ def test_what_docker_has_forgotten_is_still_ended_by_its_removal(nodes, first, a
     assert refused(nodes[1], first) == "called_off"
     with pytest.raises(Problem, match="removed already"):
         steering.remove(ada, first)
+
+
+def test_removed_while_a_run_is_admitted_none_begins(nodes, first, ada, monkeypatch) -> None:
+    """The host has asked whether another run may begin, and waits for its owner, whom a removal holds just then."""
+    take(nodes[0], first, "m1")
+    ends(first, removed_at=timezone.now())
+    first.refresh_from_db()
+    hold = allowances.hold
+
+    def after_a_removal(user: User) -> None:
+        monkeypatch.setattr(allowances, "hold", hold)
+        assert steering.remove(ada, first).outcome == Command.Outcome.DONE
+        hold(user)
+
+    monkeypatch.setattr(allowances, "hold", after_a_removal)
+    assert refused(nodes[1], first) == "called_off"
+
+
+def test_what_began_again_a_moment_before_its_removal_is_not_called_removed(nodes, first, ada, monkeypatch) -> None:
+    take(nodes[0], first, "m1")
+    ends(first, removed_at=timezone.now())
+    first.refresh_from_db()
+    is_awaited = runs.is_awaited
+
+    def and_begins(run: Container) -> bool:
+        awaited = is_awaited(run)
+        monkeypatch.setattr(runs, "is_awaited", is_awaited)
+        take(nodes[1], first, "m2")
+        return awaited
+
+    monkeypatch.setattr(runs, "is_awaited", and_begins)
+    with pytest.raises(Problem, match="has begun again just now"):
+        steering.remove(ada, first)
+    assert Container.objects.live().filter(mount="m2").exists()
+    assert not runs.is_over(first)
 
 
 def test_one_that_could_not_begin_again_is_not_tried_for_ever(nodes, first) -> None:

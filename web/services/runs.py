@@ -93,8 +93,12 @@ def begun(handed: Handed) -> bool:
     if not runs or runs[-1].started_at is None:
         return False
     if _are_over(runs, _removed(handed, runs)):
-        raise conflict("This launch has ended, or was called off.", code="called_off")
+        raise called_off()
     return True
+
+
+def called_off() -> Problem:
+    return conflict("This launch has ended, or was called off.", code="called_off")
 
 
 def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> Container:
@@ -106,6 +110,8 @@ def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> C
     allowances.hold(owner)  # two at once: one after the other
     runs = _of(handed)
     first = runs[-1]
+    if _are_over(runs, _removed(handed, runs)):  # while it was waited for the owner, whom a removal holds as well
+        raise called_off()
     alive = Node.objects.alive()  # by the database's clock
     for lives in (run for run in runs if run.finished_at is None):
         if lives.node_id is None or alive.filter(pk=lives.node_id).exists():

@@ -80,9 +80,15 @@ def remove(user: User, container: Container) -> Command:
 
 
 def _end_runs(user: User, container: Container) -> Command:
-    """Of what a Swarm would begin again: nothing of it is anywhere, so there is nothing to wait for."""
+    """Of what a Swarm would begin again: nothing of it is anywhere, so there is nothing to wait for.
+
+    One run at most is admitted before it, and is found here, or none after it: both hold the owner (runs.next_of).
+    """
     done = {"done_at": timezone.now(), "outcome": Command.Outcome.DONE, "message": "It is not begun again."}
     with transaction.atomic():
+        allowances.hold(container.owner)
+        if not runs.is_awaited(container):
+            raise conflict(f'"{container.name}" has begun again just now. Kill that run.', code="begun_again")
         kind = Command.Kind.REMOVE
         command = Command.objects.create(kind=kind, container=container, issued_by=user, **done)
         audit.record(user.get_username(), str(kind), container.pk, name=container.name, note=done["message"])

@@ -37,7 +37,7 @@ def require(handed: Handed) -> None:
     else:
         wanted = Container.objects.filter(_wanted(handed)).exists()
     if not wanted:
-        raise conflict("This launch has ended, or was called off.", code="called_off")
+        raise runs.called_off()
 
 
 def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
