@@ -265,6 +265,8 @@ class Commands:
         arguments = command.arguments
         match command.kind:
             case CommandKind.PAUSE:
+                if arguments.get("while_idle") and not (tenant.idle or tenant.paused):
+                    raise Problem("not_idle", f'"{row.name}" computes again. It was not paused.', 409)
                 free, why = bool(arguments.get("free_memory")), f"Paused {_for_whom(command)}"
                 paused = free and await self._was_paused(tenant, command)
                 return await self._steering.pause(tenant, free_memory=free, why=why, was_paused=paused)

@@ -41,7 +41,7 @@ class Intents:
             self._store.event("killed", tenant.id, detail=reason)
 
     async def pause(self, tenant: Tenant, note: str) -> None:
-        """Has it paused by a command of the appliance's own. Raises DatabaseError."""
+        """Has it paused by a command of the appliance's own, if it is idle still then. Raises DatabaseError."""
         await self._store.write(_pause, tenant.id, note)
 
     async def durable(self) -> None:
@@ -61,4 +61,5 @@ def was_called_off(row: Container) -> bool:
 
 def _pause(container: str, note: str) -> None:
     node = Container.objects.filter(pk=container).values_list("node", flat=True).first()
-    Command.objects.create(kind=Command.Kind.PAUSE, container_id=container, node_id=node, note=note)
+    asked = {"while_idle": True}
+    Command.objects.create(kind=Command.Kind.PAUSE, container_id=container, node_id=node, note=note, arguments=asked)

@@ -98,6 +98,7 @@ class Idle:
 
     async def _mark(self, tenant: Tenant, seconds: float) -> None:
         why = f"It holds VRAM and has not computed for {seconds / 60:.0f} min."
+        tenant.idle = True  # until a look finds it computing: a pause that is carried out after that is refused
         try:
             # The audit log takes what people and the appliance do from the appliance's own host alone.
             if settings.GPUSHARE_IDLE_ACTION == "notify" and not settings.GPUSHARE_AUDIT_KEY:
@@ -106,10 +107,10 @@ class Idle:
                 await self._intents.pause(tenant, why)
         except DatabaseError as error:
             log.warning("container %s is idle; what is to follow is tried again: %s", tenant, error)
+            tenant.idle = False
             return
-        if tenant.finished:
+        if tenant.finished or not tenant.idle:
             return  # meanwhile
-        tenant.idle = True
         self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
         self._store.event("idle", tenant.id, detail=why)
 

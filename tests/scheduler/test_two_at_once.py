@@ -129,6 +129,34 @@ async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after
     assert (await host.get(container)).idle_since is None
 
 
+async def test_container_that_computes_again_before_its_pause_is_not_paused_as_idle(host: Host, monkeypatch) -> None:
+    """It was idle when it was looked at; the command waits in the database while it goes on."""
+    monkeypatch.setattr(settings, "GPUSHARE_IDLE_ACTION", "pause")
+    monkeypatch.setattr(settings, "GPUSHARE_IDLE_MINUTES", 30.0)
+    load = [0.0]
+    monkeypatch.setattr("scheduler.gpus.Reading.computed", lambda *_: load[0])
+    container = await host.launch("workload", "--bytes", "1GiB", "--hold", "600", gpu_memory=2 * GIB)
+    tenant = host.up.broker.tenants[str(container.pk)]
+    await eventually(lambda: any(tenant.used(gpu) for gpu in tenant.quota))
+    real, looked = host.up.intents.pause, asyncio.Event()
+
+    async def late(*asked: Any) -> None:
+        load[0] = 90.0
+        await host.up.idle.look(host.up.measure.readings)
+        await real(*asked)
+        looked.set()
+
+    monkeypatch.setattr(host.up.intents, "pause", late)
+    await host.up.idle._mark(tenant, 1800.0)
+    assert looked.is_set()
+    command = await query(Command.objects.get, kind="pause", container=container)
+    answer = await host.answer(command)
+    assert (answer.outcome, answer.code) == ("refused", "not_idle")
+    now = await host.get(container)
+    assert (now.state, now.idle_since) == ("running", None)
+    assert await host.events(container, "idle") == []
+
+
 async def test_socket_of_a_launch_that_is_under_way_is_not_taken_away_by_the_next_scheduler(host: Host) -> None:
     container = await host.launch("sleep", "600")
     await host.up.engine.kill(container.engine_id)
