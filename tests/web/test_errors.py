@@ -1,16 +1,21 @@
 """Whatever goes wrong under /api/ is told by the one contract."""
 
 import json
+from unittest.mock import patch
 
 import pytest
 from django.db import OperationalError, connection
+from django.utils import timezone
 from rest_framework.test import APIClient
 
-from tests.support.machine import make_container
+from tests.support.machine import make_container, make_node
+from tests.support.people import client_for
 from web.api import containers
 from web.api.protocol.errors import handle
 from web.errors import Problem
 from web.http.gate import refuse
+from web.models import Command
+from web.services import issuing, nodes, steering
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +86,47 @@ def test_a_database_that_refuses_is_503(client, monkeypatch):
     assert error_of(answer) == (503, "database_away")
     assert "locked" not in json.dumps(answer.json())
     assert answer["Retry-After"]
+
+
+def test_what_may_have_been_done_is_not_called_nothing(admin_user, ada, monkeypatch):
+    """A removal that the database breaks off: the node's rights are gone, the rest is not done."""
+    make_node(name="gone", seen_at=None)
+
+    def broken(*_, **__):
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(nodes, "_delist", broken)
+    answer = client_for(admin_user).delete("/api/v1/nodes/gone/")
+    assert error_of(answer) == (503, "database_away")
+    assert "may have been done, or a part of it" in answer.json()["error"]["message"]
+    assert "Nothing was done" not in answer.json()["error"]["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_command_whose_outcome_cannot_be_read_is_under_way_and_not_refused(client, ada, gpu, monkeypatch):
+    """It is committed: whoever is told that nothing was done would ask for it again."""
+    container = make_container(ada, "a", gpu, finished_at=timezone.now())
+
+    def unread(command):
+        with patch.object(Command.objects, "select_related", side_effect=OperationalError("server closed")):
+            return issuing.wait_for(command, 0.2)
+
+    monkeypatch.setattr(steering, "wait_for", unread)
+    answer = client.delete(f"/api/v1/containers/{container.pk}/")
+    assert answer.status_code == 202
+    assert answer.json()["command"] == str(Command.objects.get().pk)
+
+
+@pytest.mark.parametrize(("told", "answered"), [(200, 409), (204, 409), (None, 409), (99, 409), (700, 409), (503, 503)])
+def test_a_refusal_is_an_error_whatever_status_its_node_wrote(client, ada, gpu, monkeypatch, told, answered):
+    container = make_container(ada, "a", gpu)
+
+    def refused(command):
+        command.done_at, command.outcome, command.status = timezone.now(), Command.Outcome.REFUSED, told
+        return command
+
+    monkeypatch.setattr(steering, "wait_for", refused)
+    assert error_of(client.post(f"/api/v1/containers/{container.pk}/kill/")) == (answered, "refused")
 
 
 @pytest.mark.parametrize(("wait", "header"), [(5, "5"), (0.3, "1"), (1.0, "1")])

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
+from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
@@ -63,6 +64,8 @@ def act_on_many(request: HttpRequest) -> HttpResponse:
             commands.append(ACTIONS[action](person(request), container, _given(request)))
         except Problem as problem:
             refused.append(problem.message)
+        except DatabaseError:  # those before it were asked: the answer is to tell of them
+            refused.append("The database is busy, full or away.")
     done = pending = 0
     for command in commands:
         try:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import transaction
+from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from web.errors import Problem
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REFUSALS = (400, 403, 404, 409, 429, 500, 503)  # statuses with which a scheduler refuses
 LOOK_AGAIN = 0.2  # seconds; so late is an outcome of which the scheduler's word was lost
 
 
@@ -96,19 +97,28 @@ def outcome_channel(command: UUID) -> str:
 def wait_for(command: Command, timeout: float = 5.0) -> Command:
     """The command as it stands when it is finished, or when `timeout` seconds are over (then `done_at` is empty).
 
-    With its container as that stands then.
+    With its container as that stands then. It is written and may be carried out: a database that cannot be asked
+    meanwhile leaves its outcome unknown, and is no failure.
     """
     deadline = time.monotonic() + timeout
     while command.done_at is None and (left := deadline - time.monotonic()) > 0:
         async_to_sync(_hear)(outcome_channel(command.pk), min(LOOK_AGAIN, left))
-        command = Command.objects.select_related("container__owner").get(pk=command.pk)
+        try:
+            command = Command.objects.select_related("container__owner").get(pk=command.pk)
+        except DatabaseError as error:
+            log.warning("Whether a command is done cannot be read now: %s", error)
+            connection.close_if_unusable_or_obsolete()
     return command
 
 
 def settled(command: Command) -> bool:
-    """Whether the scheduler has done it; False while it has not answered. Raises its refusal as a Problem."""
+    """Whether the scheduler has done it; False while it has not answered. Raises its refusal as a Problem.
+
+    A node's scheduler writes the status, and a stolen one any number: what is no error's is 409.
+    """
     if command.outcome == Command.Outcome.REFUSED:
-        raise Problem(command.code or "refused", command.message, command.status or 409, command.field)
+        status = command.status if command.status in REFUSALS else 409
+        raise Problem(command.code or "refused", command.message, status, command.field)
     return command.done_at is not None
 
 

@@ -11,6 +11,7 @@ from django.db import DatabaseError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
@@ -19,6 +20,9 @@ from web.spec.fields import problem_from
 
 log = logging.getLogger(__name__)
 
+_AWAY = "The database is busy, full or away."
+# What is written in several transactions, or was committed before the database went, is not undone by an error.
+_MAYBE_DONE = "What you asked for may have been done, or a part of it: look before you ask again."
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.ParseError: "not_json",
     exceptions.NotAuthenticated: "not_authenticated",
@@ -33,6 +37,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     """Any exception out of a view → the error contract."""
     set_rollback()
     problem = problem_of(error)
+    if isinstance(error, DatabaseError) and context["request"].method not in SAFE_METHODS:
+        problem.message = f"{_AWAY} {_MAYBE_DONE}"
     if problem.status >= 500 and problem.code == "internal_error":
         log.error("A request failed", exc_info=error)
         got_request_exception.send(sender=None, request=context.get("request"))
@@ -64,9 +70,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem("invalid", "The request is malformed.", 400)
         case DatabaseError():
             log.error("The database refused", exc_info=error)
-            return Problem(
-                "database_away", "The database is busy, full or away. Nothing was done; try again shortly.", 503
-            )
+            return Problem("database_away", f"{_AWAY} Try again shortly.", 503)
     return Problem("internal_error", "The server failed at this; its log tells more.", 500)
 
 

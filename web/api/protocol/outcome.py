@@ -18,7 +18,7 @@ _MEANINGS = {
     404: "There is no such thing.",
     409: "The state forbids it, or a name is taken.",
     429: "Too many requests; `Retry-After` says how many seconds to wait.",
-    503: "The scheduler, the engine or the database is away. Nothing was done; try again shortly.",
+    503: "The scheduler, the engine or the database is away; the message says whether something may have been done.",
 }
 ERRORS = {code: OpenApiResponse(ErrorAnswer, meaning) for code, meaning in _MEANINGS.items()}
 
