@@ -21,7 +21,7 @@ def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[i
     earlier. What is appended meanwhile is left for the next time. `each` is called for each row; what it raises ends
     it."""
     head = Chain.objects.filter(id=1).first() or Chain()
-    resealed = AuditEntry.objects.filter(action=seals.RESEALED).order_by("id").first()
+    resealed = _resealed()
     first = resealed.seal_id if resealed else 1
     sound, expected, previous = 0, 1, seals.BEGINNING
     faults = [] if resealed is None else _of_before(resealed, each)
@@ -55,9 +55,14 @@ def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[i
     return sound, faults
 
 
+def _resealed() -> AuditEntry | None:
+    """The entry that a migration made of all that an older release had sealed. A node's own is none."""
+    return AuditEntry.objects.filter(action=seals.RESEALED, seal__node="").order_by("id").first()
+
+
 def faults_of_before() -> str:
     """What was wrong with the chain when an older release's rows were sealed as they are now; empty if nothing was."""
-    resealed = AuditEntry.objects.filter(action=seals.RESEALED).order_by("id").first()
+    resealed = _resealed()
     if resealed is None or not resealed.detail.get("how_many_faults"):
         return ""
     return f"Until {resealed.at:%Y-%m-%d %H:%M:%S} it was not whole: {' '.join(resealed.detail['faults'])}"

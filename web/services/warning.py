@@ -31,8 +31,8 @@ def tell_owner(by: str, container: Container) -> None:
 
 def warned(user: User) -> list[Container]:
     """This person's live containers that somebody warned about lately, the first warned about first."""
-    lately = AuditEntry.objects.filter(action=ACTION, at__gte=timezone.now() - STAYS).values_list("subject", flat=True)
-    if not (subjects := dict.fromkeys(lately)):  # as on most days; every page asks
+    lately = AuditEntry.objects.filter(action=ACTION, at__gte=timezone.now() - STAYS, seal__node="")  # no node's own
+    if not (subjects := dict.fromkeys(lately.values_list("subject", flat=True))):  # as on most days; every page asks
         return []
     about = {str(made.pk): made for made in Container.objects.live().filter(owner=user).defer(*large())}
     return [about[subject] for subject in subjects if subject in about]
