@@ -19,6 +19,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import threading
 import weakref
 from collections import OrderedDict
@@ -45,7 +46,7 @@ class Ear:
         path = f"/proc/self/fd/{folder}/{os.getpid()}-{secrets.token_hex(4)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._socket.bind(path)
-        os.chmod(path, 0o660)
+        _open_to_group(path)
         self.close = weakref.finalize(self, _end, self._socket, path)
         self.loop.add_reader(self._socket, self._readable)
 
@@ -81,6 +82,21 @@ class Ear:
         for heard in self._listeners.get(channel, ()):
             if not heard.done():
                 heard.set_result(None)
+
+
+def _open_to_group(path: str) -> None:
+    """The socket that was just bound there. The group may put something else in its place: then nothing is changed.
+
+    A hint that does not arrive costs time only; a link of the group's to a file of root's would open that file to it.
+    """
+    with contextlib.suppress(OSError):
+        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            now = os.fstat(found)
+            if stat.S_ISSOCK(now.st_mode) and now.st_uid == os.geteuid() and now.st_nlink == 1:
+                os.chmod(f"/proc/self/fd/{found}", 0o660)  # what was looked at, whatever has its name by now
+        finally:
+            os.close(found)
 
 
 def _open(folder: Path) -> int:

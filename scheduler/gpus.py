@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -127,11 +128,14 @@ def simulated_card(simulation: str, home: Path, build: Path) -> Path:
     """The state file of this simulation, made if it is not there. It outlives the scheduler, as a card does."""
     count, size = shim.sim.parse(simulation)
     path = home / "card" / f"{count}x{size}"
-    if path.exists() and not shim.sim.is_whole(path, build):
-        log.warning("The simulated card %s was cut off or overwritten: a new one takes its place.", path)
-        path.unlink()  # programs on it have lost it anyway
-    if not path.exists():
-        path.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
+    if os.path.lexists(path) and not shim.sim.is_whole(path, build):
+        log.warning("The simulated card %s was cut off, overwritten or replaced: a new one takes its place.", path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()  # programs on it have lost it anyway
+    if not os.path.lexists(path):
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # programs open what is in it, no more
         try:
             shim.sim.create(simulation, path, build)
         except OSError as error:

@@ -167,3 +167,28 @@ async def test_a_feed_that_nobody_watches_any_more_has_left_the_group(layer, mon
 
 def ear_of(layer: Datagrams) -> Ear:
     return layer._ear()
+
+
+async def test_mode_of_a_file_that_is_put_in_the_sockets_place_stays(
+    layer: Datagrams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The web side may write that folder: a link there to a file of root's would open it to the web side."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+
+    class Replaced(socket.socket):
+        def bind(self, path: str) -> None:  # type: ignore[override]
+            super().bind(path)
+            os.unlink(path)
+            os.symlink(secret, path)
+
+    monkeypatch.setattr("appliance.datagrams.socket.socket", Replaced)
+    await layer.new_channel()
+    layer._ear()
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+async def test_socket_is_open_to_the_group(layer: Datagrams) -> None:
+    layer._ear()
+    (path,) = layer._path.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o660

@@ -77,13 +77,22 @@ int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_d
     return failed;
 }
 
+/* Programs on a card may put anything in its file's place: a FIFO would hold up whoever opens it, a link would lead a
+ * scheduler of root's elsewhere. Returns -1 if it is no file of its own. */
+static int open_file(const char *path, int how, struct stat *status) {
+    int fd = open(path, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return -1;
+    if (fstat(fd, status) == 0 && S_ISREG(status->st_mode) && status->st_nlink == 1) return fd;
+    close(fd);
+    return -1;
+}
+
 static void open_card(void) {
     const char *path = getenv("GPUSHARE_SIM");
     if (path == NULL) return;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return;
     struct stat status;
-    if (fstat(fd, &status) != 0 || status.st_size < (off_t)sizeof(struct card)) return;
+    int fd = open_file(path, O_RDWR, &status);
+    if (fd < 0 || status.st_size < (off_t)sizeof(struct card)) return;
     void *memory = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return;
     struct card *found = memory;
@@ -123,10 +132,10 @@ bool card_whole(void) {
 
 bool card_is_whole(const char *path) {
     static struct card head;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
     struct stat status;
-    bool there = fstat(fd, &status) == 0 && pread(fd, &head, HEAD, 0) == (ssize_t)HEAD && whole(&head, status.st_size);
+    int fd = open_file(path, O_RDONLY, &status);
+    if (fd < 0) return false;
+    bool there = pread(fd, &head, HEAD, 0) == (ssize_t)HEAD && whole(&head, status.st_size);
     close(fd);
     return there;
 }
