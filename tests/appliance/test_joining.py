@@ -40,7 +40,7 @@ def asked(tmp_path: Path) -> Namespace:
 
 def answers(monkeypatch: pytest.MonkeyPatch, status: int, told: Any) -> None:
     request = httpx.Request("POST", "http://gpu1:8000")
-    monkeypatch.setattr(httpx, "post", lambda *_, **__: httpx.Response(status, json=told, request=request))
+    monkeypatch.setattr(httpx.Client, "post", lambda *_, **__: httpx.Response(status, json=told, request=request))
 
 
 def test_it_writes_what_it_was_given_and_keeps_what_was_there(asked, monkeypatch):
