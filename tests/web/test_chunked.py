@@ -33,7 +33,8 @@ GIB = 2**30
 ONE = UUID(int=1)
 UNTIL = "2100-01-01T00:00:00Z"
 
-# Each body differs from an empty one in what it does.
+# Each body differs from an empty one in what it does, but for these three, which need none.
+NEED_NONE = ("POST audit/verify/", "POST nodes/{name}/undrain/", "POST notifying/receivers/{id}/test/")
 BODIES: dict[str, Mapping[str, Any]] = {
     "POST audit/verify/": {"nothing": 1},
     "POST containers/": {"image": "local", "name": "new", "command": ["true"], "priority": 3},
@@ -45,7 +46,7 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "POST groups/": {"name": "vision"},
     "PATCH groups/{name}/allowance/": {"containers": 3},
     "POST groups/{name}/members/": {"add": ["ada"]},
-    "PATCH me/notifications/": {"mail": False, "goes_on_minutes": 5},
+    "PATCH me/notifications/": {"browser": False, "goes_on_minutes": 7},
     "POST me/password/": {"old": PASSWORD, "new": "another long password"},
     "POST nodes/": {"name": "other"},
     "PATCH nodes/{name}/": {"labels": {"disk": "ssd"}},
@@ -58,7 +59,7 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "POST notifying/rules/": {"receiver": "ops", "severity": "warning"},
     "PATCH notifying/rules/{id}/": {"enabled": False},
     "POST notifying/silences/": {"until": UNTIL, "note": "why"},
-    "POST people/": {"username": "eve", "role": "viewer"},
+    "POST people/": {"username": "eve", "role": "viewer", "password": PASSWORD},
     "PATCH people/{username}/": {"role": "viewer"},
     "PATCH people/{username}/allowance/": {"containers": 3},
     "PUT policy/": {"policy": "fifo"},
@@ -85,6 +86,7 @@ def test_every_operation_that_takes_a_body_is_here():
 @pytest.fixture
 def key(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An admin's, on a machine that has one thing of each kind, whose scheduler does what it is asked for."""
+    settings.EMAIL_HOST = "mail.example"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     gpu = make_gpu(make_node(seen_at=timezone.now() + timedelta(hours=1)))
     admin = make_user("root", Role.ADMIN, password=PASSWORD)
@@ -160,5 +162,6 @@ CHUNKED = [(b"transfer-encoding", b"chunked")]
 def test_a_body_in_chunks_has_the_effect_of_one_with_a_length(operation: str, key: str) -> None:
     body = json.dumps(BODIES[operation]).encode()
     whole = effect(operation, body, key, [(b"content-length", b"%d" % len(body))])
-    assert whole != effect(operation, b"{}", key, [(b"content-length", b"2")]), "this body shows nothing"
+    empty = effect(operation, b"{}", key, [(b"content-length", b"2")])
+    assert (whole == empty) == (operation in NEED_NONE), "whether the body was read cannot be seen"
     assert effect(operation, body, key, CHUNKED) == whole
