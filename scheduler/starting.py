@@ -17,6 +17,7 @@ from django.db import DatabaseError
 from scheduler.engines.base import EngineError
 from scheduler.gpus import NoGpus
 from scheduler.store import naming
+from web.audit import anchor
 from web.schema import NewerDatabase, OlderDatabase
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -53,7 +54,7 @@ def only_one(home: Path) -> Iterator[None]:
 
     A process that it was starting as it was killed still has it, until its exec. Raises AlreadyRunning.
     """
-    path = home / "scheduler.lock"
+    path = home / anchor.LOCK
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
         os.fchmod(lock.fileno(), 0o600)  # whoever may open it could hold it, and no scheduler would start
         deadline = time.monotonic() + LET_GO

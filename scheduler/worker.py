@@ -85,6 +85,7 @@ from scheduler.sessions.waits import RECONNECTING
 from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
 from scheduler.store import Store, naming
 from scheduler.watchdog import Watchdog
+from web.audit import anchor
 from web.models import AllocationEvent
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Scheduler:
         """Runs until `stop` is set. Raises one of CANNOT_START (starting.py) if it cannot start."""
         async with AsyncExitStack() as stack:
             with writing_in_words():
+                anchor.begin()
                 stack.enter_context(only_one(self.home))
             stopping = asyncio.create_task(stop.wait())
             stack.callback(stopping.cancel)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import stat
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -17,7 +18,7 @@ from django.utils import timezone
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from tests.support.people import make_user
 from web import audit
-from web.audit import anchor
+from web.audit import anchor, verified
 from web.models import AllocationEvent, AuditEntry, Chain, Seal
 
 KEYS = {"web_allocationevent": "id", "web_auditentry": "id", "web_seal": "number"}
@@ -202,6 +203,49 @@ def test_the_anchor_is_its_owners_alone_goes_along_and_a_damaged_one_is_told(wri
         call_command("verify_audit", stdout=io.StringIO())
     with pytest.raises(ValueError, match="is damaged"):
         anchor.keep()
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_an_end_that_was_cut_off_with_the_anchor_is_an_error_until_an_admin_accepts_it(
+    writer: None, settings: Any, how: str
+) -> None:
+    """Neither the scheduler nor the command heals it by itself."""
+    anchor.begin()
+    anchor.path().with_name(anchor.LOCK).touch()  # a scheduler starts
+    anchor.keep()
+    cut_off(5)
+    anchor.path().write_text("{") if how == "damaged" else anchor.path().unlink()
+    for _ in range(2):
+        anchor.begin()
+        with pytest.raises(ValueError, match=f"is {how}"):
+            anchor.keep()
+        with pytest.raises(CommandError, match=f"is {how}"):
+            call_command("verify_audit", stdout=io.StringIO())
+        verified.check(60)
+        assert f"is {how}" in verified.last()[2]
+    call_command("verify_audit", "--accept", stdout=io.StringIO(), stderr=io.StringIO())
+    anchor.keep()
+    call_command("verify_audit", stdout=io.StringIO())
+    assert f"is {how}" in AuditEntry.objects.get(action=anchor.ACCEPTED).detail["before"]
+
+
+def test_accepting_the_end_accepts_nothing_else(writer: None) -> None:
+    anchor.keep()
+    before = anchor.read()
+    sql("UPDATE web_auditentry SET actor = 'eve' WHERE id = (SELECT min(id) FROM web_auditentry)")
+    with pytest.raises(CommandError, match="Nothing is accepted"):
+        call_command("verify_audit", "--accept")
+    assert anchor.read() == before
+
+
+def test_the_anchor_of_a_new_home_begins_with_the_chain_as_it_is(writer: None) -> None:
+    """As on the host of a node that joins."""
+    anchor.begin()
+    anchor.path().with_name(anchor.LOCK).touch()
+    call_command("verify_audit", stdout=io.StringIO(), stderr=(told := io.StringIO()))
+    assert "an end that was cut off would not be found" in told.getvalue()
+    anchor.keep()
+    assert anchor.read() == audit.head()
 
 
 def test_without_an_anchor_the_command_says_what_it_cannot_find(writer: None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from django.core.management import call_command
 
 from scheduler.rounds import anchoring
 from tests.support.eventually import PATIENCE, eventually
@@ -28,6 +29,7 @@ async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
     host: Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anchoring, "EVERY", 0.05)
+    monkeypatch.setattr(anchoring, "TOLD_EVERY", 0.05)
 
     def record() -> tuple[int, str]:
         audit.record("ada", "launch", "c")
@@ -46,5 +48,7 @@ async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
     await eventually(lambda: f"cut off or replaced: seal {noted[0]}" in caplog.text)
     assert anchor.read() == noted
     assert f"seal {noted[0]}" in await told(wrong=True)
-    anchor.path().unlink()  # whoever runs the host has looked at it
+    anchor.path().unlink()
+    await eventually(lambda: "audit-anchor is gone" in caplog.text)
+    await query(call_command, "verify_audit", "--accept")  # whoever runs the host has looked at it
     await told(wrong=False)

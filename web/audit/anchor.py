@@ -3,6 +3,10 @@
 Whoever writes the database can cut off the chain's end and set `Chain` back to what it was; this file then still names
 the seal that is gone. The scheduler notes it each second (`keep`), from the side that strangers do not reach: what is
 cut off within that second is not found.
+
+It begins once, before the first scheduler of a GPUSHARE_HOME takes its lock (`begin`). Where a scheduler has worked, an
+anchor that is gone, damaged or names another seal is an error until an admin has looked at it (`accept`): whoever can
+make the file go away could cut off the chain as well.
 """
 
 from __future__ import annotations
@@ -14,9 +18,18 @@ from pathlib import Path
 
 from django.conf import settings
 
+from web.audit.seals import BEGINNING
 from web.models import Chain, Seal
 
 NAME = "audit-anchor"
+LOCK = "scheduler.lock"  # beside it: where that is, a scheduler has worked
+ACCEPTED = "audit-accepted"  # the entry of an admin who takes the chain's end for what it should be
+
+
+UNKNOWN = (
+    "nobody can tell whether the chain's end was cut off. Compare what an earlier `verify_audit` printed (--known); "
+    "`verify_audit --accept` then takes the chain as it is."
+)
 
 
 class Moved(Exception):
@@ -28,14 +41,25 @@ def path() -> Path:
 
 
 def read() -> tuple[int, str] | None:
-    """The number and the hash of the seal that it names; None if there is none yet. Raises ValueError."""
+    """The number and the hash of the seal that it names; number 0: none yet. None where no scheduler has worked.
+
+    Raises ValueError if it is gone or damaged.
+    """
     try:
         noted = json.loads(path().read_text())
         return int(noted["number"]), str(noted["hash"])
     except FileNotFoundError:
+        if path().with_name(LOCK).exists():
+            raise ValueError(f"{path()} is gone: {UNKNOWN}") from None
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path()} is damaged ({error}): nobody can tell whether the chain's end is there.") from None
+        raise ValueError(f"{path()} is damaged ({error}): {UNKNOWN}") from None
+
+
+def begin() -> None:
+    """Before the first scheduler of this home: from now on there is one, which names no seal. Raises OSError."""
+    if not path().exists() and not path().with_name(LOCK).exists():
+        _write(0, BEGINNING)
 
 
 def keep() -> None:
@@ -44,15 +68,25 @@ def keep() -> None:
     chain = Chain.objects.filter(id=1).first() or Chain()
     if noted == (chain.number, chain.hash) or (noted is None and chain.number == 0):
         return
-    if noted is not None and not Seal.objects.filter(number=noted[0], hash=noted[1]).exists():
+    if noted and noted[0] and not Seal.objects.filter(number=noted[0], hash=noted[1]).exists():
         raise Moved(
             f"The audit log was cut off or replaced: seal {noted[0]} is not what it was. "
             f"`manage.py verify_audit` tells more; {path()} stays as it is."
         )
+    _write(chain.number, chain.hash)
+
+
+def accept() -> None:
+    """Notes the chain's last seal, whatever was noted before. Raises OSError."""
+    chain = Chain.objects.filter(id=1).first() or Chain()
+    _write(chain.number, chain.hash)
+
+
+def _write(number: int, noted: str) -> None:
     partial = path().with_suffix(f".{os.getpid()}")
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({"number": chain.number, "hash": chain.hash}, file)
+            json.dump({"number": number, "hash": noted}, file)
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave an empty one, which accuses somebody for ever
         partial.replace(path())

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from appliance.backup import SETTINGS, Failed, restoring
 from scheduler.starting import AlreadyRunning, only_one
+from web.audit import anchor
 from web.models import Node
 
 
@@ -27,6 +28,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, file: Path, passphrase_file: Path | None, **options: Any) -> None:
         try:
+            anchor.begin()  # of a backup without one
             with only_one(settings.GPUSHARE_HOME):
                 about = restoring.restore(file, passphrase_file)
                 self.stdout.write(

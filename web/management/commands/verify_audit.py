@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
@@ -22,8 +23,21 @@ class Command(BaseCommand):
             default="",
             help="A seal noted at an earlier run, which must still be there.",
         )
+        parser.add_argument(
+            "--accept",
+            action="store_true",
+            help="Take the chain's end as it is, where the anchor is gone, damaged or names another seal. Recorded.",
+        )
 
-    def handle(self, *args: Any, known: str, **options: Any) -> None:
+    def handle(self, *args: Any, known: str, accept: bool, **options: Any) -> None:
+        if accept and settings.GPUSHARE_AUDIT_KEY:  # a node that joined may neither verify the log nor record this
+            anchor.accept()
+            self.stdout.write(
+                f"{anchor.path()} names the log's end as it is now. The web side's host verifies the log."
+            )
+            return
+        if accept:
+            self._accept(known)
         sound, faults = audit.verify(_seal(known), *_anchored())
         with suppress(DatabaseError):  # full or read-only: what was found can be told even so
             verified.keep(sound, faults)
@@ -33,10 +47,23 @@ class Command(BaseCommand):
             raise CommandError(f"The audit log was tampered with or is damaged: {len(faults)} faults.")
         if before := verifying.faults_of_before():
             self.stderr.write(before)
-        if anchor.read() is None:
+        if not (anchor.read() or (0,))[0]:
             self.stderr.write(f"There is no {anchor.path()}: an end that was cut off would not be found.")
         number, last = audit.head()
         self.stdout.write(f"The audit log is whole: {sound} seals hold. The last: {number}:{last}")
+
+    def _accept(self, known: str) -> None:
+        """Raises CommandError if something else is wrong: that is not accepted with it."""
+        if faults := audit.verify(_seal(known))[1]:
+            raise CommandError(f"Nothing is accepted: without the anchor, too, {len(faults)} faults. {faults[0]}")
+        try:
+            noted = anchor.read()
+            before = f"seal {noted[0]}" if noted else "none"
+        except ValueError as error:
+            before = str(error)
+        audit.record("manage.py verify_audit", anchor.ACCEPTED, before=before[:300])
+        anchor.accept()
+        self.stderr.write(f"The end of the audit log is accepted as it is. Before: {before}")
 
 
 def _anchored() -> list[tuple[int, str]]:
