@@ -26,10 +26,13 @@ class Removal:
 
     async def remove(self, row: Container) -> None:
         """Raises EngineError or DatabaseError."""
-        if row.engine_id:
-            await self._remove(str(row.pk), row.engine_id)
+        id_ = str(row.pk)
+        # Which container this is, the engine says: whoever writes the database could name any in the row.
+        seen = {each.id: each.engine_id for each in await self._engine.sightings()} if row.engine_id else {}
+        if id_ in seen:
+            await self._remove(id_, seen[id_])
         else:
-            self._store.container(str(row.pk), removed_at=timezone.now())
+            self._store.container(id_, removed_at=timezone.now())
 
     def begin(self, id_: str, engine_id: str) -> None:
         """Of one that was to be removed when done. If it fails it is tried again (leftovers.py)."""

@@ -61,7 +61,7 @@ class TakeOver:
         rows = await self._store.records.living()
         self._store.learn(rows, told)
         for row in rows:
-            engine_id = row.engine_id or present.get(str(row.pk), "")
+            engine_id = present.get(str(row.pk)) or row.engine_id  # what the engine says counts: a row can name any
             if engine_id or row.mount:  # what Docker has mounted for a start has its claims, and may start at any time
                 self._container(row, engine_id, told.get(str(row.pk), {}))
             else:

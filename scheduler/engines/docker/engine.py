@@ -232,11 +232,13 @@ class DockerEngine:
         self._check_started()
         attached = self._attached.pop(engine_id, None)
         if attached is None:
+            await self._watch.require_ours(engine_id)
             attached = await self._client.call_inside(attach_again, self._client, engine_id)
         return await attached.open()
 
     async def exec(self, engine_id: str, asked: Exec) -> Executed:
         self._check_started()
+        await self._watch.require_ours(engine_id)
         found = await self._watch.look(engine_id)
         if found is None or found.condition is Condition.ENDED:
             raise EngineError("It has ended.", code="not_running")
@@ -255,6 +257,7 @@ class DockerEngine:
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         self._check_started()
+        await self._watch.require_ours(engine_id)
         await self._client.call(self._set_memory, engine_id, extra)
 
     def _set_memory(self, engine_id: str, extra: int) -> None:
@@ -269,6 +272,7 @@ class DockerEngine:
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         self._check_started()
+        await self._watch.require_ours(engine_id)
         self._watch.killing.add(engine_id)
         try:
             await self._kill(engine_id, grace)
@@ -308,6 +312,7 @@ class DockerEngine:
 
     async def remove(self, engine_id: str) -> None:
         self._check_started()
+        await self._watch.require_ours(engine_id)
         found = await self._watch.look(engine_id)
         if found is not None and found.condition is not Condition.ENDED:
             raise EngineError("It still runs: kill it first.", code="still_running")
@@ -449,6 +454,7 @@ class DockerEngine:
     async def _act(self, action: Any, engine_id: str, wanted: Condition) -> None:
         """Does it unless it is so already; what has ended cannot be paused or resumed."""
         self._check_started()
+        await self._watch.require_ours(engine_id)
         found = await self._watch.look(engine_id)
         if found is not None and found.condition not in (wanted, Condition.ENDED):
             await self._client.unless_gone(action, engine_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
 COPIED_WITHIN, COPIED_LOOK = 30.0, 0.02  # seconds that a removal waits for the output to be copied, and between looks
 NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
+ENGINE_ID = re.compile(r"[0-9a-f]{64}")  # no name and no part of an id: Docker would find what it means now
 NEVER = "0001-01-01T00:00:00Z"
 LEFTOVERS = ("created", "dead")  # states that only a launch or a removal leaves that was cut short
 CONDITIONS = {"running": Condition.RUNNING, "paused": Condition.PAUSED}  # all else has ended
@@ -104,8 +106,7 @@ class Watch:
             if found is None:
                 self._gone(engine_id)
                 return None
-            ours = options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home)
-            id_ = ours or await self._whose(found)
+            id_ = self._launched_here(found) or await self._whose(found)
             if not id_ or id_ in self.launching or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
@@ -115,6 +116,24 @@ class Watch:
                 sighting = await self._with_its_reason(sighting, _limit(found))
             self.changes.see(sighting)
             return sighting
+
+    async def require_ours(self, engine_id: str) -> None:
+        """Before each act on a container: a row of the database may name any, and an image have any label.
+
+        One that is gone is nobody's. Raises EngineError if it is not ours.
+        """
+        if ENGINE_ID.fullmatch(engine_id):
+            found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None or self._launched_here(found):
+                return
+            run = self.mounted.of(engine_id)
+            if run is not None and run.volume in volumes_of(found):
+                return
+        log.error("Refused to act on container %s: this appliance did not start it.", ascii(engine_id[:64]))
+        raise EngineError("This appliance did not start that container, and leaves it alone.", code="not_ours")
+
+    def _launched_here(self, found: Mapping[str, Any]) -> str:
+        return options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home)
 
     def _gone(self, engine_id: str) -> None:
         if (run := self.mounted.of(engine_id)) is not None and (ended := self.mounted.ended(run, None)) is not None:

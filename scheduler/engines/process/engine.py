@@ -180,7 +180,7 @@ class ProcessEngine:
         running = self._living(engine_id)
         if await asyncio.to_thread(tree.is_frozen, running.keeper):
             raise EngineError("It is paused: resume it first.", code="paused")
-        return await execute(self._home / engine_id, asked)
+        return await execute(self._folder(engine_id), asked)
 
     async def pause(self, engine_id: str) -> None:
         running = self._living(engine_id)
@@ -235,7 +235,7 @@ class ProcessEngine:
     def _forget(self, engine_id: str) -> None:
         """Apart: a look at what a killed keeper has left takes as long as the host has processes."""
         with self._settling:
-            forget(self._home / engine_id)
+            forget(self._folder(engine_id))
 
     async def sightings(self) -> list[Sighting]:
         before = self._changes.snapshot()
@@ -277,8 +277,14 @@ class ProcessEngine:
         )
         return {**inherited, **ours}
 
+    def _folder(self, engine_id: str) -> Path:
+        """Of one of ours, before each act on it: a row of the database may name any. Raises EngineError."""
+        if engine_id in ("", ".", "..") or "/" in engine_id or "\0" in engine_id:
+            raise EngineError("This appliance did not start that container, and leaves it alone.", code="not_ours")
+        return self._home / engine_id
+
     def _running(self, engine_id: str) -> Running | None:
-        path = self._home / engine_id / "running.json"
+        path = self._folder(engine_id) / "running.json"
         try:
             return Running(**json.loads(path.read_text()))
         except FileNotFoundError:
@@ -315,7 +321,7 @@ class ProcessEngine:
 
     def _ended(self, engine_id: str, running: Running) -> Sighting | None:
         try:
-            said = json.loads((self._home / engine_id / "ended.json").read_text())
+            said = json.loads((self._folder(engine_id) / "ended.json").read_text())
         except (FileNotFoundError, ValueError):  # or it has not reached the disk
             return None
         return Sighting(
@@ -340,12 +346,12 @@ class ProcessEngine:
             reason, at = (kernel_log.of_process(running.keeper) or CUT_OFF, time.time()) if here else (RESTARTED, None)
             said: dict[str, object] = {"exit_code": None, "finished_at": at, "reason": reason}
             with contextlib.suppress(OSError):  # a full disk: the next look finds the same
-                write_json(self._home / engine_id / "ended.json", said)
+                write_json(self._folder(engine_id) / "ended.json", said)
             return Sighting(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
 
     def _left(self, engine_id: str) -> list[proc.Stat]:
         try:
-            launch = json.loads((self._home / engine_id / "launch.json").read_text())
+            launch = json.loads((self._folder(engine_id) / "launch.json").read_text())
         except (FileNotFoundError, ValueError):  # an earlier release was killed while it removed this, or the power cut
             return []
         return tree.with_environment(f"GPUSHARE_SOCKET={launch['environment']['GPUSHARE_SOCKET']}")
