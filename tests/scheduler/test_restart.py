@@ -86,7 +86,7 @@ async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_r
     assert used >= 3 * GIB
     await host.command("kill", holder)
     await host.says(first, "holding")
-    assert (await host.get(first)).state == "running"
+    await host.until(first, "running")
     assert (await host.get(second)).state == "suspended"
     await host.command("kill", first)
     await host.says(second, "holding")
