@@ -52,13 +52,15 @@ class Seen:
     """Of one container: the cards that it computes on, and the part of its own time in which it does.
 
     `had`: seconds that it computed of the last `seconds` of its own, both told once. If these are 0, nobody has
-    measured it, and it is taken to go on.
+    measured it, and it is taken to go on. `unlocked`: seconds that it computed beside that while it was stopped, by
+    processes that had just begun.
     """
 
     gpus: tuple[str, ...] = ()
     part: float = 1.0
     seconds: float = 0.0
     had: float = 0.0
+    unlocked: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
@@ -187,7 +189,9 @@ class TurnPlayer:
         """Who computes, and on which of its cards; none: it rests. And looks for new processes of the stopped."""
         now = self.now()
         events = [
-            core.Computes(now, id_, seen.gpus, seen.part, seen.seconds, seen.had) if seen.gpus else core.Rests(now, id_)
+            core.Computes(now, id_, seen.gpus, seen.part, seen.seconds, seen.had, seen.unlocked)
+            if seen.gpus
+            else core.Rests(now, id_)
             for id_, seen in computing.items()
             if id_ in self._parts
         ]

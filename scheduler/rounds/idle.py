@@ -87,7 +87,8 @@ class Idle:
         if self._held_back(tenant.id):
             return True
         held = [gpu for gpu in tenant.quota if tenant.used(gpu)]
-        loads = [readings[gpu].computed(tenant.pids) for gpu in held if gpu in readings]
+        pids = tenant.pids_lately(self._broker.now())
+        loads = [readings[gpu].computed(pids) for gpu in held if gpu in readings]
         return not loads or any(load is None or load > 0 for load in loads)
 
     def _begin_to_mark(self, tenant: Tenant, seconds: float) -> None:

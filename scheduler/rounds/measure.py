@@ -234,7 +234,9 @@ class Measure:
             await asyncio.sleep(0)
             if self._broker.tenants.get(tenant.id) is not tenant:
                 continue  # it has ended meanwhile
-            tenant.past_shim = held = self._see_tenant(tenant, known)
+            held = self._see_tenant(tenant, known)
+            tenant.note_gone(tenant.past_shim.keys() - held.keys(), self._broker.now())
+            tenant.past_shim = held
             if held:
                 uncapped[tenant.id] = held
         self._again = self._past(uncapped)

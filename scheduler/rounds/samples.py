@@ -47,7 +47,7 @@ class History:
         self._waited = {id_: waited for id_, waited in self._waited.items() if id_ in self._broker.tenants}
 
     def _sample(self, tenant: Tenant, gpu: str, reading: Reading, at: datetime, waited: float, part: Part) -> None:
-        used, busy = tenant.note_peak(gpu), reading.computed(tenant.pids)
+        used, busy = tenant.note_peak(gpu), reading.computed(tenant.pids_lately(self._broker.now()))
         self._store.claim(tenant.id, gpu, utilisation=None if busy is None else round(busy))
         self._store.sample(
             tenant.id, gpu, at, used=used, peak=used, granted=tenant.granted(gpu), utilisation=busy, suspended=waited,

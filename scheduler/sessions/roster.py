@@ -65,6 +65,7 @@ class Roster:
         del tenant.sessions[session.id]
         for gpu in session.leases:
             del broker.leases[gpu][session.id]
+        tenant.note_gone([session.pid], broker.now())
         broker.tell(SessionEnded(broker.now(), session.id))
         del broker.sessions[session.id]  # last: the end of a call of it that waited was still to be written down
         for gpu in session.leases:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -19,6 +19,8 @@ from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease, LeasePage
 from shim.binding import EXHAUSTED
 from web.models import Swap
+
+REPORTED = 5.0  # seconds after its end in which NVML's answers may be about a process
 
 
 @dataclass(eq=False, slots=True)
@@ -60,6 +62,7 @@ class Tenant:
     owner: str = ""
     sessions: dict[int, Session] = field(default_factory=dict)
     past_shim: Mapping[int, int] = field(default_factory=dict)  # of its processes that got past it: pid → bytes
+    gone: dict[int, float] = field(default_factory=dict)  # pids that it had lately → when they were found to have ended
     open_calls: int = 0  # NEEDs of its processes that are not answered yet
     physical: int = 0  # how often the card had no memory although a lease had
     waits: int = 0  # calls that were suspended and have not ended
@@ -105,6 +108,15 @@ class Tenant:
     def pids(self) -> set[int]:
         """Host pids of all its processes that may compute."""
         return {session.pid for session in self.sessions.values() if not session.ended} | self.past_shim.keys()
+
+    def note_gone(self, pids: Iterable[int], now: float) -> None:
+        """These of its processes have ended. `now`: seconds, of the same clock as `pids_lately` is asked by."""
+        self.gone = {pid: at for pid, at in self.gone.items() if now - at < REPORTED} | dict.fromkeys(pids, now)
+
+    def pids_lately(self, now: float) -> set[int]:
+        """Host pids of all its processes, and of those that ended lately: NVML reports what they computed still."""
+        ended = {session.pid for session in self.sessions.values() if session.ended}
+        return self.pids | ended | {pid for pid, at in self.gone.items() if now - at < REPORTED}
 
     def leases(self, gpu: str) -> dict[int, Lease]:
         """Session → lease, of those that have one on this GPU."""

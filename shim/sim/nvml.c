@@ -318,7 +318,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct 
         named[entry] = at;
     }
     for (unsigned entry = 0; entry < entries; entry++) {
-        pid_t pid = named[entry] > 0 && card_lives(entry) ? card_pid(entry) : 0;
+        pid_t pid = named[entry] > 0 ? card_pid(entry) : 0; /* also one that has ended, as the real one does */
         if (pid <= 0) continue;
         if (samples != NULL && found < *count)
             samples[found] = (struct process_utilization){(unsigned)pid, named[entry], busy[entry] / periods, 0, 0, 0};

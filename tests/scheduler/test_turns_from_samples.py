@@ -61,6 +61,7 @@ class CardModel:
         self.by_turns = 0.0  # seconds in which one had it to itself
         self.locked_now: set[int] = set()
         self.idle: set[int] = set()
+        self.ended: set[int] = set()
         self.drain = drain
         self.nvml = Nvml()
         self._chance = random.Random(5)
@@ -79,7 +80,15 @@ class CardModel:
                 self.nvml.seen[self.nvml.now] = self._chance.choice(there) if there else 0
 
     def there(self) -> list[int]:
-        return [pid for pid in self.had if pid not in self.locked_now | self.idle]
+        return [pid for pid in self.had if pid not in self.locked_now | self.idle | self.ended]
+
+    def replace(self, pid: int) -> int:
+        """The process ends and another one begins, which is not locked. Its pid."""
+        new = max(self.had) + 1
+        self.ended.add(pid)
+        self.locked_now.discard(pid)
+        self.had[new] = 0.0
+        return new
 
     async def why_not(self) -> str:
         return ""
@@ -108,7 +117,7 @@ class Scene:
     def __init__(self, weights: list[int], drain: float) -> None:
         self.card = CardModel(len(weights), drain)
         self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0))  # type: ignore[arg-type]
-        tenants = {}
+        self.tenants = tenants = {}
         for pid, weight in enumerate(weights, start=1):
             its = tenants[str(pid)] = Tenant(str(pid), str(pid), {GPU: 1}, compute_weight=weight, started_at=1.0)
             its.sessions = {pid: SimpleNamespace(pid=pid, ended=False)}  # type: ignore[dict-item]
@@ -130,6 +139,28 @@ class Scene:
         await asyncio.sleep(MEASURED)
         had = [(self.card.had[pid] - was) / MEASURED for pid, was in before.items()]
         return had, (self.card.by_turns - by_turns) / MEASURED
+
+    async def churn(self, tenant: str) -> None:
+        """Its process ends after 0.2 to 0.4 s, as another one of it begins: no look need have met it alive."""
+        its, chance = self.tenants[tenant], random.Random(7)
+        while True:
+            await asyncio.sleep(chance.uniform(0.2, 0.4))
+            (old,) = its.sessions
+            new = self.card.replace(old)
+            its.sessions = {new: SimpleNamespace(pid=new, ended=False)}
+            its.note_gone([old], time.monotonic())
+
+    async def shares_of_lives(self) -> tuple[float, float]:
+        """As `shares`, of two, while the processes of the second one come and go; and what the player counts for it."""
+        async with asyncio.TaskGroup() as group:
+            churning = group.create_task(self.churn("2"))
+            await asyncio.sleep(SETTLES)
+            begun, before = sum(self.card.had.values()), self.card.had[1]
+            await asyncio.sleep(2 * MEASURED)
+            steady = (self.card.had[1] - before) / (sum(self.card.had.values()) - begun)
+            used = (sum(self.card.had.values()) - begun) / (2 * MEASURED)
+            churning.cancel()
+        return steady, used
 
     async def seconds_until_it_rests(self, pid: int) -> float:
         """In which it has turns that are nobody's, once it computes no more."""
@@ -177,3 +208,22 @@ def test_who_computes_no_more_is_found_to_rest_however_small_its_turns_are(
     weights: list[int], seconds: float, played: Any
 ) -> None:
     assert 0 < played(Scene(weights, 0.033), lambda scene: scene.seconds_until_it_rests(len(weights))) < seconds
+
+
+def test_work_of_processes_that_have_ended_is_their_containers(played: Any) -> None:
+    """A container whose processes live for 0.2 to 0.4 s has no more than its weight says."""
+    steady, used = played(Scene([300, 100], 0.033), Scene.shares_of_lives)
+    assert steady == pytest.approx(0.75, abs=0.05)
+    assert used > 0.9
+
+
+def test_a_pid_that_has_ended_is_its_containers_until_another_has_it() -> None:
+    scene = Scene([100, 100], 0.033)
+    one, two = scene.tenants["1"], scene.tenants["2"]
+    one.sessions = {}
+    one.note_gone([1], 100.0)
+    assert scene._rounds._owners(101.0) == {1: "1", 2: "2"}
+    two.sessions[1] = SimpleNamespace(pid=1, ended=False)
+    assert scene._rounds._owners(101.0) == {1: "2", 2: "2"}
+    two.sessions = {}
+    assert scene._rounds._owners(200.0) == {}

@@ -221,7 +221,17 @@ def test_nvml_tells_how_much_of_all_the_time_since_then_a_process_computed(card:
     only.send_signal(signal.SIGSTOP)
     until(lambda: told(card, begun)[only.pid][1] <= 80)
     only.kill()
-    until(lambda: not told(card) and not card.gpus()[0]["busy"])
+    until(lambda: not told(card) and not card.gpus()[0]["busy"])  # five seconds of samples are kept
+
+
+def test_nvml_tells_what_a_process_computed_that_has_ended(card: Card) -> None:
+    only = computing(card)
+    until(lambda: told(card))
+    only.kill()
+    only.wait()
+    until(lambda: card.used() == 0)
+    _, percent = told(card)[only.pid]
+    assert percent > 0
 
 
 def test_nvml_tells_only_what_is_new_since_then(card: Card) -> None:

@@ -130,6 +130,9 @@ def _computes(deal: Deal, event: Computes) -> None:
         return
     gpus = frozenset(event.gpus or taker.seats) & taker.seats.keys()
     part = min(1.0, max(0.0, event.part))
+    if event.unlocked > 0 and not taker.barred:
+        deal.charge(taker, gpus, event.unlocked, event.unlocked)
+        taker = deal.takers[taker.id]
     if taker.barred and taker.phase is not Phase.STOPPING:
         deal.put(replace(deal.rest(taker, taker.where - gpus), where=gpus, part=part))
     elif taker.phase is Phase.GOING:

@@ -89,7 +89,8 @@ class Computes:
     `part`: of the time in which it was not locked, in which it did lately (0 to 1; by NVML's utilisation). Less than 1
     means something for those without a turn, and on shared cards. `seconds`: of that time, how much is told for the
     first time, up to now; and `had`: for how many of them it computed, which one without a turn is charged. Where
-    `seconds` is 0, `part` is taken to go on until the next look.
+    `seconds` is 0, `part` is taken to go on until the next look. `unlocked`: seconds that it computed while it was
+    stopped, by processes that had just begun and were not locked yet; told once, and charged.
     """
 
     now: float
@@ -98,6 +99,7 @@ class Computes:
     part: float = 1.0
     seconds: float = 0.0
     had: float = 0.0
+    unlocked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Seen:
     unsure: float = 0.0  # until then that is no sign
     told: float = 0.0  # up to when the player has been told what it computed
     part: float = 1.0  # of its own time, in which it computes; all of it until there is enough to judge by
+    newborn: float = 0.0  # seconds that new processes computed while it was locked, not told yet: they were not locked
     escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
     missed: deque[tuple[float, float]] = field(default_factory=deque)  # when a look met it locked; its own before
     beside: dict[str, float] = field(default_factory=dict)  # who was seen on the card while it was free, and when last
@@ -111,6 +112,7 @@ class Computing:
         self._player = player
         self._seen: dict[tuple[str, str], Seen] = {}
         self._last: dict[str, float] = {}  # GPU → the end of its last sample
+        self._first: dict[int, float] = {}  # process → when a look met it first
         self._used: dict[str, tuple[float, float]] = {}  # who has the turn → when, and processor time by then
         self.escaped: Callable[[str], None] = lambda container: None
         player.pids = self.pids
@@ -139,7 +141,9 @@ class Computing:
             return
         work = await self._gpus.work(self._gpus.cards)
         ahead = time.time() - self._player.now()
-        owners = {pid: tenant.id for tenant in self._broker.tenants.values() for pid in tenant.pids}
+        now = self._player.now()
+        owners = self._owners(now)
+        self._first = {pid: self._first.get(pid, now) for pid in owners}
         for gpu, done in work.items():
             self._note(gpu, done, owners, ahead)
         computing: dict[str, list[str]] = {tenant.id: [] for tenant in self._present()}
@@ -147,6 +151,12 @@ class Computing:
             for id_ in self._judge(gpu):
                 computing[id_].append(gpu)
         self._player.see({id_: self._measured(id_, gpus) for id_, gpus in computing.items()})
+
+    def _owners(self, now: float) -> dict[int, str]:
+        """Whose work it is. A pid that has ended may be another container's by now."""
+        tenants = self._broker.tenants.values()
+        lately = {pid: tenant.id for tenant in tenants for pid in tenant.pids_lately(now)}
+        return lately | {pid: tenant.id for tenant in tenants for pid in tenant.pids}
 
     def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
         """What it computed of its own time that is new, and the part in which it does by all that it is judged by.
@@ -163,7 +173,10 @@ class Computing:
             if (part := self._part(container, seen, end, seen.judged_by())) is not None:
                 seen.part = part
         part = max((seen.part for seen, _ in its), default=1.0)
-        return turns.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own))
+        beside = max((seen.newborn for seen, _ in its), default=0.0)
+        for seen, _ in its:
+            seen.newborn = 0.0
+        return turns.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own), beside)
 
     def _present(self) -> list[Tenant]:
         return [tenant for tenant in self._broker.tenants.values() if not tenant.finished]
@@ -184,16 +197,22 @@ class Computing:
         if done is not None and done.until - ahead > last:
             begin, end = max(last, done.since - ahead), done.until - ahead
             parts: dict[str, float] = {}
+            born: dict[str, float] = {}
             for pid, part in done.parts.items():
                 if owner := owners.get(pid):
                     parts[owner] = parts.get(owner, 0.0) + part
+                    if self._first.get(pid, end) > begin - LEEWAY:
+                        born[owner] = born.get(owner, 0.0) + part
             for owner, part in parts.items():
                 self._seen.setdefault((owner, gpu), Seen()).note(begin, end, part)
+            for owner, part in born.items():
+                computed = min(1.0, part) * (end - begin)
+                self._seen[owner, gpu].newborn += max(0.0, computed - self._player.free_in(owner, begin, end))
             for (owner, where), seen in self._seen.items():
                 if where != gpu:
                     continue
                 if self._player.free_in(owner, begin - LEEWAY, end) < TINY:
-                    self._look_for_escape(owner, seen, parts.get(owner, 0.0))
+                    self._look_for_escape(owner, seen, parts.get(owner, 0.0) - born.get(owner, 0.0))
                 if self._player.free_in(owner, end - MARK, end) > MARK - TINY:
                     seen.beside |= dict.fromkeys(parts.keys() - {owner}, end)
                 elif end - begin < ONE_LOOK:

@@ -59,16 +59,16 @@ class Shares:
         passed = 0.0 if self._at is None else now - self._at
         self._at = now
         held = [(tenant, gpu) for tenant in self._broker.tenants.values() for gpu in tenant.quota if gpu in readings]
-        parts = {(tenant.id, gpu): self._since_last(tenant, gpu, readings[gpu], passed) for tenant, gpu in held}
+        parts = {(tenant.id, gpu): self._since_last(tenant, gpu, readings[gpu], now, passed) for tenant, gpu in held}
         self._counted = {key: last for key, last in self._counted.items() if key in parts}
         self._lately = {key: minute for key, minute in self._lately.items() if key in parts}
         for tenant, gpu in held:
             self._show(tenant, gpu, parts[tenant.id, gpu], now, passed)
         return parts
 
-    def _since_last(self, tenant: Tenant, gpu: str, reading: Reading, passed: float) -> Part:
+    def _since_last(self, tenant: Tenant, gpu: str, reading: Reading, now: float, passed: float) -> Part:
         key = tenant.id, gpu
-        part = Part(had=_by_nvml(tenant, reading, passed))
+        part = Part(had=_by_nvml(tenant.pids_lately(now), reading, passed))
         if (standing := self.standing(tenant, gpu)) is None:
             self._counted.pop(key, None)
             return part
@@ -98,6 +98,6 @@ def _rounded(part: Part, suffix: str = "") -> dict[str, float | None]:
     return {name + suffix: None if value is None else round(value, 1) for name, value in part._asdict().items()}
 
 
-def _by_nvml(tenant: Tenant, reading: Reading, passed: float) -> float | None:
-    computed = None if passed > LONGEST else reading.computed(tenant.pids)
+def _by_nvml(pids: set[int], reading: Reading, passed: float) -> float | None:
+    computed = None if passed > LONGEST else reading.computed(pids)
     return None if computed is None else passed * computed / 100

@@ -76,7 +76,9 @@ static void note(unsigned gpu, union card_moment at) {
     atomic_store(&sample->had, atomic_load(&card->gpu[gpu].busy_ns));
     atomic_store(&sample->period, period);
     for (unsigned entry = 0; entry < entries; entry++) {
-        if (!card_lives(entry)) continue;
+        uint64_t end = atomic_load(&computing(gpu, entry)->end);
+        /* What a dead one has not got done by now is dropped; what it has is reported. */
+        if (end > at.ps && !card_lives(entry)) atomic_compare_exchange_strong(&computing(gpu, entry)->end, &end, at.ps);
         sample = &computing(gpu, entry)->sample[slot];
         atomic_store(&sample->had, card_had_ns(gpu, entry, at));
         atomic_store(&sample->period, period);

@@ -8,12 +8,17 @@
 /* How often an ordinary query may look for the dead: the look is one system call per living process. */
 #define LOOK_EVERY_US 500
 
+/* For how long NVML reports what an ended process computed: CARD_SAMPLES periods of a sixth of a second. */
+#define REPORTED_US (CARD_SAMPLES * 1000000ull / 6)
+
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
 #endif
 
-/* An entry's state: phase in bits 0-1, generation in bits 2-22, and for the dead the time in µs above. An entry is
- * reused with the next generation, so that nobody takes the new process for the old one. */
+/* An entry's state: phase in bits 0-1, generation in bits 2-22, and above for the dead the time in µs when that was
+ * seen, for the free the time when the entry became free. An entry is reused with the next generation, so that nobody
+ * takes the new process for the old one; and, while there are others, not before NVML has forgotten the old one: it
+ * reports samples of processes that have ended. */
 enum { FREE = 0, LIVE = 1, DEAD = 2 };
 #define GENERATIONS (1u << 21)
 #define TIME_BITS 41
@@ -38,7 +43,11 @@ static pid_t living(unsigned entry) {
     return lock.l_pid > 0 ? lock.l_pid : -1;
 }
 
-static void drop(unsigned entry, uint64_t dead) {
+static uint64_t age_us(uint64_t state, uint64_t now) {
+    return (now - (state >> (64 - TIME_BITS))) & ((1ull << TIME_BITS) - 1);
+}
+
+static void drop(unsigned entry, uint64_t dead, uint64_t now) {
     uint32_t id = owner_id(entry, generation(dead));
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
         _Atomic uint32_t *owner = card_owners(gpu);
@@ -48,7 +57,7 @@ static void drop(unsigned entry, uint64_t dead) {
                 atomic_compare_exchange_strong(&owner[unit], &expected, 0);
         }
     }
-    atomic_compare_exchange_strong(&card->process[entry].state, &dead, pack(FREE, generation(dead) + 1, 0));
+    atomic_compare_exchange_strong(&card->process[entry].state, &dead, pack(FREE, generation(dead) + 1, now));
 }
 
 static void look_at(unsigned entry, uint64_t now) {
@@ -62,8 +71,7 @@ static void look_at(unsigned entry, uint64_t now) {
         if (atomic_compare_exchange_strong(&process->state, &state, dead)) state = dead;
     }
     if (phase(state) != DEAD) return;
-    uint64_t since = (now - (state >> (64 - TIME_BITS))) & ((1ull << TIME_BITS) - 1);
-    if (since >= card->free_delay_us) drop(entry, state);
+    if (age_us(state, now) >= card->free_delay_us) drop(entry, state, now);
 }
 
 void card_look(bool at_once) {
@@ -80,10 +88,14 @@ static bool lock_entry(unsigned entry, short type) {
     return fcntl(card_fd, F_SETLK, &lock) == 0;
 }
 
-static bool claim(unsigned entry) {
+/* `fresh`: only an entry whose last process NVML has forgotten. */
+static bool claim(unsigned entry, bool fresh) {
     struct card_process *process = &card->process[entry];
-    if (phase(atomic_load(&process->state)) != FREE || !lock_entry(entry, F_WRLCK)) return false;
     uint64_t state = atomic_load(&process->state);
+    if (phase(state) != FREE || (fresh && state >> (64 - TIME_BITS) != 0 && age_us(state, card_now_us()) < REPORTED_US))
+        return false;
+    if (!lock_entry(entry, F_WRLCK)) return false;
+    state = atomic_load(&process->state);
     if (phase(state) != FREE) {
         lock_entry(entry, F_UNLCK);
         return false;
@@ -109,9 +121,9 @@ bool card_join(void) {
     static bool told;
     pthread_mutex_lock(&join_lock);
     if (!told) told = pthread_atfork(NULL, NULL, in_child) == 0;
-    for (int pass = 0; self < 0 && pass < 2; pass++) {
+    for (int pass = 0; self < 0 && pass < 3; pass++) {
         if (pass > 0) card_look(true);
-        for (unsigned entry = 0; self < 0 && entry < CARD_PROCESSES; entry++) claim(entry);
+        for (unsigned entry = 0; self < 0 && entry < CARD_PROCESSES; entry++) claim(entry, pass < 2);
     }
     pthread_mutex_unlock(&join_lock);
     return self >= 0;
