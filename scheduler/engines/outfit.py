@@ -40,15 +40,18 @@ def environment(
     libraries: Iterable[str],
     state: str | None,
     of_image: Mapping[str, str] = MappingProxyType({}),
+    alone: bool = False,
 ) -> dict[str, str]:
     """`given` with everything that decides about GPUs overridden.
 
     `given` comes from the scheduler and may hold GPUSHARE_*; other reserved names in it are dropped. `of_image` is what
-    programs have without it: where the loader searches, ours comes in front of that and does not replace it.
+    programs have without it: where the loader searches, ours comes in front of that and does not replace it. `alone`:
+    these GPUs are the only ones that programs see. CUDA counts them from 0 then, and programs often know numbers only.
     """
     result = {name: value for name, value in given.items() if name.startswith("GPUSHARE_") or not undone_by(name)}
     result["LD_PRELOAD"] = _in_front([shim], of_image.get("LD_PRELOAD", ""))
-    result["CUDA_VISIBLE_DEVICES"] = result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
+    result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
+    result["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(gpus))) if alone else gpus)
     folders = list(libraries)
     if folders or "LD_LIBRARY_PATH" in result:
         searched = result.get("LD_LIBRARY_PATH", of_image.get("LD_LIBRARY_PATH", ""))

@@ -56,7 +56,8 @@ async def test_pause_resume_and_kill_are_told_and_idempotent(docker_engine: Dock
 
 @pytest.mark.parametrize("grace", [0.0, 0.3])
 async def test_paused_container_can_be_killed(docker_engine: DockerEngine, a_launch: Launcher, grace: float) -> None:
-    engine_id = (await docker_engine.launch(a_launch("sleep", "600"))).engine_id
+    # As the first process it has no default action for SIGTERM.
+    engine_id = (await docker_engine.launch(a_launch("sleep", "600", init=False))).engine_id
     await docker_engine.pause(engine_id)
     await docker_engine.kill(engine_id, grace=grace)
     assert (await next_change(docker_engine, Condition.ENDED)).exit_code == 137

@@ -84,9 +84,11 @@ def test_docker_is_told_the_assigned_card_and_no_other(
     assert [(each["Driver"], each["DeviceIDs"]) for each in options["DeviceRequests"]] == requests
     nodes = [str(host / "dev" / name) for name in devices]
     assert [(each["PathOnHost"], each["PathInContainer"]) for each in options["Devices"]] == [(n, n) for n in nodes]
-    # The runtime's own variable and CUDA's say the same, so that neither adds a card to the other's.
-    assert {f"NVIDIA_VISIBLE_DEVICES={SECOND}", f"CUDA_VISIBLE_DEVICES={SECOND}"} <= set(body["Env"])
+    # CUDA sees the assigned cards alone, and counts them from 0: programs such as vLLM read numbers there.
+    assert {f"NVIDIA_VISIBLE_DEVICES={SECOND}", "CUDA_VISIBLE_DEVICES=0"} <= set(body["Env"])
     assert FIRST not in str(body)
+    two = told_to_docker(NvidiaRuntime(), a_launch("train", gpus=[SECOND, FIRST]), tmp_path)
+    assert {f"NVIDIA_VISIBLE_DEVICES={SECOND},{FIRST}", "CUDA_VISIBLE_DEVICES=0,1"} <= set(two["Env"])
     assert "Runtime" not in options
 
 
@@ -128,13 +130,15 @@ def test_runtime_and_cdi_name_uuids() -> None:
     assert (request["Driver"], request["DeviceIDs"]) == ("cdi", [f"nvidia.com/gpu={SECOND}"])
 
 
-def test_simulated_card_comes_with_its_libraries_and_its_state() -> None:
+def test_simulated_card_comes_with_its_libraries_and_its_state(a_launch: Callable[..., Launch], tmp_path: Path) -> None:
     added = Simulated(SIMULATION).additions([FIRST])
     assert added.mounts == (
         Mount("/build/sim", "/run/gpushare-lib/sim"),
         Mount("/home/card", "/run/gpushare-card", read_only=False),
     )
     assert (added.state, added.devices, added.requests) == ("/run/gpushare-card/state", (), ())
+    body = told_to_docker(Simulated(SIMULATION), a_launch("train", gpus=[SECOND]), tmp_path)
+    assert f"CUDA_VISIBLE_DEVICES={SECOND}" in body["Env"]  # it has all cards inside: a number would be another's
 
 
 def specification(folder: Path, *names: str) -> str:

@@ -36,13 +36,17 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """`requests` are Docker's DeviceRequests, `devices` host paths, `libraries` folders inside for the loader."""
+    """`requests` are Docker's DeviceRequests, `devices` host paths, `libraries` folders inside for the loader.
+
+    `alone`: no other GPU is inside.
+    """
 
     requests: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     libraries: tuple[str, ...] = ()
     state: str | None = None
+    alone: bool = True
 
 
 class Access(Protocol):
@@ -102,7 +106,7 @@ class Simulated:
         libraries = f"{LIBRARIES}/sim"
         state = self.simulation.state
         mounts = (Mount(str(self.simulation.libraries), libraries), Mount(str(state.parent), CARD, read_only=False))
-        return Additions(mounts=mounts, libraries=(libraries,), state=f"{CARD}/{state.name}")
+        return Additions(mounts=mounts, libraries=(libraries,), state=f"{CARD}/{state.name}", alone=False)
 
 
 def detect(configured: str, info: Mapping[str, Any], simulation: Simulation | None) -> Access:

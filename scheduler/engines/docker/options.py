@@ -177,6 +177,7 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str], 
         shim=SHIM,
         libraries=additions.libraries,
         state=additions.state,
+        alone=additions.alone,
         of_image=baked if loaders else {},
     )
     # A name without a value takes the image's variable away.

@@ -97,9 +97,8 @@ def _environment(order: Order, simulation: Simulation | None) -> list[str]:
         shim=SHIM,
         libraries=[f"{LIBRARIES}/sim"] if simulation else [],
         state=f"{CARD}/{simulation.state.name}" if simulation else None,
+        alone=simulation is None,  # NVIDIA's runtime shows no others
     )
-    if simulation is None:  # NVIDIA's runtime shows the program those alone, and it counts them from 0
-        ours["CUDA_VISIBLE_DEVICES"] = ",".join(str(place) for place, _ in enumerate(order.cards))
     return [f"{name}={_as_it_is(value)}" for name, value in ours.items()]
 
 
