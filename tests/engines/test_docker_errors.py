@@ -52,6 +52,27 @@ def said_by_docker(sentence: str, status: int = 500) -> docker.errors.APIError:
         ('failed to create task: exec: "nope": executable file not found in $PATH: unknown', 400, "cannot_start", 400,
          "command"),
         ('could not select device driver "nvidia" with capabilities: [[gpu]]', 500, "gpu_unreachable", 503, ""),
+        # containerd's image store
+        ('failed to resolve reference "docker.io/library/x:9": docker.io/library/x:9: not found', 404, "unknown_image",
+         404, "image"),
+        ("pull access denied, repository does not exist or may require authorization: authorization failed: no basic "
+         "auth credentials", 404, "registry_refused", 409, "image"),
+        ("pull access denied, repository does not exist or may require authorization: server message: "
+         "insufficient_scope: authorization failed", 404, "unknown_image", 404, "image"),
+        ('failed to do request: Head "https://127.0.0.1:1/v2/x/manifests/9": dial tcp 127.0.0.1:1: connect: connection '
+         "refused", 500, "registry_away", 503, "image"),
+        # runc from 1.3 on
+        ("failed to create task for container: failed to create shim task: OCI runtime create failed: runc create "
+         'failed: unable to start container process: error during container init: error mounting "/h/libgpushare.so" to '
+         'rootfs at "/run/gpushare-lib/libgpushare.so": create mountpoint for /run/gpushare-lib/libgpushare.so mount: '
+         "lookup run/gpushare-lib: invalid cross-device link: unknown", 500, "volume_in_the_way", 400, "image"),
+        ('OCI runtime create failed: runc create failed: error mounting "/d" to rootfs at "/x": lookup /x: too many levels '
+         "of symbolic links: unknown", 500, "engine_error", 503, ""),
+        # why a program does not run
+        ('OCI runtime create failed: exec: "/opt/x": permission denied: unknown', 400, "cannot_execute", 400, "command"),
+        ('OCI runtime create failed: exec: "/opt": is a directory: unknown', 400, "cannot_execute", 400, "command"),
+        ("OCI runtime create failed: exec /opt/x: exec format error: unknown", 400, "cannot_execute", 400, "command"),
+        ('OCI runtime create failed: exec: "/x": stat /x: no such file or directory', 400, "cannot_start", 400, "command"),
         ("something that nobody has seen before", 500, "engine_error", 503, ""),
         ("something that nobody has seen before", 409, "engine_error", 409, ""),
     ],

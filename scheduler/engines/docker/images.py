@@ -93,11 +93,11 @@ class Images:
                 del self._fetching[name]
 
     def _fetch(self, name: str, progress: Progress | None) -> None:
-        layers: dict[str, tuple[int, int]] = {}
+        layers = Layers()
         for line in self._api.pull(name, tag=_tag(name), stream=True, decode=True, auth_config=self._credentials(name)):
             if "error" in line:
                 raise docker.errors.APIError(line["error"], explanation=line["error"])
-            if progress is not None and (words := _progress(line, layers)):
+            if progress is not None and (words := layers.told(line)):
                 progress(f"Fetching {name}: {words}")
 
     def _credentials(self, name: str) -> dict[str, Any] | None:
@@ -122,10 +122,29 @@ def _tag(name: str) -> str | None:
     return None if "@" in name or ":" in name.rsplit("/", 1)[-1] else "latest"
 
 
-def _progress(line: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> str:
-    detail = line.get("progressDetail") or {}
-    if line.get("status") == "Downloading" and detail.get("total"):
-        layers[line["id"]] = (detail["current"], detail["total"])
-        done, total = (sum(column) for column in zip(*layers.values(), strict=True))
-        return f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB"
-    return "" if "id" in line else str(line.get("status", ""))
+class Layers:
+    """How far those of one image are, from what Docker tells while it fetches them.
+
+    Which of these words come, and whether with sizes, depends on where it keeps images and on how small a layer is.
+    """
+
+    COMING = ("Pulling fs layer", "Waiting", "Downloading", "Verifying Checksum")
+    HERE = ("Download complete", "Extracting", "Pull complete", "Already exists")
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, tuple[int, int]] = {}
+        self._here: dict[str, bool] = {}
+
+    def told(self, line: Mapping[str, Any]) -> str:
+        """In words for people; empty if the line says nothing new."""
+        status, detail = str(line.get("status", "")), line.get("progressDetail") or {}
+        if "id" not in line or status not in (*self.COMING, *self.HERE):
+            return status
+        before = (sum(self._here.values()), len(self._here))
+        self._here[line["id"]] = status in self.HERE
+        if status == "Downloading" and detail.get("total"):
+            self._bytes[line["id"]] = (detail["current"], detail["total"])
+            done, total = (sum(column) for column in zip(*self._bytes.values(), strict=True))
+            return f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB"
+        here, known = sum(self._here.values()), len(self._here)
+        return f"{here} of {known} layers" if (here, known) != before else ""
