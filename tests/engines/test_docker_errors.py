@@ -63,16 +63,18 @@ def said_by_docker(sentence: str, status: int = 500) -> docker.errors.APIError:
          "refused", 500, "registry_away", 503, "image"),
         # runc from 1.3 on
         ("failed to create task for container: failed to create shim task: OCI runtime create failed: runc create "
-         'failed: unable to start container process: error during container init: error mounting "/h/libgpushare.so" to '
-         'rootfs at "/run/gpushare-lib/libgpushare.so": create mountpoint for /run/gpushare-lib/libgpushare.so mount: '
-         "lookup run/gpushare-lib: invalid cross-device link: unknown", 500, "volume_in_the_way", 400, "image"),
-        ('OCI runtime create failed: runc create failed: error mounting "/d" to rootfs at "/x": lookup /x: too many levels '
-         "of symbolic links: unknown", 500, "engine_error", 503, ""),
+         'failed: unable to start container process: error during container init: error mounting "/h/libgpushare.so" '
+         'to rootfs at "/run/gpushare-lib/libgpushare.so": create mountpoint for /run/gpushare-lib/libgpushare.so '
+         "mount: lookup run/gpushare-lib: invalid cross-device link: unknown", 500, "volume_in_the_way", 400, "image"),
+        ('OCI runtime create failed: runc create failed: error mounting "/d" to rootfs at "/x": lookup /x: too many '
+         "levels of symbolic links: unknown", 500, "engine_error", 503, ""),
         # why a program does not run
-        ('OCI runtime create failed: exec: "/opt/x": permission denied: unknown', 400, "cannot_execute", 400, "command"),
+        ('OCI runtime create failed: exec: "/opt/x": permission denied: unknown', 400, "cannot_execute", 400,
+         "command"),
         ('OCI runtime create failed: exec: "/opt": is a directory: unknown', 400, "cannot_execute", 400, "command"),
         ("OCI runtime create failed: exec /opt/x: exec format error: unknown", 400, "cannot_execute", 400, "command"),
-        ('OCI runtime create failed: exec: "/x": stat /x: no such file or directory', 400, "cannot_start", 400, "command"),
+        ('OCI runtime create failed: exec: "/x": stat /x: no such file or directory', 400, "cannot_start", 400,
+         "command"),
         ("something that nobody has seen before", 500, "engine_error", 503, ""),
         ("something that nobody has seen before", 409, "engine_error", 409, ""),
     ],

@@ -32,8 +32,8 @@ RULES = (
          "{image!r} is not the name of an image.", "image"),
     Rule(r"(error mounting|mountpoint).*(?P<what>/run/gpushare[^\s:\"]*|/etc/ld\.so\.preload)",
          "volume_in_the_way", 400,
-         "gpushare must mount its own at {what}, and cannot: a link or a file of the image {image!r}, or a volume, is in "
-         "the way.", "image"),
+         "gpushare must mount its own at {what}, and cannot: a link or a file of the image {image!r}, or a volume, is "
+         "in the way.", "image"),
     # Of containerd's image store.
     Rule(r"authorization failed: no basic auth", "registry_refused", 409, NOT_ACCEPTED, "image"),
     Rule(r"no such image|manifest .*unknown|manifest for .* not found|repository does not exist|pull access denied"
@@ -42,8 +42,9 @@ RULES = (
          "one an admin sets credentials with GPUSHARE_REGISTRY_CONFIG.", "image"),
     Rule(r"unauthorized|authentication required|no basic auth", "registry_refused", 409, NOT_ACCEPTED, "image"),
     # Errors of a start, which runc reports, have such words of their own.
-    Rule(r"^(?!.*(OCI runtime|runc |create task|mount)).*(lookup|dial tcp|tls handshake|connection refused|i/o timeout)",
-         "registry_away", 503, "The image {image!r} is not here, and its registry does not answer.", "image"),
+    Rule(r"^(?!.*(OCI runtime|runc |create task|mount))"
+         r".*(lookup|dial tcp|tls handshake|connection refused|i/o timeout)", "registry_away", 503,
+         "The image {image!r} is not here, and its registry does not answer.", "image"),
     Rule(r"container name .* is already in use", "name_taken", 409,
          "Docker already has a container with this name.", "name"),
     Rule(r"port is already allocated|address already in use|bind.*address", "port_taken", 409,
