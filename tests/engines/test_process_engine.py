@@ -339,3 +339,18 @@ async def test_a_removal_waits_for_a_look_under_way_and_holds_up_nothing_else(
     in_vain.cancel()
     assert released == ["the loop"]
     assert await engine.sightings() == []
+
+
+async def test_no_signal_is_ignored_or_blocked_in_a_program(engine: ProcessEngine, tmp_path: Path) -> None:
+    """What ignores or blocks one hands that on: Python SIGPIPE and SIGXFSZ, nohup and a shell's background others."""
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        launch = a_launch(tmp_path, "/bin/cat", "/proc/self/status")
+        await engine.launch(launch)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGQUIT, before)
+    await next_change(engine, Condition.ENDED)
+    status = dict(line.split(":", 1) for line in launch.log_path.read_text().splitlines())
+    assert {int(status[name], 16) for name in ("SigIgn", "SigBlk", "SigCgt")} == {0}

@@ -53,6 +53,30 @@ def test_a_shell_notices_nothing():
     assert (ended.stdout, ended.stderr, ended.returncode) == ("2\n", "", 3)
 
 
+@pytest.mark.parametrize(
+    ("flags", "env", "starts"),
+    [
+        (["-fsanitize=address"], {}, False),
+        (["-fsanitize=address"], {"ASAN_OPTIONS": "verify_asan_link_order=0"}, True),
+        (["-fsanitize=address", "-static-libasan"], {}, True),
+        (["-fsanitize=thread"], {}, True),
+        (["-fsanitize=undefined"], {}, True),
+    ],
+)
+def test_a_program_with_a_sanitizer_starts_as_the_document_says(tmp_path, flags, env, starts):
+    """docs/cli.md."""
+    program = tmp_path / "program"
+    source = (
+        "#include <stdlib.h>\nint main(void) { volatile char *p = malloc(8); p[7] = 1; free((void *)p); return 0; }"
+    )
+    command = ["cc", *flags, "-x", "c", "-", "-o", program]
+    if subprocess.run(command, input=source, text=True, capture_output=True).returncode:
+        pytest.skip(f"this compiler has no {flags}")
+    ended = run(program, **env)
+    assert (ended.returncode == 0) is starts
+    assert ("does not come first" in ended.stderr) is not starts
+
+
 def test_loading_does_nothing(tmp_path):
     """No socket, no thread, no output, no file: only the loader's own work."""
     if not shutil.which("strace"):

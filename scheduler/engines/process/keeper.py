@@ -111,8 +111,11 @@ def become(
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # it died before the line above could tell the kernel
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # what is ignored stays so in a program: Python ignores some, as nohup does
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
     if before:
