@@ -14,7 +14,7 @@
 enum ledger_kind {
     LEDGER_POINTER = 1, /* device address; owner: as in struct place, or the struct pool if `pooled` */
     LEDGER_ARRAY,       /* array or mipmapped array; owner: as in struct place */
-    LEDGER_CONTEXT,     /* context made by cuCtxCreate */
+    LEDGER_CONTEXT,     /* context made by cuCtxCreate; owner: its number */
     LEDGER_POOL,        /* memory pool; owner: struct pool */
     LEDGER_HANDLE,      /* physical memory of cuMemCreate; owner: struct physical, bytes: references */
     LEDGER_MAPPING,     /* address that physical memory is mapped at; owner: struct physical, bytes: length */

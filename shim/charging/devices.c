@@ -4,9 +4,11 @@
 #include "client.h"
 #include "fork.h"
 #include "ledger.h"
+#include "lock.h"
 #include "options.h"
 #include "resolve.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #define UNKNOWN 0
@@ -17,6 +19,8 @@
 static struct {
     _Atomic int slot;         /* UNKNOWN, FOREIGN or FOUND + slot */
     _Atomic uint64_t charged; /* what its primary context was charged; 0: it was not */
+    struct lock primary;      /* whether its primary context is there, while the driver is asked for it */
+    int cancel_before;        /* of the thread that holds it */
 } devices[DEVICES];
 
 struct devices_now devices_now = {.generation = 1};
@@ -76,14 +80,13 @@ int devices_slot(CUdevice device, CUresult *error) {
 /* Where a context is. A primary one that we did not see being made is charged now. */
 static CUresult locate(CUcontext context, struct place *place) {
     struct ledger_entry entry;
-    bool charged;
     CUresult result = REAL(cuCtxGetDevice)(&place->device);
     if (result != CUDA_SUCCESS) return result;
     place->slot = devices_slot(place->device, &result);
     if (place->slot == NO_SLOT) return result;
     bool own = ledger_get(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry);
-    place->context = own ? context : NULL;
-    return own ? CUDA_SUCCESS : devices_take_primary(place->device, &charged);
+    place->owner = own ? entry.owner : 0;
+    return own ? CUDA_SUCCESS : devices_take_primary(place->device);
 }
 
 CUresult devices_here(struct place *place) {
@@ -117,9 +120,8 @@ CUresult devices_to_allocate(struct place *place) {
     return CUDA_SUCCESS;
 }
 
-CUresult devices_take_primary(CUdevice device, bool *charged) {
+CUresult devices_take_primary(CUdevice device) {
     CUresult result;
-    *charged = false;
     int slot = devices_slot(device, &result);
     if (slot == NO_SLOT) return result;
     if (atomic_load(&devices[device].charged)) return CUDA_SUCCESS;
@@ -127,13 +129,37 @@ CUresult devices_take_primary(CUdevice device, bool *charged) {
     uint64_t bytes = atomic_load(&lease->context), uncharged = 0;
     if (!bytes) return CUDA_SUCCESS;
     result = charge_take(slot, bytes, WIRE_FOR_CONTEXT);
-    if (result != CUDA_SUCCESS) return result;
-    *charged = atomic_compare_exchange_strong(&devices[device].charged, &uncharged, bytes);
-    if (*charged)
+    if (result != CUDA_SUCCESS) return atomic_load(&devices[device].charged) ? CUDA_SUCCESS : result;
+    if (atomic_compare_exchange_strong(&devices[device].charged, &uncharged, bytes))
         atomic_fetch_add(&lease->overhead, bytes);
     else
         charge_give(slot, bytes); /* another thread was faster */
     return CUDA_SUCCESS;
+}
+
+/* A thread that were cancelled in the driver would leave it locked. */
+void devices_lock_primary(CUdevice device) {
+    int cancel_before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
+    lock_take(&devices[device].primary);
+    devices[device].cancel_before = cancel_before;
+}
+
+void devices_unlock_primary(CUdevice device) {
+    int cancel_before = devices[device].cancel_before;
+    lock_drop(&devices[device].primary);
+    pthread_setcancelstate(cancel_before, NULL);
+}
+
+CUresult devices_keep_primary(CUdevice device) {
+    for (;;) {
+        CUresult result = devices_take_primary(device);
+        if (result != CUDA_SUCCESS) return result;
+        devices_lock_primary(device);
+        int slot = devices_slot(device, &result);
+        if (devices_primary_charged(device) || !atomic_load(&client_page()->slot[slot].context)) return CUDA_SUCCESS;
+        devices_unlock_primary(device); /* another thread has just ended it, and given back its charge */
+    }
 }
 
 void devices_give_primary(CUdevice device) {

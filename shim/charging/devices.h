@@ -10,10 +10,11 @@
 
 #define DEVICES 64
 
-/* Where the calling thread allocates. `context` is one of the program's own, or NULL for the device's primary context
- * and its parts (green contexts), which end together. */
+/* Where the calling thread allocates. `owner` is the number of one of the program's own contexts (its address may be
+ * another's as soon as it has ended), or 0 for the device's primary context and its parts (green contexts), which end
+ * together. */
 struct place {
-    CUcontext context;
+    uint64_t owner;
     CUdevice device;
     int slot;
 };
@@ -46,9 +47,16 @@ extern struct devices_now {
     _Atomic int sole_slot;
 } devices_now __attribute__((aligned(64)));
 
-/* Charges a device's primary context unless that is done already; `*charged` says whether this call did. */
-CUresult devices_take_primary(CUdevice device, bool *charged);
-/* Gives that charge back. */
+/* Charges a device's primary context unless that is done already. */
+CUresult devices_take_primary(CUdevice device);
+
+/* The same for a thread that is about to make it, or to keep it. On CUDA_SUCCESS the thread has locked it, until
+ * devices_unlock_primary: no other thread makes it, ends it or looks whether it has ended. */
+CUresult devices_keep_primary(CUdevice device);
+void devices_lock_primary(CUdevice device);
+void devices_unlock_primary(CUdevice device);
+
+/* Gives that charge back; the primary context is locked. */
 void devices_give_primary(CUdevice device);
 bool devices_primary_charged(CUdevice device);
 

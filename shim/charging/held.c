@@ -16,7 +16,7 @@ CUresult held_still(CUresult result, const struct ledger_entry *entry) {
 }
 
 struct gone {
-    uint64_t context;
+    uint64_t owner;
     int slot;
     uint64_t bytes;
 };
@@ -24,13 +24,13 @@ struct gone {
 static bool belongs(const struct ledger_entry *entry, void *context) {
     struct gone *gone = context;
     bool of_context = (entry->kind == LEDGER_POINTER && !entry->pooled) || entry->kind == LEDGER_ARRAY;
-    if (!of_context || entry->owner != gone->context || entry->slot != gone->slot) return false;
+    if (!of_context || entry->owner != gone->owner || entry->slot != gone->slot) return false;
     gone->bytes += entry->bytes;
     return true;
 }
 
-void held_context_gone(CUcontext context, int slot) {
-    struct gone gone = {.context = (uint64_t)(uintptr_t)context, .slot = slot};
+void held_context_gone(uint64_t owner, int slot) {
+    struct gone gone = {.owner = owner, .slot = slot};
     ledger_sweep(belongs, &gone);
     charge_give(slot, gone.bytes);
 }

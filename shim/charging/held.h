@@ -32,7 +32,7 @@ static inline CUresult held_end_free(CUresult result, bool known, const struct l
     return CUDA_SUCCESS;
 }
 
-/* Drops everything on a slot's GPU that belonged to a context which is gone; NULL: to the primary one. */
-void held_context_gone(CUcontext context, int slot);
+/* Drops everything on a slot's GPU that belonged to a context which is gone (the owner of struct place). */
+void held_context_gone(uint64_t owner, int slot);
 
 #endif

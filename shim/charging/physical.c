@@ -76,23 +76,29 @@ struct physical *physical_mapped_at(CUdeviceptr address) {
     return search.found;
 }
 
-struct removal {
-    const void *array;
-    struct physical *found;
-};
-
-static bool first_of_array(const struct ledger_entry *entry, void *context) {
-    struct removal *removal = context;
-    bool take = !removal->found && entry->kind == LEDGER_TILE && entry->bytes == (uint64_t)(uintptr_t)removal->array;
-    if (take) removal->found = physical_of(entry);
-    return take;
+static bool take_tile(const struct ledger_entry *entry, void *context) {
+    struct tiles *tiles = context;
+    if (entry->kind != LEDGER_TILE || entry->bytes != (uint64_t)(uintptr_t)tiles->array) return false;
+    if (tiles->count == tiles->room) {
+        size_t room = tiles->room ? tiles->room * 2 : 16;
+        struct ledger_entry *more = realloc(tiles->entries, room * sizeof *more);
+        if (!more) return false; /* it stays charged: too much rather than too little */
+        tiles->entries = more;
+        tiles->room = room;
+    }
+    tiles->entries[tiles->count++] = *entry;
+    return true;
 }
 
-void physical_array_gone(const void *array) {
-    struct removal removal = {.array = array};
-    do {
-        removal.found = NULL;
-        ledger_sweep(first_of_array, &removal);
-        if (removal.found) physical_drop(removal.found);
-    } while (removal.found);
+void physical_take_tiles(struct tiles *tiles) { ledger_sweep(take_tile, tiles); }
+
+void physical_end_tiles(struct tiles *tiles, bool destroyed) {
+    while (tiles->count--) {
+        struct ledger_entry replaced;
+        if (destroyed)
+            physical_drop(physical_of(&tiles->entries[tiles->count]));
+        else
+            ledger_put(&tiles->entries[tiles->count], &replaced);
+    }
+    free(tiles->entries);
 }

@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 struct physical {
     int slot;
@@ -35,7 +36,16 @@ struct physical *physical_look_up(CUmemGenericAllocationHandle handle);
 /* The same for what is mapped at an address. */
 struct physical *physical_mapped_at(CUdeviceptr address);
 
-/* An array has been destroyed: nothing is mapped into it any more. */
-void physical_array_gone(const void *array);
+/* What is mapped into an array that is about to be destroyed. Its notes are taken out before the driver is asked, since
+ * another array may have its address after that. */
+struct tiles {
+    const void *array;
+    struct ledger_entry *entries;
+    size_t count, room;
+};
+void physical_take_tiles(struct tiles *tiles);
+
+/* After that: nothing is mapped into it any more; or the driver has refused, and they are noted again. */
+void physical_end_tiles(struct tiles *tiles, bool destroyed);
 
 #endif

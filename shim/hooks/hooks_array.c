@@ -74,7 +74,7 @@ static CUresult end(CUresult result, const struct place *place, uint64_t charge,
                                  .key = (uint64_t)(uintptr_t)array,
                                  .bytes = charge,
                                  .slot = (uint8_t)place->slot,
-                                 .owner = (uint64_t)(uintptr_t)place->context};
+                                 .owner = place->owner};
     if (result != CUDA_SUCCESS) {
         charge_give(place->slot, charge);
         return charge_refused(place->slot, charge, result);
@@ -134,9 +134,11 @@ int cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTO
 
 #define DESTROY(call)                                                                                                  \
     struct ledger_entry entry;                                                                                         \
+    struct tiles tiles = {.array = array};                                                                             \
     bool known = ledger_take(LEDGER_ARRAY, (uint64_t)(uintptr_t)array, &entry);                                        \
+    if (known && !entry.bytes) physical_take_tiles(&tiles);                                                            \
     CUresult result = call;                                                                                            \
-    if (known && result == CUDA_SUCCESS && !entry.bytes) physical_array_gone(array);                                   \
+    physical_end_tiles(&tiles, result == CUDA_SUCCESS);                                                                \
     return held_end_free(result, known, &entry, NULL)
 
 int cuArrayDestroy(CUarray array) { DESTROY(REAL(cuArrayDestroy)(array)); }

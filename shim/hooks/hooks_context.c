@@ -9,33 +9,42 @@
 
 /* ---- the primary context: one for each device, counted by the driver ---- */
 
+/* The primary context is locked while the driver ends it and what it held is given back: a thread that makes it anew
+ * meanwhile would find its own memory given back with that of the old one. */
+
 /* After a release or reset: if the primary context has ended, what it held is free. */
 static void look_at_primary(CUdevice device) {
     unsigned int flags;
     int active = 1;
-    if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active) return;
+    if (!client_page() || REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active) return;
     devices_changed();
     CUresult unused;
     int slot = devices_slot(device, &unused);
     if (slot == NO_SLOT) return;
-    held_context_gone(NULL, slot);
+    held_context_gone(0, slot);
     pools_slot_gone(slot);
     devices_give_primary(device);
 }
 
+#define KEEP_PRIMARY(call)                                                                                             \
+    CUresult result = devices_keep_primary(device);                                                                    \
+    if (result != CUDA_SUCCESS) return result;                                                                         \
+    result = call;                                                                                                     \
+    if (result != CUDA_SUCCESS) look_at_primary(device);                                                               \
+    devices_unlock_primary(device);                                                                                    \
+    return result
+
 int cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    bool charged;
-    CUresult result = devices_take_primary(device, &charged);
-    if (result != CUDA_SUCCESS) return result;
-    result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    if (result != CUDA_SUCCESS && charged) devices_give_primary(device);
-    return result;
+    KEEP_PRIMARY(REAL(cuDevicePrimaryCtxRetain)(context, device));
 }
 
 #define END_PRIMARY(name)                                                                                              \
     int name(CUdevice device) {                                                                                        \
+        if (device < 0 || device >= DEVICES) return REAL(name)(device);                                                \
+        devices_lock_primary(device);                                                                                  \
         CUresult result = REAL(name)(device);                                                                          \
         if (result == CUDA_SUCCESS) look_at_primary(device);                                                           \
+        devices_unlock_primary(device);                                                                                \
         return result;                                                                                                 \
     }
 END_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -45,18 +54,20 @@ END_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 /* A green context is a part of the primary one, which it keeps alive. */
 int cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned int flags) {
-    bool charged;
-    CUresult result = devices_take_primary(device, &charged);
-    if (result != CUDA_SUCCESS) return result;
-    result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
-    if (result != CUDA_SUCCESS && charged) devices_give_primary(device);
-    return result;
+    KEEP_PRIMARY(REAL(cuGreenCtxCreate)(context, resources, device, flags));
 }
 
+/* Which device it is on, only the driver knows. */
 int cuGreenCtxDestroy(CUgreenCtx context) {
+    bool locked[DEVICES];
+    for (CUdevice device = 0; device < DEVICES; device++)
+        if ((locked[device] = devices_primary_charged(device))) devices_lock_primary(device);
     CUresult result = REAL(cuGreenCtxDestroy)(context);
-    for (CUdevice device = 0; result == CUDA_SUCCESS && device < DEVICES; device++)
-        if (devices_primary_charged(device)) look_at_primary(device);
+    for (CUdevice device = DEVICES - 1; device >= 0; device--) {
+        if (!locked[device]) continue;
+        if (result == CUDA_SUCCESS) look_at_primary(device);
+        devices_unlock_primary(device);
+    }
     return result;
 }
 
@@ -75,13 +86,28 @@ static CUresult begin(struct making *making, CUdevice device) {
     return charge_take(making->slot, making->bytes, WIRE_FOR_CONTEXT);
 }
 
+static _Atomic uint64_t contexts; /* made so far; the number of the last one */
+
+/* All that was in a context is free. It is known by its number: its address may be another one's by now. */
+static void gone(const struct ledger_entry *entry) {
+    devices_changed();
+    held_context_gone(entry->owner, entry->slot);
+    atomic_fetch_sub(&client_page()->slot[entry->slot].overhead, entry->bytes);
+    charge_give(entry->slot, entry->bytes);
+}
+
 static CUresult end(const struct making *making, CUresult result, CUcontext *context) {
-    struct ledger_entry entry = {.kind = LEDGER_CONTEXT, .bytes = making->bytes, .slot = (uint8_t)making->slot};
+    struct ledger_entry replaced,
+        entry = {.kind = LEDGER_CONTEXT, .bytes = making->bytes, .slot = (uint8_t)making->slot};
     if (result == CUDA_SUCCESS) {
         devices_own_context();
         entry.key = (uint64_t)(uintptr_t)*context;
+        entry.owner = atomic_fetch_add(&contexts, 1) + 1;
         atomic_fetch_add(&client_page()->slot[making->slot].overhead, making->bytes);
-        if (held_note(&entry)) return CUDA_SUCCESS;
+        if (ledger_put(&entry, &replaced)) {
+            if (replaced.kind) gone(&replaced);
+            return CUDA_SUCCESS;
+        }
         atomic_fetch_sub(&client_page()->slot[making->slot].overhead, making->bytes);
         REAL(cuCtxDestroy_v2)(*context);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,20 +154,14 @@ int cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device,
     CREATE(cuVDPAUCtxCreate_v2, device, flags, device, vdpau, entries);
 }
 
-static void gone(CUcontext context, const struct ledger_entry *entry) {
-    devices_changed();
-    held_context_gone(context, entry->slot);
-    atomic_fetch_sub(&client_page()->slot[entry->slot].overhead, entry->bytes);
-    charge_give(entry->slot, entry->bytes);
-}
-
 #define DESTROY(name)                                                                                                  \
     int name(CUcontext context) {                                                                                      \
-        struct ledger_entry entry;                                                                                     \
+        struct ledger_entry entry, replaced;                                                                           \
         bool known = ledger_take(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry);                                \
+        devices_changed(); /* before another context can have its address */                                           \
         CUresult result = REAL(name)(context);                                                                         \
-        if (known && result == CUDA_SUCCESS) gone(context, &entry);                                                    \
-        if (known && result != CUDA_SUCCESS) held_note(&entry);                                                        \
+        if (known && result == CUDA_SUCCESS) gone(&entry);                                                             \
+        if (known && result != CUDA_SUCCESS) ledger_put(&entry, &replaced);                                            \
         return result;                                                                                                 \
     }
 DESTROY(cuCtxDestroy)
@@ -151,9 +171,12 @@ DESTROY(cuCtxDestroy_v2)
 int cuCtxDetach(CUcontext context) {
     struct ledger_entry entry;
     unsigned int version;
+    bool known = ledger_get(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry);
+    devices_changed();
     CUresult result = REAL(cuCtxDetach)(context);
-    if (result != CUDA_SUCCESS || REAL(cuCtxGetApiVersion)(context, &version) == CUDA_SUCCESS) return result;
-    if (ledger_take(LEDGER_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) gone(context, &entry);
+    if (result != CUDA_SUCCESS || !known || REAL(cuCtxGetApiVersion)(context, &version) == CUDA_SUCCESS) return result;
+    /* Another context that was made at its address meanwhile has done this already. */
+    if (ledger_take_owned(LEDGER_CONTEXT, entry.key, entry.owner, &entry)) gone(&entry);
     return result;
 }
 

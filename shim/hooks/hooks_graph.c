@@ -116,10 +116,19 @@ static uint64_t exec_key(CUgraphExec exec, CUdevice device) {
     return (uint64_t)(uintptr_t)exec << 6 ^ (uint64_t)(uintptr_t)exec >> 58 ^ (uint64_t)device;
 }
 
-static void forget_exec(CUgraphExec exec) {
+/* Takes its entries out; what they said is added to `need`. */
+static void take_exec(CUgraphExec exec, uint64_t need[DEVICES]) {
     struct ledger_entry entry;
-    for (CUdevice device = 0; device < DEVICES; device++)
-        if (ledger_take(LEDGER_EXEC, exec_key(exec, device), &entry)) atomic_fetch_sub(&allocating, 1);
+    for (CUdevice device = 0; device < DEVICES; device++) {
+        if (!ledger_take(LEDGER_EXEC, exec_key(exec, device), &entry)) continue;
+        atomic_fetch_sub(&allocating, 1);
+        need[device] += entry.bytes;
+    }
+}
+
+static void forget_exec(CUgraphExec exec) {
+    uint64_t unused[DEVICES] = {0};
+    take_exec(exec, unused);
 }
 
 static CUresult note_exec(CUgraphExec exec, const uint64_t need[DEVICES]) {
@@ -202,8 +211,11 @@ int cuGraphUpload(CUgraphExec exec, CUstream stream) { RUN(REAL(cuGraphUpload)(e
 int cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { RUN(REAL(cuGraphUpload_ptsz)(exec, stream)); }
 
 int cuGraphExecDestroy(CUgraphExec exec) {
+    uint64_t need[DEVICES] = {0};
+    if (!atomic_load(&allocating)) return REAL(cuGraphExecDestroy)(exec);
+    take_exec(exec, need); /* before another one can have its handle */
     CUresult result = REAL(cuGraphExecDestroy)(exec);
-    if (result == CUDA_SUCCESS && atomic_load(&allocating)) forget_exec(exec);
+    if (result != CUDA_SUCCESS) note_exec(exec, need);
     return result;
 }
 

@@ -21,11 +21,8 @@ __attribute__((cold, noinline)) static CUresult not_noted(const struct place *pl
 /* Ends a charged allocation: notes it, or gives its charge back if the driver refused. */
 static CUresult settle(CUresult result, const struct place *place, uint64_t bytes, CUdeviceptr address) {
     if (result != CUDA_SUCCESS) return refused(result, place, bytes);
-    struct ledger_entry entry = {.kind = LEDGER_POINTER,
-                                 .key = address,
-                                 .bytes = bytes,
-                                 .slot = (uint8_t)place->slot,
-                                 .owner = (uint64_t)(uintptr_t)place->context};
+    struct ledger_entry entry = {
+        .kind = LEDGER_POINTER, .key = address, .bytes = bytes, .slot = (uint8_t)place->slot, .owner = place->owner};
     return held_note(&entry) ? CUDA_SUCCESS : not_noted(place, bytes, address);
 }
 

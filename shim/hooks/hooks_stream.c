@@ -58,13 +58,11 @@ int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
 }
 
 int cuStreamDestroy(CUstream stream) {
-    CUresult result = REAL(cuStreamDestroy)(stream);
-    devices_changed();
-    return result;
+    devices_changed(); /* before another stream can have its handle */
+    return REAL(cuStreamDestroy)(stream);
 }
 
 int cuStreamDestroy_v2(CUstream stream) {
-    CUresult result = REAL(cuStreamDestroy_v2)(stream);
-    devices_changed();
-    return result;
+    devices_changed(); /* before another stream can have its handle */
+    return REAL(cuStreamDestroy_v2)(stream);
 }

@@ -170,12 +170,22 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
+static _Atomic bool reuse;
+static struct context *_Atomic destroyed; /* the last one, if `reuse` */
+
+/* For tests: from now on a context has the address of the one that was destroyed last. */
+EXPORT void sim_reuse_contexts(void) { atomic_store(&reuse, true); }
+
 static CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     /* Never freed: a program may go on using the handle of a destroyed context, and is told so. */
-    struct context *made = calloc(1, sizeof *made);
+    struct context *made = atomic_exchange(&destroyed, NULL);
+    if (made == NULL)
+        made = calloc(1, sizeof *made);
+    else
+        memset(made, 0, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     result = start(made, device, flags);
     if (result == CUDA_SUCCESS) result = push(made);
@@ -243,6 +253,7 @@ static CUresult destroy(CUcontext context) {
     pthread_mutex_unlock(&lock);
     if (!was_alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (depth > 0 && stack[depth - 1] == context) depth--;
+    if (atomic_load(&reuse)) atomic_store(&destroyed, context);
     return CUDA_SUCCESS;
 }
 

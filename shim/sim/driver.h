@@ -10,6 +10,8 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 /* The same function under another name, such as the one for per-thread default streams. */
@@ -32,6 +34,14 @@ struct entry {
 #define LOOKS()                                                                                                        \
     COUNTED();                                                                                                         \
     __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_look(), __func__}
+
+/* Room for what a handle stands for, all zero. Unlike calloc's, it is what was freed last: a driver gives a handle out
+ * again as soon as it can. */
+static inline void *sim_new(size_t bytes) {
+    void *made = malloc(bytes);
+    __asm__ volatile("" : "+r"(made)); /* or the compiler makes a calloc of it */
+    return made != NULL ? memset(made, 0, bytes) : NULL;
+}
 
 /* ---- checkpoint.c ---- */
 

@@ -85,7 +85,7 @@ static CUresult create(CUarray *array, const struct descriptor *is) {
     if (result != CUDA_SUCCESS) return result;
     uint64_t bytes;
     if (!size_of(is, &bytes)) return CUDA_ERROR_INVALID_VALUE;
-    struct array *made = calloc(1, sizeof *made);
+    struct array *made = sim_new(sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->is = *is;
     result = take(made, bytes);
@@ -159,7 +159,7 @@ static size_t half(size_t extent) { return extent > 1 ? extent / 2 : extent; }
 EXPORT CUresult cuMipmappedArrayCreate(CUarray *mipmap, const struct descriptor *is, unsigned levels) {
     ENTERED();
     if (mipmap == NULL || is == NULL || levels == 0 || levels > 32) return CUDA_ERROR_INVALID_VALUE;
-    struct array *made = calloc(1, sizeof *made);
+    struct array *made = sim_new(sizeof *made);
     if (made != NULL) made->level = calloc(levels, sizeof *made->level);
     if (made == NULL || made->level == NULL) {
         free(made);

@@ -33,7 +33,7 @@ static _Atomic bool unsettled; /* something was freed since pools were last sett
 /* ---- pools ---- */
 
 struct pool *pool_new(CUdevice device) {
-    struct pool *pool = calloc(1, sizeof *pool);
+    struct pool *pool = sim_new(sizeof *pool);
     if (pool == NULL) return NULL;
     *pool = (struct pool){.device = device, .file = -1, .reuse = {0, 1, 1, 1}, .next = pools};
     pools = pool;

@@ -31,7 +31,7 @@ static void flatten(CUgraph graph, struct exec *exec) {
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
     if (exec == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
-    struct exec *made = calloc(1, sizeof *made);
+    struct exec *made = sim_new(sizeof *made);
     size_t count = count_work(graph);
     if (made != NULL) made->work = calloc(count + 1, sizeof *made->work);
     if (made == NULL || made->work == NULL) {
