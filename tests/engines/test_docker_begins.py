@@ -162,3 +162,16 @@ async def test_program_that_is_there_runs(docker_engine: DockerEngine, a_launch:
         await output_of(docker_engine, launch)
         (ended,) = [each for each in await docker_engine.sightings() if each.id == launch.id]
         assert ended.exit_code is not None
+
+
+async def test_program_of_a_volume_runs(docker_engine: DockerEngine, a_launch: Launcher, tmp_path: Path) -> None:
+    (folder := tmp_path / "code").mkdir()
+    for name, mode, said in (("own", 0o755, "mine\n"), ("text", 0o644, "")):
+        (folder / name).write_text("#!/bin/sh\necho mine\n")
+        (folder / name).chmod(mode)
+        launch = a_launch(f"/code/{name}", image=IMAGE, volumes=[f"{folder}:/code:rw"])
+        if said:
+            assert await output_of(docker_engine, launch) == said
+            continue
+        with pytest.raises(EngineError, match="is not executable"):
+            await docker_engine.launch(launch)
