@@ -52,6 +52,7 @@ class What(Enum):
     REMARK = auto()  # on the console
     STDOUT_CLOSED = auto()
     REFUSED = auto()  # something that we asked for on the way
+    OUTPUT_LOST = auto()  # the rest of it cannot be had
 
 
 class Attachment:
@@ -74,6 +75,7 @@ class Attachment:
         self.happened: SimpleQueue[tuple[What, Any]] = SimpleQueue()
         self.progress = ""
         self.output_ended = False
+        self.output_lost = False  # some of it could not be read
         self.interrupts = 0
         self.told: tuple[str, str | None] = ("", None)  # the last wait that was told: its state and since when
         self.waited_before = 0.0  # seconds that it had been suspended before the wait that was told
@@ -98,7 +100,7 @@ class Attachment:
                     return code
                 if self._look():
                     self._drain()
-                    return exit_code(self.container)
+                    return exit_code(self.container) or (REFUSED if self.output_lost else 0)
                 pause = LAST_LOOK if self.output_ended else min(LOOK, pause * 2)
 
     def _launch(self) -> bool:
@@ -159,7 +161,8 @@ class Attachment:
         elif what is What.STDOUT_CLOSED:
             self._tell("detached", f"output closed; {self.name} goes on: gpushare kill {self.name} ends it")
             return 128 + signal.SIGPIPE
-        elif what is What.REFUSED:
+        elif what in (What.REFUSED, What.OUTPUT_LOST):
+            self.output_lost = self.output_lost or what is What.OUTPUT_LOST
             self._tell("problem", detail.line())
         elif what is What.SIGNALLED:
             return self._interrupted()
@@ -274,7 +277,7 @@ class Attachment:
                 return
             except Problem as problem:
                 if not problem.away:
-                    self.happened.put((What.REFUSED, problem))
+                    self.happened.put((What.OUTPUT_LOST, problem))
                     break
                 time.sleep(LOOK)
                 continue

@@ -22,6 +22,8 @@ class Problem(Exception):
     @property
     def away(self) -> bool:
         """The appliance could not be asked, or could not answer: later it may."""
+        if self.code == "output_unreadable":
+            return False  # it says what a person has to mend
         return self.code in ("unreachable", "dropped") or self.status == TOO_MANY or self.status >= 500
 
     @property

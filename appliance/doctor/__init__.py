@@ -18,6 +18,7 @@ CHECKS: tuple[Check, ...] = (
     host.versions,
     host.home,
     host.sockets,
+    host.logs,
     host.rights,
     host.disk,
     host.clock,

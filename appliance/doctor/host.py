@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from appliance import VERSION
 from appliance.doctor.finding import Finding, fine, note, wrong
+from appliance.running.web_user import PASSES, READS
 from scheduler.rounds import health
 from web.models import Node
 from web.models.hosts import SKEW
@@ -86,6 +87,27 @@ def sockets() -> Iterator[Finding]:
         )
         return
     yield fine("sockets", f"UNIX sockets work in {settings.GPUSHARE_HOME}.")
+
+
+def logs() -> Iterator[Finding]:
+    """Can the web side read what containers print?"""
+    folder, user = settings.GPUSHARE_HOME / "logs", settings.GPUSHARE_WEB_USER
+    if not folder.exists():
+        yield fine("logs", "no container has printed anything yet")
+        return
+    bits = {folder: READS | PASSES} | dict.fromkeys(folder.iterdir(), READS)
+    may = user.may if user else os.access
+    closed = sorted(path for path, needed in bits.items() if not may(path, needed))
+    if not closed:
+        yield fine("logs", f"The web side can read the output of containers in {folder}.")
+        return
+    yield wrong(
+        "logs",
+        f"{user.name if user else 'The web side'} cannot read {closed[0]}"
+        + (f" and {len(closed) - 1} more." if closed[1:] else "."),
+        "The output of these containers is not shown: REST and pages answer with an error.",
+        (f"chgrp -R {user.gid} {folder}; " if user else "") + f"chmod 2750 {folder}; chmod -R g+rX {folder}",
+    )
 
 
 def rights() -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import django
 from django.core.exceptions import ImproperlyConfigured
 
 from appliance.database import FILES
@@ -120,7 +121,13 @@ def become(user: WebUser, home: Path, database: Path | None, program: Path) -> N
     before = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     root = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
-        _check(user, [program / "manage.py", Path(os.__file__)], [database, database.parent] if database else [])
+        reads = [
+            program / "manage.py",
+            *program.glob(".build/vendor/*/htmx.js"),
+            Path(os.__file__),
+            Path(django.__file__),
+        ]
+        _check(user, reads, [database, database.parent] if database else [])
         _look_from_afar(user, [program, *_python()], home, database)
     except OSError as error:
         if user.given:

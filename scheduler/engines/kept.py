@@ -6,8 +6,24 @@ Standard library only: keepers run on nothing else.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 PIECE = 64 << 10  # bytes
+
+
+def make_folder_of(log: Path) -> None:
+    """Where the web side, which may be of the folder's group alone, can read."""
+    if not log.parent.exists():
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.chmod(0o2750)
+
+
+def open_log(path: str | Path, access: int) -> int:
+    """A file of a container's output, made if it is not there. Readable by its group whatever the umask is, as the web
+    side is another user; one from before, too."""
+    file = os.open(path, access | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    os.fchmod(file, 0o640)
+    return file
 
 
 def mark(limit: int) -> bytes:

@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from appliance.doctor import CHECKS, cards, examine, host, services
 from appliance.doctor.finding import Finding, State
+from appliance.running.web_user import WebUser
 from scheduler import gpus
 from scheduler.rounds import health
 from tests.support.appliance import ROOT
@@ -88,6 +89,24 @@ def test_a_user_who_is_not_root(monkeypatch):
 def make_disk(monkeypatch, free, total=100 << 30, files=10**6):
     told = SimpleNamespace(f_bavail=free, f_bfree=free, f_blocks=total, f_frsize=1, f_files=10**7, f_favail=files)
     monkeypatch.setattr(health.os, "statvfs", lambda path: told)
+
+
+def test_output_that_the_web_side_cannot_read(settings, home):
+    settings.GPUSHARE_HOME, settings.GPUSHARE_WEB_USER = home, WebUser("web", 60706, 60706)
+    assert is_fine(host.logs)
+    logs = home / "logs"
+    logs.mkdir()
+    logs.chmod(0o755)
+    (logs / "a.log").write_text("said")
+    (logs / "a.log").chmod(0o644)
+    assert is_fine(host.logs)
+    (logs / "a.log").chmod(0o600)
+    (logs / "b.log").touch(0o600)
+    found = one(host.logs)
+    assert f"web cannot read {logs}/a.log and 1 more." in found.found
+    assert "chmod" in found.do
+    settings.GPUSHARE_WEB_USER = None
+    assert is_fine(host.logs)
 
 
 @pytest.mark.parametrize(("free", "state"), [(2 << 30, State.NOTE), (100 << 20, State.WRONG)])

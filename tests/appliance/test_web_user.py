@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from appliance.running import web_user
 from appliance.running.parts import CannotStart
+from tests.cli.support import gpushare
 from tests.support.appliance import ROOT, Appliance, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
@@ -68,8 +69,8 @@ print(json.dumps(done))
 
 
 @pytest.fixture
-def appliance(tmp_path: Path) -> Iterator[Appliance]:
-    running = Appliance(tmp_path / "home")
+def appliance(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Appliance]:
+    running = Appliance(tmp_path / "home", within=getattr(request, "param", ()))
     yield running
     if running.process.poll() is None:
         running.close()
@@ -118,6 +119,32 @@ def test_it_shows_the_output_of_containers_and_carries_out_what_people_want(appl
     made = appliance.launch("sh", "-c", "echo said; sleep 600")
     until(lambda: output(appliance, made["id"]) == "said\n")
     assert appliance.api("POST", f"containers/{made['id']}/kill/", {})["state"] == "killed"
+
+
+UMASK = ("sh", "-c", 'umask 077; exec "$0" "$@"')
+
+
+@pytest.mark.parametrize("appliance", [UMASK], indirect=True)
+def test_with_a_closed_umask_its_output_is_shown_and_what_cannot_be_read_is_an_error_with_its_cause(appliance):
+    made = appliance.launch("sh", "-c", "echo said; umask")
+    until(lambda: output(appliance, made["id"]) == "said\n0022\n")
+    assert has_no_rights(appliance.parts()["web"])
+    done = gpushare("run", "--gpu-memory", "64MiB", "local", "echo", "seen", environ=appliance.environ)
+    assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
+
+    (appliance.home / "logs" / f"{made['id']}.log").chmod(0o600)  # as an earlier release made it
+    error = json.loads(output(appliance, made["id"]))["error"]
+    assert error["code"] == "output_unreadable"
+    assert "Permission denied" in error["message"]
+    for words in ((), ("-f",)):
+        done = gpushare("logs", *words, made["id"], environ=appliance.environ)
+        assert (done.returncode != 0, done.stdout) == (True, "")
+        assert "Permission denied" in done.stderr
+
+    (appliance.home / "logs").chmod(0o700)
+    done = gpushare("run", "--gpu-memory", "64MiB", "local", "true", environ=appliance.environ)
+    assert done.returncode == 125
+    assert "Permission denied" in done.stderr
 
 
 def output(appliance: Appliance, container: str) -> str:

@@ -224,3 +224,18 @@ async def test_what_a_host_has_no_room_to_copy_is_kept_with_docker_until_it_has(
     assert (caught.value.code, caught.value.status) == ("output_left", 503)
     await removed(docker_engine, engine_id)
     assert launch.log_path.read_text() == "kept\n"
+
+
+def test_a_log_its_place_and_its_folder_can_be_read_by_their_group_whatever_the_umask(tmp_path: Path) -> None:
+    """The web side is another user of that group."""
+    log = tmp_path / "logs" / "one.log"
+    before = os.umask(0o077)
+    try:
+        with LogFile(log, 1 << 20):
+            modes = {path.name: path.stat().st_mode & 0o777 for path in (*log.parent.iterdir(), log.parent)}
+        log.chmod(0o600)  # as it was made before
+        with LogFile(log, 1 << 20):
+            assert log.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
+    assert modes == {"one.log": 0o640, "one.log.position": 0o640, "logs": 0o750}

@@ -90,6 +90,35 @@ async def test_no_output_yet_is_an_empty_text(home):
     assert await text_of(await get(container, key)) == b""
 
 
+def unreadable(path: Path) -> None:
+    """For root, too: a link to itself."""
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("query", ["", "?follow=1", "?tail=2"])
+async def test_output_that_cannot_be_read_is_an_error_and_not_nothing(home, query):
+    container, key = await sync_to_async(launched)()
+    unreadable(output.path_of(container.pk))
+    answer = await get(container, key, query)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "output_unreadable"
+    assert "symbolic links" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("what", ["log", "log.position"])
+async def test_a_followed_log_that_cannot_be_read_any_more_breaks_off(home, what):
+    """And does not end as one that is whole, nor go on for ever."""
+    container, key = await sync_to_async(launched)()
+    log = output.path_of(container.pk)
+    if what != "log":
+        log.write_bytes(b"one\n")
+        await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
+    answer = await get(container, key, "?follow=1")
+    unreadable(log.with_suffix(f".{what}"))
+    with pytest.raises(OSError, match="symbolic links"):
+        await text_of(answer)
+
+
 async def test_following_ends_with_the_container(home):
     container, key = await sync_to_async(launched)()
     stream = (await get(container, key, "?follow=true")).streaming_content

@@ -164,7 +164,8 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
     def logs(self, request: Request, pk: UUID) -> StreamingHttpResponse:
         """What the container has printed, as text; with `follow`, also what it prints until it ends.
 
-        Output beyond the limit for one container is not kept. 403: for its owner and for operators only.
+        Output beyond the limit for one container is not kept. 403: for its owner and for operators only. 500,
+        `output_unreadable`: its host has output that cannot be read.
         """
         query = LogsQuery.of(request)
         container = self.get_object()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 import os
 import time
 from collections.abc import AsyncIterator
@@ -26,14 +28,20 @@ from django.db.models import Q
 from web.budgets import Place, Places, budget
 from web.console.copied import is_whole
 from web.console.frames import PAYLOAD_LIMIT
+from web.errors import Problem
+from web.logs import ById
 from web.models import Container, Node
 
 LOOK = 0.2  # seconds between two looks at the sizes of logs
 ASK = 1.0  # seconds between two questions which containers have ended
 LEFT = 30.0  # seconds after an end in which nothing more was copied: then a copy that is not whole will not come
+UNREADABLE = "output_unreadable"
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process, and for now: says nothing about the log
 _CHUNK = PAYLOAD_LIMIT - 8  # bytes; with its place a frame (relayed.py)
 
 Pieces = AsyncIterator[tuple[int, bytes]]  # where in the output, and what
+
+log = logging.getLogger(__name__)
 
 _places = Places("log_followers", "log_followers_in_all")
 
@@ -47,8 +55,27 @@ def place_to_follow(user: int) -> Place:
     return _places.require(user, "logs are followed")
 
 
+def is_here(container: UUID) -> bool:
+    """Whether this host has any of its output. Raises Problem if that cannot be read."""
+    found = Log(container)
+    try:
+        found.look()
+    except OSError as error:
+        log.error("the output of container %s cannot be read: %s", ById(str(container)), error)
+        raise Problem(
+            UNREADABLE,
+            f"The output of this container cannot be read on its host: {error.strerror}. "
+            "There, `gpushare doctor` names the files and what to do.",
+            500,
+        ) from None
+    else:
+        return found.file is not None
+    finally:
+        found.close()
+
+
 async def written(container: UUID, tail: int | None = None, start: int | None = None) -> Pieces:
-    """What is there: all of it, or the last `tail` lines, or what comes from `start` on."""
+    """What is there: all of it, or the last `tail` lines, or what comes from `start` on. Raises OSError."""
     log = Log(container)
     try:
         log.look()
@@ -63,10 +90,10 @@ async def written(container: UUID, tail: int | None = None, start: int | None = 
 async def followed(container: UUID, allowed: asyncio.Future[Any], tail: int | None = None,
                    start: int | None = None) -> Pieces:  # fmt: skip
     """What is there and what comes, until the container has ended and its output is whole, or is done with here, or
-    until `allowed` is done."""
+    until `allowed` is done. Raises OSError: what cannot be read has no end."""
     async with _logs().followed(container) as log:
         allowed.add_done_callback(lambda _: log.tell())
-        while log.file is None and not log.ended and not allowed.done():
+        while log.file is None and not log.ended and not log.failed and not allowed.done():
             await log.news.wait()
         position = start if start is not None else await log.beginning(tail)
         while not allowed.done():
@@ -76,6 +103,8 @@ async def followed(container: UUID, allowed: asyncio.Future[Any], tail: int | No
                 position += len(chunk)
                 if allowed.done():
                     return
+            if log.failed:
+                raise log.failed
             if ended:
                 return
             await news.wait()
@@ -88,6 +117,7 @@ class Log:
         self._path = path_of(container)
         self.file: int | None = None
         self.size, self.ended, self.followers = 0, False, 0
+        self.failed: OSError | None = None
         self.news = asyncio.Event()
         self._grown = self._end_seen = 0.0  # by the monotonic clock
 
@@ -169,11 +199,13 @@ class Logs:
                     ended = followed - await self._live(followed)
             for container, log in self._of.items():
                 more = over = False
-                with contextlib.suppress(OSError):
+                try:
                     over = container in ended and log.is_over()  # asked before: what came before the end is seen now
                     more = log.look()
+                except OSError as error:
+                    log.failed = error if error.errno not in SHORT else None
                 log.ended = log.ended or over
-                if more or log.ended:
+                if more or log.ended or log.failed:
                     log.tell()
             await asyncio.sleep(LOOK)
 

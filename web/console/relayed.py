@@ -105,7 +105,9 @@ class _Far:
             try:
                 line = await _line(await reach(node, self._container, KIND))
                 return await ask(line, _log(self._tail, self._position, follow=self._follow))
-            except Problem:
+            except Problem as problem:
+                if problem.code == output.UNREADABLE:
+                    raise BrokenOff(problem.message) from None
                 if time.monotonic() > deadline:
                     raise BrokenOff(f"{node.name} was away for {PATIENCE:.0f} s") from None
             await self._pause()

@@ -61,7 +61,7 @@ def _elsewhere(container: Container) -> str:
 
 def _begun(container: Container, tail: int | None, *, follow: bool) -> socket.socket | None:
     """A connection to the host that has its output, which is to send it; None: that is this one. Raises Problem."""
-    node = None if output.path_of(container.pk).exists() else elsewhere(container)
+    node = None if output.is_here(container.pk) else elsewhere(container)
     if node is None:
         return None
     connection = reach_now(node, container, relayed.KIND)

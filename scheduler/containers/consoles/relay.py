@@ -91,6 +91,11 @@ async def _show(container: str, line: Line) -> None:
     """A container's output, until it is whole or they have hung up. Raises BadFrame, TimeoutError."""
     async with asyncio.timeout(SAYS_WITHIN):
         asked = _asked(await line.read())
+    try:
+        await asyncio.to_thread(output.is_here, UUID(container))
+    except Problem as problem:
+        await line.send(*_refused(problem))
+        return
     await line.send(FrameKind.OPEN)
     over = asyncio.create_task(line.read())
     showing = asyncio.create_task(_pass_on(UUID(container), line, over, **asked))

@@ -26,7 +26,7 @@ import requests.exceptions
 from django.conf import settings
 
 from scheduler.engines.docker.client import HEAD_START, release, wake
-from scheduler.engines.kept import mark
+from scheduler.engines.kept import make_folder_of, mark, open_log
 from scheduler.pace import Pace
 from web.console.copied import Position, path_of_position, read
 
@@ -141,7 +141,7 @@ class LogFile:
     def __init__(self, path: Path, limit: int) -> None:
         self._limit = limit
         self._position = _open_position(path)
-        self._log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._log = open_log(path, os.O_RDWR)
         self._size, self.stamp, self._seen, self.complete = read(self._position)
         if os.fstat(self._log).st_size < self._size:
             self._size = self.stamp = self._seen = 0  # somebody emptied the log: it begins anew
@@ -201,8 +201,8 @@ class LogFile:
 
 
 def _open_position(log: Path) -> int:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path_of_position(log), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    make_folder_of(log)
+    return open_log(path_of_position(log), os.O_RDWR)
 
 
 class LogBudgets(Protocol):

@@ -37,6 +37,7 @@ from scheduler.engines.base import (
     Use,
 )
 from scheduler.engines.changes import Changes
+from scheduler.engines.kept import make_folder_of
 from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
 from scheduler.engines.process.executed import execute
@@ -163,7 +164,7 @@ class ProcessEngine:
                     "log_bytes": self._log_bytes,
                 },
             )
-            launch.log_path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder_of(launch.log_path)
             await _to_its_end(_keep(folder))  # a keeper under way starts the program, whatever becomes of us
         except (OSError, EngineError) as error:
             if not await _to_its_end(asyncio.to_thread(forget_unless_begun, folder)):

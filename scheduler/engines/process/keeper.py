@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scheduler import proc
-from scheduler.engines.kept import keep
+from scheduler.engines.kept import keep, open_log
 from scheduler.engines.process import tree
 
 PR_SET_PDEATHSIG = 1
@@ -140,7 +140,7 @@ def _start(folder: Path) -> Started | None:
 def _start_first(folder: Path) -> Started:
     launch = json.loads((folder / "launch.json").read_text())
     keeper = os.getpid()
-    log = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    log = open_log(launch["log"], os.O_WRONLY | os.O_APPEND)
     door = _open_door(folder)
     output, prints = os.pipe()
     reads, writes = os.pipe()

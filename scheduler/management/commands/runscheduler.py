@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,7 @@ def _joins() -> bool:
 
 async def serve(started: Callable[[], None] = lambda: None) -> None:
     """Runs until SIGTERM or SIGINT. `started` is called once it decides. Raises one of CANNOT_START."""
+    os.umask(0o022)  # a file has the mode that it is made with: containers and the web side read some of them
     stop = asyncio.Event()
     threads.need_no_more(asyncio.get_running_loop())
     for number in (signal.SIGTERM, signal.SIGINT):
