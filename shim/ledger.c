@@ -18,7 +18,9 @@ struct shard {
     struct ledger_entry *places;
 } __attribute__((aligned(64)));
 
-static struct shard shards[SHARDS];
+/* One page, wherever the linker puts it: touched with the first entry, like their rooms. */
+static struct shard shards[SHARDS] __attribute__((aligned(PAGE)));
+_Static_assert(sizeof shards <= PAGE, "one page");
 
 static uint64_t mix(enum ledger_kind kind, uint64_t key) {
     uint64_t hash = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio */

@@ -2,20 +2,13 @@
 
     log.warning("container %s could not be ended: %s", tenant, error)
 
-What is put into a line may know whom it is about (`InLog`); those fields are then found by programs. lines.py makes
-text or JSON of it, journal.py gives it to systemd's journal, sums.py keeps it short, secrets.py clean; choose.py says
-which. Levels: error and warning want a person, info is what happens anyway, debug is for who looks for a fault.
+What is put into a line may know whom it is about: its method `log_fields` returns those of `FIELDS` (lines.py) that it
+knows. Programs then find them. lines.py makes text or JSON of it, journal.py gives it to systemd's journal, sums.py
+keeps it short, secrets.py clean; choose.py says which. Levels: error and warning want a person, info is what happens
+anyway, debug is for who looks for a fault.
 """
 
 from __future__ import annotations
-
-from typing import Protocol, runtime_checkable
-
-
-@runtime_checkable
-class InLog(Protocol):
-    def log_fields(self) -> dict[str, str]:
-        """Of `FIELDS` (lines.py), those that are known."""
 
 
 class ById:

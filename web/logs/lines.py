@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import tokenize  # noqa: F401 -- for a traceback: Python 3.13 imports it late, when perhaps no file can be opened
 from datetime import UTC, datetime
 
-from web.logs import InLog
 from web.logs.secrets import Scrubber
 
 FIELDS = ("container", "container_id", "owner")
@@ -43,8 +43,8 @@ class Formed(logging.Formatter):
         """Those that it has."""
         known: dict[str, str] = {}
         for each in record.args if isinstance(record.args, tuple) else ():
-            if isinstance(each, InLog):
-                known |= each.log_fields()
+            if told := getattr(type(each), "log_fields", None):
+                known |= told(each)
         return {name: value for name in FIELDS if (value := known.get(name))}
 
     def traceback(self, record: logging.LogRecord) -> list[str]:
