@@ -21,14 +21,14 @@ from tests.support.appliance import ROOT
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(900),  # the first time it downloads the libraries of three Pythons
+    pytest.mark.timeout(900),  # the first time it downloads the libraries of four Pythons
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb"),
 ]
 SHELL = ("build", "outside", "gpushare-manage", "gpushare-node", "postinst", "prerm", "postrm")
 REGISTRIES = re.compile(rb"pythonhosted|pypi\.org/simple|registry\.npmjs|deb\.debian\.org|/debian/pool/")
 OLDEST_GLIBC = (2, 17)  # of the images that containers run
 HOSTS_GLIBC = (2, 36)  # Debian 12's; Ubuntu 24.04 has 2.39
-PYTHONS = ("3.11", "3.12", "3.13")  # Debian 12's, Ubuntu 24.04's, Debian 13's
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # Debian 12's, Ubuntu 24.04's, Debian 13's, and the next
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_what_is_compiled_runs_with_the_glibc_of_hosts_and_images(package: Path)
 
 
 def test_what_is_compiled_is_there_for_each_python(package: Path) -> None:
-    """Of Debian 12, Ubuntu 24.04 and Debian 13; only the distribution's own python-ldap is elsewhere."""
+    """Only the distribution's own python-ldap is elsewhere."""
     libraries = package / "files/opt/gpushare/.venv/libraries"
     wanted = {f"cpython-{version.replace('.', '')}" for version in PYTHONS}
     found: dict[Path, set[str]] = {}
