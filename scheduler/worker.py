@@ -330,6 +330,7 @@ class Scheduler:
         self.health.see(self.gpus.cards, readings)
         self.plugin.see(readings)
         self.history.write(readings)
+        self.swapping.look()
         await self.idle.look(readings)
         await self.stirring.look()
 

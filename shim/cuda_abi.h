@@ -79,6 +79,15 @@ typedef struct {
 enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
 typedef struct {
+    CUmemLocation location;
+    int flags;
+} CUmemAccessDesc;
+
+typedef struct {
+    char reserved[64];
+} CUipcHandle; /* CUipcMemHandle and CUipcEventHandle */
+
+typedef struct {
     int type, requestedHandleTypes;
     CUmemLocation location;
     void *win32HandleMetaData;

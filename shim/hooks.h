@@ -16,6 +16,7 @@
     HOOKS_MEMORY(X)                                                                                                    \
     HOOKS_POOL(X)                                                                                                      \
     HOOKS_VIRTUAL(X)                                                                                                   \
+    HOOKS_SHARE(X)                                                                                                     \
     HOOKS_ARRAY(X)                                                                                                     \
     HOOKS_GRAPH(X)                                                                                                     \
     HOOKS_STREAM(X)                                                                                                    \
@@ -73,6 +74,27 @@
     X(CUDA, cuMemUnmap, (CUdeviceptr address, size_t bytes))                                                           \
     X(CUDA, cuMemMapArrayAsync, (CUarrayMapInfo * tiles, unsigned int count, CUstream stream))                         \
     X(CUDA, cuMemMapArrayAsync_ptsz, (CUarrayMapInfo * tiles, unsigned int count, CUstream stream))
+
+/* hooks_share.c */
+#define HOOKS_SHARE(X)                                                                                                 \
+    X(CUDA, cuMemExportToShareableHandle,                                                                              \
+      (void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))                      \
+    X(CUDA, cuMemGetHandleForAddressRange,                                                                             \
+      (void *handle, CUdeviceptr address, size_t bytes, int type, unsigned long long flags))                           \
+    X(CUDA, cuMemSetAccess, (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *accesses, size_t count))        \
+    X(CUDA, cuMulticastCreate, (CUmemGenericAllocationHandle * handle, const void *properties))                        \
+    X(CUDA, cuMemPoolExportToShareableHandle,                                                                          \
+      (void *shareable, CUmemoryPool handle, int type, unsigned long long flags))                                      \
+    X(CUDA, cuMemPoolExportPointer, (void *data, CUdeviceptr address))                                                 \
+    X(CUDA, cuMemPoolImportPointer, (CUdeviceptr * address, CUmemoryPool handle, void *data))                          \
+    X(CUDA, cuMemPoolSetAccess, (CUmemoryPool handle, const CUmemAccessDesc *accesses, size_t count))                  \
+    X(CUDA, cuIpcGetMemHandle, (CUipcHandle * handle, CUdeviceptr address))                                            \
+    X(CUDA, cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcHandle handle, unsigned int flags))                       \
+    X(CUDA, cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcHandle handle, unsigned int flags))                    \
+    X(CUDA, cuIpcGetEventHandle, (CUipcHandle * handle, CUevent event))                                                \
+    X(CUDA, cuIpcOpenEventHandle, (CUevent * event, CUipcHandle handle))                                               \
+    X(CUDA, cuCtxEnablePeerAccess, (CUcontext context, unsigned int flags))                                            \
+    X(CUDA, cuImportExternalMemory, (void **memory, const void *description))
 
 /* hooks_array.c */
 #define HOOKS_ARRAY(X)                                                                                                 \

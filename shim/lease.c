@@ -59,6 +59,13 @@ bool lease_enter(struct lease_page *page) {
 
 void lease_leave(struct lease_page *page) { atomic_fetch_sub(&page->inside, 1); }
 
+void lease_share(struct lease_page *page) { atomic_fetch_add(&page->sharing, 1); }
+
+void lease_shares(struct lease_page *page, uint32_t how) {
+    atomic_fetch_or(&page->shared, how);
+    atomic_fetch_sub(&page->sharing, 1);
+}
+
 void lease_accept(struct lease_slot *slot, uint64_t bytes) { atomic_fetch_add(&slot->accepted, bytes); }
 
 uint64_t lease_used(const struct lease_slot *slot) {
@@ -88,6 +95,11 @@ bool lease_page_valid(const struct lease_page *page) {
 void lease_hold(struct lease_page *page, bool moving) { atomic_store(&page->moving, moving); }
 
 uint32_t lease_inside(const struct lease_page *page) { return atomic_load(&page->inside); }
+
+uint32_t lease_shared(const struct lease_page *page) {
+    uint32_t now = atomic_load(&page->sharing) ? LEASE_SHARES_NOW : 0; /* first: lease.h says why */
+    return now | atomic_load(&page->shared);
+}
 
 uint64_t lease_headroom(const struct lease_slot *slot) {
     uint64_t taken = atomic_load(&slot->taken);

@@ -50,6 +50,12 @@
  * its streams are done. So the process counts who is about to ask, then looks at `moving`; the scheduler sets `moving`,
  * then looks how many are counted: at least one side sees the other. Both words are zero in a page from before them.
  *
+ * Sharing (`sharing`, `shared`): a driver takes memory that is shared between processes or cards out of them without a
+ * word, and then cannot bring it back. So before a call that shares memory the process counts itself in `sharing`; if
+ * it succeeds it notes the kind in `shared`, for good, and only then leaves the count. The scheduler reads `sharing`,
+ * then `shared`: a call that it did not see in the first has its kind in the second. A call that begins later begins in
+ * a locked process, and has not returned from the driver when the memory is moved.
+ *
  * tests/shim/lease_model.py and test_moving_model.py have every interleaving and every death of these steps.
  * All sizes are bytes. No function allocates, blocks, or calls anything outside this file.
  */
@@ -66,6 +72,18 @@
 #define LEASE_PAGE_SIZE 4096
 #define LEASE_UUID_SIZE 16
 #define LEASE_PEAK_SHIFT 16
+
+/* How memory is shared (`shared`). The first is of a call that is under way. */
+enum lease_sharing {
+    LEASE_SHARES_NOW = 1,
+    LEASE_SHARES_EXPORTED = 2, /* cuMem handles, or the descriptor of an address range, for another process */
+    LEASE_SHARES_IMPORTED = 4, /* another process's cuMem handles */
+    LEASE_SHARES_IPC = 8,      /* legacy CUDA IPC: memory or events */
+    LEASE_SHARES_POOL = 16,    /* a memory pool, exported or imported */
+    LEASE_SHARES_PEER = 32,    /* access of one card to another's memory */
+    LEASE_SHARES_MULTICAST = 64,
+    LEASE_SHARES_EXTERNAL = 128, /* memory of a graphics API */
+};
 
 /* What both versions have stands at one place in both; lease_v1.h tells what differs. All that an allocation and its
  * free touch is on the first cache line: each line that has to be fetched again costs time, and threads of one process
@@ -95,9 +113,11 @@ struct lease_page {
     uint16_t version;
     uint16_t slots; /* how many of `slot` are in use */
     uint8_t padding[56];
-    _Atomic uint32_t inside, /* process: threads that ask whether their streams are done */
-        moving;              /* scheduler: its memory leaves the cards, or is not back; nobody asks */
-    uint8_t unused[56];
+    _Atomic uint32_t inside,  /* process: threads that ask whether their streams are done */
+        moving;               /* scheduler: its memory leaves the cards, or is not back; nobody asks */
+    _Atomic uint32_t sharing, /* process: threads in a call that may share memory */
+        shared;               /* process: how it has shared memory so far, enum lease_sharing */
+    uint8_t unused[48];
     struct lease_slot slot[LEASE_SLOTS];
 };
 
@@ -118,6 +138,12 @@ bool lease_enter(struct lease_page *page);
 /* It has its answer. */
 void lease_leave(struct lease_page *page);
 
+/* This thread is about to share memory. */
+void lease_share(struct lease_page *page);
+
+/* It has (`how`), or has not (0). */
+void lease_shares(struct lease_page *page, uint32_t how);
+
 /* What this process uses, never below zero. */
 uint64_t lease_used(const struct lease_slot *slot);
 
@@ -137,6 +163,9 @@ void lease_hold(struct lease_page *page, bool moving);
 
 /* How many threads ask, by the process's own word. */
 uint32_t lease_inside(const struct lease_page *page);
+
+/* How the process shares memory, by its own word: enum lease_sharing, 0 if it does not. */
+uint32_t lease_shared(const struct lease_page *page);
 
 /* What the process may take without asking, never below zero. */
 uint64_t lease_headroom(const struct lease_slot *slot);

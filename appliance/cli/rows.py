@@ -53,6 +53,8 @@ def state_words(container: Json, now: datetime) -> str:
         return f"running, {int(_share(container, now) + 0.5)} % in turns"  # halves up, as the pages have it
     if state == "running" and container["idle_since"]:
         return f"running, idle {age(container['idle_since'], now)}"
+    if container["not_restored"]:
+        return f"{state}, cannot come back"
     if state == "swapped" and container["gave_way"]:
         return f"swapped, gave way to {container['gave_way_to']}"
     if container["exit_code"] is not None and state != "exited":

@@ -84,6 +84,11 @@ class CardError(Exception):
         """Of an unlock that failed: the process is not locked, or has ended. Else it may be locked still."""
         return self.why is Why.NOT_THERE or (self.why is Why.WRONG_STATE and self.state is not State.LOCKED)
 
+    @property
+    def is_final(self) -> bool:
+        """Of a restore: the driver has answered with an error that trying again does not change."""
+        return self.state is State.CHECKPOINTED and self.why in (Why.CANNOT, Why.FAILED)
+
 
 @dataclass(frozen=True, slots=True)
 class Done:

@@ -70,7 +70,7 @@ class Containers:
                 guaranteed=row.guaranteed,
                 fail_fast=row.on_shortage == Shortage.FAIL,
                 max_wait=row.max_wait_seconds,
-                paused=tenant.paused,
+                paused=tenant.paused or bool(tenant.not_restored),
                 gives_way=row.give_way,
                 running=running,
             ),
@@ -132,7 +132,7 @@ class Containers:
         self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
         self._store.container(tenant.id, paused_at=None)
         self._store.event("unpaused", tenant.id)
-        if tenant.swap == Swap.OUT:
+        if tenant.swap == Swap.OUT and not tenant.not_restored:
             self._broker.want_back(tenant)
 
     def _ended(self, tenant: Tenant, sighting: Sighting) -> None:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Collection
 
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
-from scheduler.sessions.tenants import Session
+from scheduler.sessions.tenants import Session, Tenant
+from shim.binding import Sharing
 
 LOCK_SECONDS = 30.0  # in which what the processes of a container have given to their cards must be done
 SHORTEST = 1.0  # for the last of them, and for one that somebody has let go meanwhile; to the driver, none are no end
@@ -21,6 +22,34 @@ ATTEMPTS = 6  # steps between any two states, and as many again
 ASKED_WITHIN = 1.0  # seconds; who asks what its card has done has its answer in microseconds, or says what is not so
 LOOK = 0.002  # seconds between two looks
 STANDS = 0.5  # seconds after which one that stands still is waited for beside all else
+
+
+SHARED_AS = {
+    Sharing.NOW: "a call that shares it is under way",
+    Sharing.EXPORTED: "exported handles",
+    Sharing.IMPORTED: "imported handles",
+    Sharing.IPC: "CUDA IPC",
+    Sharing.POOL: "a shared memory pool",
+    Sharing.PEER: "peer access",
+    Sharing.MULTICAST: "multicast",
+    Sharing.EXTERNAL: "memory of a graphics API",
+}
+
+
+def why_it_stays(tenant: Tenant) -> str:
+    """Why the GPU memory of this container must not be moved to host memory; empty if nothing is known against it.
+
+    THE rule for everything that moves memory. Its evidence is in the lease pages, so a new scheduler knows it too.
+    A driver takes shared memory out without an error and refuses to bring it back (error 801; H100, driver 580).
+    """
+    for session in tenant.sessions.values():
+        if not session.ended and (shared := session.page.shared):
+            how = ", ".join(words for kind, words in SHARED_AS.items() if kind in shared)
+            return (
+                f"Process {session.pid} shares GPU memory with another process or GPU ({how}). "
+                "The driver cannot bring such memory back from host memory."
+            )
+    return ""
 
 
 class Mover:
@@ -79,6 +108,14 @@ class Mover:
         finally:
             moving.cancel()
             await asyncio.gather(moving, return_exceptions=True)
+
+    async def are_out(self, sessions: Collection[Session]) -> bool:
+        """Whether none of them has anything on its cards, by the driver's word."""
+        try:
+            states = [await self._state(session) for session in sessions]
+        except CardError:
+            return False
+        return all(state in (State.CHECKPOINTED, State.UNKNOWN) for state in states)
 
     async def await_answer(self, session: Session) -> None:
         """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it."""

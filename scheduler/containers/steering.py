@@ -112,10 +112,13 @@ class Steering:
 
     async def resume(self, tenant: Tenant) -> str:
         """Lets it go on: at once, or when there is room for what was swapped out."""
+        failed = tenant.not_restored
         if tenant.paused or not tenant.swap:  # what gave way is not frozen
             await self._thaw(tenant)
         await self._swapping.settle(tenant)
         self._swapping.resume(tenant)
+        if failed:
+            return f"Its GPU memory is brought back once more, if the driver can do it now. Before: {failed}"
         return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
 
     async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, Any]) -> None:

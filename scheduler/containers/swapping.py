@@ -30,7 +30,7 @@ from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers import room
-from scheduler.containers.moving import Mover
+from scheduler.containers.moving import Mover, why_it_stays
 from scheduler.core.admission import size
 from scheduler.core.events import (
     STAYS,
@@ -38,6 +38,7 @@ from scheduler.core.events import (
     ContainerPaused,
     ContainerResumed,
     GiveWay,
+    Movable,
     NotMoved,
     Returned,
     Stirred,
@@ -114,12 +115,14 @@ class Swapping:
         if tenant.is_out:
             return self._stays_out(tenant)
         if tenant.swap:
-            raise Problem("swapping", "Its GPU memory is just being moved. Try again in a moment.", 409)
+            why = tenant.not_restored or "Its GPU memory is just being moved. Try again in a moment."
+            raise Problem("swapping", why, 409)
         if not _holders(tenant):
             return "It held no GPU memory."
         async with self._transfer:
             if tenant.is_out:  # it gave way while this one waited for its turn
                 return self._stays_out(tenant)
+            _require_movable(tenant)
             self._require_room(tenant)  # now: another may have taken it meanwhile
             self._require_share(tenant)
             # From here on none of its processes gets more, so nobody but these holds anything when they are out.
@@ -156,6 +159,7 @@ class Swapping:
             try:
                 if self._broker.state.containers[tenant.id].paused:  # or about to be
                     raise Problem("paused", "It was paused meanwhile.", 409)
+                _require_movable(tenant)
                 self._require_room(tenant)
             except (Problem, OSError) as problem:
                 self._stays(tenant, whom, problem)
@@ -195,6 +199,8 @@ class Swapping:
             await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
             await self._mover.stop(sessions)
             await self._mover.have_answers(sessions)
+            if why := why_it_stays(tenant):  # since it was looked at; now its processes are locked
+                raise EngineError(why)
             self._take_back_headroom(tenant)
             for session in sessions:
                 await self._mover.out(session)
@@ -259,17 +265,36 @@ class Swapping:
         self.speeds.note(kind, size, seconds)
         self.moved()
 
+    def look(self) -> None:
+        """Says which containers cannot be moved, and why, as soon as their lease pages do."""
+        for tenant in self._broker.tenants.values():
+            why, known = why_it_stays(tenant), self._broker.state.containers.get(tenant.id)
+            if why != tenant.cannot_move:
+                tenant.cannot_move = why
+                self._store.container(tenant.id, cannot_move=why)
+            if known is not None and known.movable is bool(why):
+                self._broker.tell(Movable(self._broker.now(), tenant.id, not why))
+
     # ---- back ----
 
     def resume(self, tenant: Tenant) -> None:
-        """For a person; a next scheduler goes on with it."""
+        """For a person; a next scheduler goes on with it. What could not be restored is tried once more."""
+        stuck, tenant.not_restored = tenant.not_restored, ""
+        if stuck:
+            self._store.container(tenant.id, not_restored="")
+            if not tenant.paused:
+                self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
+        if stuck and tenant.swap == Swap.COMING:
+            self._begin(tenant, self._bring_back(tenant))
+        elif stuck and tenant.swap == Swap.LEAVING:
+            self._begin(tenant, self._undo_in_turn(tenant, list(tenant.sessions.values())))
         if tenant.is_out and tenant.gave_way:
             self._is_asked(tenant)
         self.want_back(tenant)
 
     def want_back(self, tenant: Tenant, since: float | None = None) -> None:
         """Puts it into the queue, unless it is frozen; it is brought back when there is room."""
-        if tenant.is_out and not tenant.paused:
+        if tenant.is_out and not (tenant.paused or tenant.not_restored):
             self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._broker.want_back(tenant, since)
 
@@ -339,9 +364,12 @@ class Swapping:
         self._broker.tell(Stirred(self._broker.now(), tenant.id))  # however long it was idle before
 
     async def _not_yet(self, tenant: Tenant, error: CardError, again: Callable[[], Awaitable[None]]) -> None:
-        """It is tried again, ever later where the driver does not answer. What is lost ends it."""
+        """It is tried again, ever later where the driver does not answer. What is lost ends it; what the driver refuses
+        to bring back is not waited for."""
         if error.state is State.FAILED:
             await self._lost(tenant, error)
+        elif error.is_final:
+            await self._not_restored(tenant, error)
         elif error.why is not Why.HUNG or not error.pid:  # no worker could be started: nobody has been asked
             self._later(tenant, again)
         else:
@@ -351,6 +379,25 @@ class Swapping:
                 await self._lost(tenant, error)
             else:
                 self._later(tenant, again, min(max(AGAIN, hung), LONGEST))
+
+    async def _not_restored(self, tenant: Tenant, error: CardError) -> None:
+        """Its owner decides what becomes of it: what it does without its cards goes on. It is tried again on a resume.
+
+        What it was lent goes to others, if none of its processes is back.
+        """
+        why = f"Its GPU memory could not be brought back from host memory, and will not come back by itself: {error}"
+        log.error("container %s: %s", tenant, why)
+        tenant.not_restored = why[:500]
+        self._store.container(tenant.id, not_restored=tenant.not_restored)
+        self._store.event("not_restored", tenant.id, detail=tenant.not_restored)
+        self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))  # it will not free, allocate or come back
+        self._broker.tell(NotMoved(self._broker.now(), tenant.id, inf))
+        if await self._mover.are_out(list(tenant.sessions.values())):
+            held = sum(tenant.granted(gpu) for gpu in tenant.quota)
+            since = {"swapped_at": timezone.now()} if tenant.swap == Swap.LEAVING else {}
+            self._store.container(tenant.id, swapped=held, **since)
+            await self._stage(tenant, Swap.OUT)
+            self._broker.swapped_out(tenant)
 
     async def _lost(self, tenant: Tenant, error: CardError) -> None:
         log.error("container %s has lost its GPU memory: %s", tenant, error)
@@ -366,6 +413,8 @@ class Swapping:
         commands = await self._store.records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
         for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap]:
+            if tenant.not_restored:
+                continue  # a person resumes it, or ends it
             if tenant.swap == Swap.LEAVING:  # its command, carried out again, waits for that
                 self._begin(tenant, self._undo_in_turn(tenant, list(tenant.sessions.values())))
             elif tenant.swap == Swap.COMING:
@@ -380,7 +429,7 @@ class Swapping:
 
     async def _settle_late(self, tenant: Tenant, session: Session) -> None:
         async with self._transfer:
-            if session.ended or tenant.finished:
+            if session.ended or tenant.finished or (tenant.not_restored and not tenant.is_out):
                 return
             if tenant.swap in (Swap.LEAVING, Swap.COMING):  # a move that hangs knows nothing of it
                 self._later(tenant, partial(self._settle_late, tenant, session))
@@ -442,6 +491,11 @@ class Swapping:
 
 def _holders(tenant: Tenant) -> list[Session]:
     return [s for s in tenant.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
+
+
+def _require_movable(tenant: Tenant) -> None:
+    if why := why_it_stays(tenant):
+        raise Problem("cannot_swap", f"Its GPU memory cannot be freed: {why}", 409)
 
 
 def _out(tenant: Tenant) -> int:

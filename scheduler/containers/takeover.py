@@ -90,6 +90,7 @@ class TakeOver:
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.swap, tenant.gave_way = row.swap, row.gave_way
+        tenant.cannot_move, tenant.not_restored = row.cannot_move, row.not_restored
         tenant.paused = row.paused_at is not None
         tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None

@@ -50,6 +50,7 @@ from scheduler.core.events import (
     GivingWayChanged,
     GpuSeen,
     Idle,
+    Movable,
     Needed,
     NotMoved,
     OverheadMeasured,
@@ -235,6 +236,11 @@ def _not_moved(step: Step, event: NotMoved) -> None:
         step.timely = True
 
 
+def _movable(step: Step, event: Movable) -> None:
+    if known := step.state.containers.get(event.container):
+        step.state = changes.put_container(step.state, replace(known, movable=event.movable))
+
+
 def _idle(step: Step, event: Idle) -> None:
     known = step.state.containers.get(event.container)
     asks = any(request.container == event.container for request in step.state.waiting)
@@ -383,6 +389,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     WantedBack: _wanted_back,
     CameBack: _came_back,
     NotMoved: _not_moved,
+    Movable: _movable,
     Idle: _idle,
     Stirred: _stirred,
     ContainerKilled: _container_killed,

@@ -128,6 +128,15 @@ class NotMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class Movable:
+    """Whether its memory may be moved out. Every container is movable until this says otherwise."""
+
+    now: float
+    container: str
+    movable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """It has computed nothing since then. It means nothing of one that waits, or whose memory is not on its cards."""
 
@@ -279,6 +288,7 @@ Event = (
     | WantedBack
     | CameBack
     | NotMoved
+    | Movable
     | Idle
     | Stirred
     | ContainerKilled

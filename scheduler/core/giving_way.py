@@ -3,8 +3,8 @@
 `idle`: who holds memory and has computed nothing for `GivingWay.idle` seconds. `rotate`: these, and who has held for
 long, of no higher priority, for one that has waited for long. Long is `GivingWay.rotate` seconds, and at least WORTH
 times what it takes to move both of them out and back: so transfers take a small part of the time, and where jobs are no
-longer than transfers nobody is moved at all. Guaranteed ones stay, and so does who has opted out, is paused, or could
-not be moved a while ago.
+longer than transfers nobody is moved at all. Guaranteed ones stay, and so does who has opted out, is paused, shares
+memory so that it would not come back, or could not be moved a while ago.
 
 It decides nothing about who is served: that is the policy's, and the banker's check's. Holders are chosen, lowest
 priority and longest idle first, until they make room for somebody, and those that are not needed are left out. Then it
@@ -74,7 +74,8 @@ def _size(container: Container) -> int:
 
 def _may_go(state: State, container: Container) -> bool:
     """Whether it may be asked to."""
-    stays = container.guaranteed or container.paused or container.killed or not container.gives_way
+    stays = container.guaranteed or container.paused or container.killed
+    stays = stays or not (container.gives_way and container.movable)
     return bool(container.leased) and not stays and not container.out and container.stays_until <= state.now
 
 

@@ -70,7 +70,8 @@ class Container:
     sum over `sessions`, kept so that a decision need not walk them; so is `out`, what they had on its cards when it was
     swapped out. `returning`: it is wanted back. `began`: when it was last granted something and held nothing.
 
-    What giving way rests on: `gives_way` is false for who has opted out, `held_since` is when it was last without any
+    What giving way rests on: `gives_way` is false for who has opted out, `movable` for one whose memory would not come
+    back (its processes share it), `held_since` is when it was last without any
     of its cards (or came back to them), `idle_since` since when it has computed nothing (None: it computes, or nobody
     knows). `leaving` and `coming`: its memory is on its way out or back. It is not asked to go before `stays_until`.
     """
@@ -92,6 +93,7 @@ class Container:
     returning: bool = False
     began: float = -inf
     gives_way: bool = True
+    movable: bool = True
     held_since: float = 0.0
     idle_since: float | None = None
     leaving: bool = False

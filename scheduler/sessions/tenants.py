@@ -80,6 +80,8 @@ class Tenant:
     paused: bool = False
     swap: str = ""  # how far its swapping is: Swap
     gave_way: str = ""  # why it gave way, if it has: Mode
+    cannot_move: str = ""  # why its memory must not be moved to host memory, as was told last
+    not_restored: str = ""  # why its memory cannot be brought back to its cards, if that has failed for good
     was_out: bool = False  # its memory has been in host memory: the first time is slower
     idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NamedTuple, Self
 
 from shim.binding.native import ffi as _ffi
@@ -53,6 +53,19 @@ class Code(IntEnum):
     OVER_QUOTA = _lib.WIRE_OVER_QUOTA
     SHORTAGE = _lib.WIRE_SHORTAGE
     KILLED = _lib.WIRE_KILLED
+
+
+class Sharing(IntFlag):
+    """How a process shares GPU memory (lease.h)."""
+
+    NOW = _lib.LEASE_SHARES_NOW
+    EXPORTED = _lib.LEASE_SHARES_EXPORTED
+    IMPORTED = _lib.LEASE_SHARES_IMPORTED
+    IPC = _lib.LEASE_SHARES_IPC
+    POOL = _lib.LEASE_SHARES_POOL
+    PEER = _lib.LEASE_SHARES_PEER
+    MULTICAST = _lib.LEASE_SHARES_MULTICAST
+    EXTERNAL = _lib.LEASE_SHARES_EXTERNAL
 
 
 class BadFrame(ValueError):
@@ -187,6 +200,16 @@ class LeasePage:
     def inside(self) -> int:
         """Threads that ask just now, by the process's own word."""
         return int(_lib.lease_inside(self._raw))
+
+    @property
+    def shared(self) -> Sharing:
+        """How the process shares memory between processes or cards, by its own word."""
+        return Sharing(_lib.lease_shared(self._raw))
+
+    def share(self, how: Sharing) -> None:
+        """As the process does, for tests."""
+        _lib.lease_share(self._raw)
+        _lib.lease_shares(self._raw, how)
 
     def __len__(self) -> int:
         return self._count

@@ -5,6 +5,7 @@
 #include "hooks_stream.h"
 #include "charging/pools.h"
 #include "resolve.h"
+#include "share.h"
 
 __attribute__((cold, noinline)) static void undo(struct pool *pool, uint64_t live, CUdeviceptr address,
                                                  CUstream stream) {
@@ -159,7 +160,9 @@ int cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value) {
 
 /* Its memory is charged where it was exported. */
 int cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shared, int type, unsigned long long flags) {
-    CUresult result = REAL(cuMemPoolImportFromShareableHandle)(handle, shared, type, flags);
+    struct lease_page *page = share_begin(LEASE_SHARES_POOL);
+    CUresult result =
+        share_end(page, LEASE_SHARES_POOL, REAL(cuMemPoolImportFromShareableHandle)(handle, shared, type, flags));
     if (result != CUDA_SUCCESS || pools_add(*handle, NO_SLOT)) return result;
     REAL(cuMemPoolDestroy)(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,6 +4,7 @@
 #include "charging/devices.h"
 #include "charging/physical.h"
 #include "resolve.h"
+#include "share.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -57,7 +58,9 @@ int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr
 
 /* Our own memory may come back to us under the handle that we know: then that is one more reference. */
 int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type) {
-    CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shared, type);
+    struct lease_page *page = share_begin(LEASE_SHARES_IMPORTED);
+    CUresult result =
+        share_end(page, LEASE_SHARES_IMPORTED, REAL(cuMemImportFromShareableHandle)(handle, shared, type));
     if (result != CUDA_SUCCESS) return result;
     struct physical *physical = physical_look_up(*handle);
     if (physical) physical_add_handle(*handle, physical);

@@ -5,7 +5,9 @@
  * order is one word that the asker swaps in, once the one before has been answered. Locked means: no thread is in the
  * driver, none enters it, and the card has done all that it was given.
  *
- * Refused, as there: managed memory and memory shared by IPC (CUDA_ERROR_NOT_SUPPORTED; the process stays locked). */
+ * Refused, as there: managed memory and memory shared by IPC (CUDA_ERROR_NOT_SUPPORTED; the process stays locked). And,
+ * as there (two H100, driver 580), memory that is shared otherwise (cuMem handles, pools, peer access, multicast) is
+ * taken out without a word, and the restore is what is refused (gate_tie; the process stays checkpointed). */
 #include "driver.h"
 
 #include <signal.h>
@@ -84,6 +86,7 @@ static CUresult checkpoint(struct card_process *process) {
 static CUresult restore(struct card_checkpoint *mine) {
     struct card *card = card_open();
     uint64_t units = 0;
+    if (gate_tied()) return CUDA_ERROR_NOT_SUPPORTED;
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
         if (!card_bring_back(gpu, atomic_load(&mine->away[gpu]))) {
             while (gpu-- > 0) card_put_away(gpu);

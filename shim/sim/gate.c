@@ -12,6 +12,7 @@
 
 static _Thread_local unsigned depth;
 static _Atomic int shared;
+static _Atomic bool tied;
 
 void gate_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
@@ -77,3 +78,7 @@ void gate_leave(const struct gate_visit *visit) {
 void gate_share(int more) { atomic_fetch_add(&shared, more); }
 
 int gate_shared(void) { return atomic_load(&shared); }
+
+void gate_tie(void) { atomic_store(&tied, true); }
+
+bool gate_tied(void) { return atomic_load(&tied); }

@@ -28,6 +28,10 @@ void gate_leave(const struct gate_visit *visit);
 void gate_share(int more);
 int gate_shared(void);
 
+/* This process has memory that a checkpoint takes out and a restore cannot bring back; whether it has. */
+void gate_tie(void);
+bool gate_tied(void);
+
 /* Waking and waiting on a word of the card, across processes: returns when `word` is no longer `value`, is woken, or
  * the time is over (0: never). */
 void gate_wake(_Atomic uint32_t *word);

@@ -29,9 +29,9 @@ def location(device: int = 0, kind: int = DEVICE) -> dict[str, str]:
     return _bytes(struct.pack("ii", kind, device))
 
 
-def access(device: int = 0) -> dict[str, str]:
+def access(device: int = 0, flags: int = 3) -> dict[str, str]:
     """CUmemAccessDesc: read and write."""
-    return _bytes(struct.pack("iii", DEVICE, device, 3))
+    return _bytes(struct.pack("iii", DEVICE, device, flags))
 
 
 def array(width: int, height: int = 0, channels: int = 1) -> dict[str, str]:

@@ -86,7 +86,8 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         fields = [
             "id", "name", "owner", "node", "node_reason", "state", "engine", "engine_id", "namespace", "pods", *COLUMNS,
             "env", "gpus", "gpu_count", "run_of",
-            "swapped", "gave_way", "gave_way_to", "no_turns", "suspended_since", "suspended_seconds", "queue_position",
+            "swapped", "gave_way", "gave_way_to", "cannot_move", "not_restored", "no_turns",
+            "suspended_since", "suspended_seconds", "queue_position",
             "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip

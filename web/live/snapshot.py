@@ -31,7 +31,8 @@ ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told 
 SECTIONS = ("nodes", "gpus", "containers", "attention")
 FIELDS = (
     "pk", "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
-    "swapped_at", "swapped", "no_turns", "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason",
+    "swapped_at", "swapped", "cannot_move", "not_restored", "no_turns",
+    "suspended_since", "kill_requested_at", "finished_at", "exit_code", "reason",
     "queue_position", "queue_reason", "cpus_used", "memory_used", "node_id",
 )  # fmt: skip
 
@@ -182,6 +183,8 @@ def _described(container: Any, claims: dict[str, Record], node: str) -> Record:
         "priority": container.priority,
         "gpus": claims,
         "swapped": container.swapped,
+        "cannot_move": container.cannot_move,
+        "not_restored": container.not_restored,
         "no_turns": container.no_turns,
         "suspended_since": seconds(waiting_since(container)),
         "queue_position": container.queue_position,

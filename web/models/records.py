@@ -219,6 +219,14 @@ class Container(models.Model):
         max_length=6, blank=True, choices=GaveWay, help_text="Why it is swapped out, if no person has done that."
     )
     gave_way_to = models.CharField(max_length=63, blank=True, help_text="The name of whom it gave way to.")
+    cannot_move = models.CharField(
+        max_length=500, blank=True, default="", db_default="",
+        help_text="Why its VRAM cannot be moved to host memory; empty: nothing is known against it.",
+    )  # fmt: skip
+    not_restored = models.CharField(
+        max_length=500, blank=True, default="", db_default="",
+        help_text="Why its VRAM could not be brought back from host memory; empty: that has not failed.",
+    )  # fmt: skip
     no_turns = models.CharField(
         max_length=500, blank=True, help_text="Why it takes no part in the turns; empty if it does."
     )
@@ -407,6 +415,7 @@ class AllocationEvent(models.Model):
         SWAPPED_OUT = "swapped_out"  # its memory on a card went to the host's
         SWAPPED_IN = "swapped_in"  # and came back
         NOT_MOVED = "not_moved"  # it was to give way, and could not
+        NOT_RESTORED = "not_restored"  # its memory could not be brought back from host memory
         NOT_STOPPED = "not_stopped"  # others had the turn, and it went on computing
         KILLED = "killed"
         QUOTA = "quota"

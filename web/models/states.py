@@ -94,10 +94,11 @@ def place_of_state() -> Case:
 
 
 LOST = "Lost with its node."  # why what a node held has ended that was removed by force
-NOT_SWAPPED = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": ""}  # nothing of it is in host memory
+# Nothing of it is in host memory.
+NOT_SWAPPED = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": "", "not_restored": ""}
 
 # Of a container that has ended, whoever tells that: it stands nowhere any more, waits for nothing, and uses nothing.
-NOT_STANDING: dict[str, Any] = {"paused_at": None, "swap": "", "no_turns": "", **NOT_SWAPPED}
+NOT_STANDING: dict[str, Any] = {"paused_at": None, "swap": "", "cannot_move": "", "no_turns": "", **NOT_SWAPPED}
 NOT_WAITING: dict[str, Any] = {
     "queue_position": None, "queue_bytes": 0, "queue_reason": "", "expected_at": None, "expected_by": "",
 }  # fmt: skip

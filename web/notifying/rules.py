@@ -16,6 +16,7 @@ SEVERITIES = {
     Kind.AUDIT_BROKEN: Severity.CRITICAL,
     Kind.XID: Severity.CRITICAL,
     Kind.ECC: Severity.CRITICAL,
+    Kind.NOT_RESTORED: Severity.CRITICAL,
     Kind.WAITING: Severity.INFO,
     Kind.SWAPPED_WAITING: Severity.INFO,
     Kind.HOLDING: Severity.INFO,

@@ -45,7 +45,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "claims": claims,
         "rates": _rates(found),
         "where": found.node_name if Node.several() else "",
-        "cannot_swap": found.node.cannot_swap if found.node else "",
+        "cannot_swap": found.cannot_move or (found.node.cannot_swap if found.node else ""),
         "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
         "overhead": sum(claim.overhead for claim in claims) if any(claim.used for claim in claims) else "",
         "stretches": _stretches(found),

@@ -157,6 +157,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle
     else
         *(int *)shareable = file;
     pthread_mutex_unlock(&physical_lock);
+    if (result == CUDA_SUCCESS) gate_tie();
     return result;
 }
 
@@ -188,6 +189,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *sharea
     pthread_mutex_lock(&physical_lock);
     *handle = handle_new(physical);
     pthread_mutex_unlock(&physical_lock);
+    gate_tie();
     return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

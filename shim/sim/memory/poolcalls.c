@@ -223,12 +223,21 @@ EXPORT CUresult cuMemSetMemPool(const struct location *location, int type, CUmem
     return result == CUDA_SUCCESS ? set_current(device, pool) : result;
 }
 
-EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const void *accesses, size_t count) {
+struct access { /* CUmemAccessDesc */
+    struct location location;
+    int flags;
+};
+
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const struct access *accesses, size_t count) {
     ENTERED();
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&pool_lock);
     if (!pool_known(pool) || (accesses == NULL && count > 0)) result = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+        if (accesses[i].location.type == LOCATION_DEVICE && accesses[i].flags != 0 &&
+            accesses[i].location.id != pool->device)
+            gate_tie();
     pthread_mutex_unlock(&pool_lock);
     return result;
 }

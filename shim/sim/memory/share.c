@@ -107,6 +107,7 @@ EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool p
     int given = file >= 0 ? dup(file) : -1;
     if (given < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)shareable = given;
+    gate_tie();
     return CUDA_SUCCESS;
 }
 
@@ -120,6 +121,7 @@ EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *sha
     if (pool == NULL || type != HANDLE_POSIX_FD || flags != 0 || fstat(given, &status) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     *pool = pool_import(dup(given));
+    gate_tie();
     return *pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -180,6 +182,7 @@ EXPORT CUresult cuImportExternalMemory(struct external **external, const struct 
     struct external *made = malloc(sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *made = (struct external){is->file, is->bytes}; /* the descriptor is ours from now on */
+    gate_tie();
     *external = made;
     return CUDA_SUCCESS;
 }

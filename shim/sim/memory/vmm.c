@@ -204,7 +204,13 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
     CUdeviceptr end = address;
     while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
     if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = first; result == CUDA_SUCCESS && i < last; i++) mappings[i].access = access;
+    for (size_t i = first; result == CUDA_SUCCESS && i < last; i++) {
+        mappings[i].access = access;
+        for (size_t j = 0; j < count; j++)
+            if (accesses[j].location.type == LOCATION_DEVICE && accesses[j].flags != ACCESS_NONE &&
+                sim_gpu(accesses[j].location.id) != mappings[i].physical->gpu)
+                gate_tie();
+    }
     /* The host may not care about reading only: the driver checks the rest. */
     int protection = access == ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE;
     if (result == CUDA_SUCCESS) mprotect((void *)(uintptr_t)address, bytes, protection);

@@ -14,6 +14,7 @@ struct event {
 };
 
 #define DISABLE_TIMING 2u
+#define INTERPROCESS 4u
 
 static CUresult working(void) {
     struct context *context;
@@ -172,6 +173,32 @@ EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->flags = flags;
     *event = made;
+    return CUDA_SUCCESS;
+}
+
+/* Between processes: the other's event knows what this one knew when its handle was made. */
+struct event_handle {
+    struct event event;
+    unsigned char rest[64 - sizeof(struct event)];
+};
+_Static_assert(sizeof(struct event_handle) == 64, "CUDA's layout");
+
+EXPORT CUresult cuIpcGetEventHandle(struct event_handle *handle, CUevent event) {
+    ENTERED();
+    CUresult result = working();
+    if (result != CUDA_SUCCESS) return result;
+    if (handle == NULL || event == NULL || !(event->flags & INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
+    *handle = (struct event_handle){.event = *event};
+    gate_share(+1);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct event_handle handle) {
+    ENTERED();
+    CUresult result = cuEventCreate(event, handle.event.flags);
+    if (result != CUDA_SUCCESS) return result;
+    **event = handle.event;
+    gate_share(+1);
     return CUDA_SUCCESS;
 }
 

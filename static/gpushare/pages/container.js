@@ -22,8 +22,10 @@ function show(container) {
   showState(article, field("state"), container);
   showComputing(container);
   showHost(field("host"), container);
-  put(field("reason"), container.reason);
-  field("reason").hidden = !container.reason;
+  for (const name of ["reason", "not_restored", "cannot_move"]) {
+    put(field(name), container[name]);
+    field(name).hidden = !container[name];
+  }
   showWaiting(container);
   if (container.finished_at) {
     const code = container.exit_code === null ? "" : t("exit_code", { code: container.exit_code });

@@ -30,6 +30,7 @@ FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_reque
 
 def items(now: datetime) -> Iterator[Item]:
     yield from _past_the_shim()
+    yield from _not_restored()
     yield from _waiting(now)
     yield from _holding()
     yield from _no_turns()
@@ -51,6 +52,12 @@ def _past_the_shim() -> Iterator[Item]:
     for container, _ in _by_container(_claims().annotate(told=told).filter(told__contains='"uncapped": true')):
         message = f'"{container.name}" has a process on a GPU that the shim is not in: nothing keeps it to its quota.'
         yield about(container, Kind.UNCAPPED, message, "kill")
+
+
+def _not_restored() -> Iterator[Item]:
+    for container in Container.objects.live().exclude(not_restored="").select_related("owner").defer(*large()):
+        message = f'"{container.name}" cannot go on. {container.not_restored}'
+        yield about(container, Kind.NOT_RESTORED, message, "resume", "kill", since=container.swapped_at)
 
 
 def _waiting(now: datetime) -> Iterator[Item]:
@@ -82,7 +89,8 @@ def _holding() -> Iterator[Item]:
             continue
         held = format_size(sum(claim.granted for claim in claims))
         whom = _named(list(others.values())) + (" wait" if len(others) > 1 else " waits")
-        free = ("free",) if container.node and not container.node.cannot_swap else ()
+        movable = container.node and not (container.node.cannot_swap or container.cannot_move)
+        free = ("free",) if movable else ()
         if container.paused_at is not None:
             message = f'"{container.name}" is paused and holds {held}, for which {whom}.'
             yield about(container, Kind.HOLDING, message, "resume", *free, "kill", since=container.paused_at)

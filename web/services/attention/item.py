@@ -26,6 +26,7 @@ class Kind(StrEnum):
     HOT = "hot"
     UNEXPLAINED = "unexplained"
     UNCAPPED = "uncapped"
+    NOT_RESTORED = "not_restored"
     WAITING = "waiting"
     SWAPPED_WAITING = "swapped_waiting"
     HOLDING = "holding"

@@ -1,0 +1,211 @@
+"""Memory that is shared between processes or GPUs is not moved: the driver takes it out, and cannot bring it back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from scheduler.containers import swapping
+from shim.binding import Sharing
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, Host, a_host, query
+from tests.support.swapped import HOLDER, at_once, holder
+from web.models import Container, Swap
+from web.services.attention import Kind
+from web.services.attention.containers import items
+
+# What one does beside holding memory.
+SHARES = {
+    "peer": """
+other = c_void_p()
+cuda("cuDevicePrimaryCtxRetain", byref(other), 1)
+cuda("cuCtxEnablePeerAccess", other, 0)
+""",
+    "exported": """
+import struct
+properties = struct.pack("iiiiP8x", 1, 1, 1, 0, 0)
+handle, fd = c_uint64(), c_int()
+cuda("cuMemCreate", byref(handle), c_size_t(2 * MIB), properties, c_uint64(0))
+cuda("cuMemExportToShareableHandle", byref(fd), handle, 1, c_uint64(0))
+""",
+    "ipc": """
+cuda("cuIpcGetMemHandle", create_string_buffer(64), c_uint64(cuda.alloc(2 * MIB)))
+""",
+}
+WORDS = {"peer": "peer access", "exported": "exported handles", "ipc": "CUDA IPC"}
+EACH = pytest.mark.parametrize("how", SHARES)
+
+
+@pytest.fixture
+async def lab(transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
+    """A host with two GPUs of 5 GiB, on which everybody is idle a second after the start, and has had its time."""
+    settings.GPUSHARE_IDLE_MINUTES = settings.GPUSHARE_ROTATE_AFTER = 0.02
+    settings.GPUSHARE_GIVE_WAY = "rotate"
+    async with a_host(settings, tmp_path_factory.mktemp("host"), gpus="sim:2x5GiB") as host:
+        yield host
+
+
+async def sharer(host: Host, how: str, **fields: object) -> Container:
+    at_once()
+    code = HOLDER.replace('print("holding"', f'{SHARES[how]}\nprint("holding"', 1)
+    words = (sys.executable, "-c", code, str(GIB), str(host.home / "go-on"))
+    environment = {"PYTHONPATH": str(BUILD.parent)}
+    container = await host.launch(*words, gpu_memory=GIB + GIB // 2, gpu_count=2, environment=environment, **fields)
+    await host.says(container, "holding")
+    return container
+
+
+async def goes_on(host: Host, container: Container) -> None:
+    assert (await host.get(container)).swap == ""
+    (host.home / "go-on").touch()
+    await host.until(container, "exited", 60)
+    assert "every byte is right" in host.log(container)
+
+
+async def is_said(host: Host, container: Container, words: str) -> None:
+    """On its page and in REST."""
+
+    async def there() -> bool:
+        return words in (await host.get(container)).cannot_move
+
+    while not await there():
+        await host.up.measure.once()
+        await host.up.store.flush()
+
+
+@EACH
+async def test_a_pause_does_not_free_shared_memory_and_says_why(lab: Host, how: str) -> None:
+    container = await sharer(lab, how)
+    answer = await lab.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code, answer.status) == ("refused", "cannot_swap", 409)
+    assert f"another process or GPU ({WORDS[how]})" in answer.message
+    assert "cannot bring such memory back" in answer.message
+    await is_said(lab, container, WORDS[how])
+    assert (await lab.get(container)).state == "running"
+    await goes_on(lab, container)
+
+
+@EACH
+async def test_it_does_not_give_way_and_another_does(lab: Host, how: str) -> None:
+    """Neither idle nor by rotation."""
+    stays = await sharer(lab, how)
+    await is_said(lab, stays, WORDS[how])
+    words = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600")
+    goes = await lab.launch(*words, gpu_memory=3 * GIB + GIB // 4, gpu_count=2, name="goes")
+    await lab.says(goes, "holding")
+    waits, _ = await lab.start_launch(*words, gpu_memory=3 * GIB + GIB // 4, gpu_count=2, name="waits")
+    await lab.says(waits, "holding")
+    assert (await lab.get(goes)).state == "swapped"
+    assert not await lab.events(stays, "swapped_out", "not_moved")
+    await goes_on(lab, stays)
+
+
+async def test_the_next_scheduler_knows_it_from_the_lease_page(lab: Host) -> None:
+    container = await sharer(lab, "peer")
+    await lab.stop()
+    await query(Container.objects.filter(pk=container.pk).update, cannot_move="")
+    await lab.start()
+    answer = await lab.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
+    await is_said(lab, container, "peer access")
+    assert not lab.up.broker.state.containers[str(container.pk)].movable
+    await goes_on(lab, container)
+
+
+async def test_when_the_process_that_shares_has_ended_the_container_can_be_moved(lab: Host) -> None:
+    at_once()
+    ends = HOLDER.replace('print("holding"', f"{SHARES['peer']}\nprint('shares', flush=True); sys.exit() #", 1)
+    code = f"import subprocess, sys\nif len(sys.argv) == 3: subprocess.run([sys.executable, '-c', {ends!r}, *sys.argv[1:]])\n{HOLDER}"
+    words = (sys.executable, "-c", code, str(GIB), str(lab.home / "go-on"))
+    environment = {"PYTHONPATH": str(BUILD.parent)}
+    container = await lab.launch(*words, gpu_memory=4 * GIB, gpu_count=2, environment=environment)
+    await lab.says(container, "holding")
+    assert "shares" in lab.log(container)
+    assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
+    assert (await lab.command("resume", container)).outcome == "done"
+    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].swap == "")
+    await goes_on(lab, container)
+
+
+async def test_what_is_shared_while_it_is_being_stopped_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = await holder(host)
+    stop = host.up.swapping._mover.stop
+
+    async def stops(sessions: Any) -> None:
+        await stop(sessions)
+        sessions[0].page.share(Sharing.EXPORTED)
+
+    monkeypatch.setattr(host.up.swapping._mover, "stop", stops)
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
+    assert "exported handles" in answer.message
+    await goes_on(host, container)
+
+
+# ---- a restore that the driver refuses ----
+
+
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a program from before the shim noted it: the scheduler does not know that memory is shared."""
+    monkeypatch.setattr(swapping, "why_it_stays", lambda tenant: "")
+
+
+async def is_lost(host: Host, container: Container) -> Container:
+    """It is said at once that it does not come back; and nothing waits for that."""
+    await eventually(lambda: host.up.broker.tenants[str(container.pk)].not_restored)
+    await eventually(lambda: host.up.broker.tenants[str(container.pk)].is_out)
+    await host.up.store.flush()
+    (event,) = await host.events(container, "not_restored")
+    found = await host.get(container)
+    assert (found.state, found.swap, found.not_restored) == ("swapped", Swap.OUT, event.detail)
+    assert "will not come back by itself" in found.not_restored
+    (item,) = await query(lambda: [each for each in items(found.swapped_at) if each.kind is Kind.NOT_RESTORED])
+    assert (item.container, item.acts) == (container, ("resume", "kill"))
+    core = host.up.broker.state.containers[str(container.pk)]
+    assert (core.returning, core.coming, dict(core.leased)) == (False, False, {})
+    return found
+
+
+async def test_a_restore_that_the_driver_refuses_is_told_at_once(lab: Host, unknown: None) -> None:
+    container = await sharer(lab, "exported")
+    assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
+    assert (await lab.command("resume", container)).outcome == "done"
+    found = await is_lost(lab, container)
+    assert found.swapped > GIB
+    # Its place on the cards is free for others.
+    other = await lab.launch("workload", "--bytes", "4GiB", "--hold", "600", gpu_memory=5 * GIB, gpu_count=2)
+    await lab.says(other, "holding")
+    await lab.command("kill", other)
+    # The next scheduler does not try it again either; a person may.
+    await lab.stop()
+    await lab.start()
+    await is_lost(lab, container)
+    answer = await lab.command("resume", container)
+    assert "brought back once more" in answer.message
+    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].not_restored)
+    await lab.up.store.flush()
+    assert len(await lab.events(container, "not_restored")) == 2
+    assert (await lab.command("kill", container)).outcome == "done"
+    assert (await lab.until(container, "killed")).not_restored == ""
+
+
+async def test_so_it_is_when_a_move_is_undone(lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = await sharer(lab, "exported")
+
+    async def fails(*arguments: Any, **more: Any) -> None:
+        raise RuntimeError("after its memory is out")
+
+    out = lab.up.swapping._mover.out
+
+    async def out_and_fails(session: Any) -> None:
+        await out(session)
+        await fails()
+
+    monkeypatch.setattr(lab.up.swapping._mover, "out", out_and_fails)
+    answer = await lab.command("pause", container, free_memory=True)
+    assert answer.outcome == "refused"
+    await is_lost(lab, container)
