@@ -109,6 +109,11 @@ def threads(pid: int, most: int) -> list[str]:
         return []
 
 
+def states(pid: int, most: int) -> list[str]:
+    """Of up to `most` of its threads, a letter each. Empty if it has ended. Raises OSError."""
+    return [found.state for folder in threads(pid, most) if (found := _stat(f"{folder}/stat"))]
+
+
 def _a_living(pid: int | str) -> int | None:
     first = _stat(f"/proc/{pid}/stat")
     if first is None:

@@ -31,6 +31,7 @@ BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a
 ATTEMPTS = 3  # to begin a worker, where it is killed
 LEAVING = 2.0  # seconds at the end in which last calls may come to theirs
 LOOK = 0.25  # seconds between two looks at a process that does not answer
+MOST_THREADS = 512  # of a process that are looked at
 log = logging.getLogger(__name__)
 
 
@@ -327,10 +328,13 @@ async def _first(exchange: asyncio.Task[Answer | None], pid: int, order: str) ->
             raise TimeoutError(f"is stopped, by a signal or a debugger, and cannot answer a {order}")
 
 
-def is_stopped(pid: int) -> bool:
-    """By a signal, or a debugger: it cannot answer, and may go on. So may who cannot be looked at now."""
+def is_stopped(pid: int, states: str = "Tt") -> bool:
+    """By a signal, or a debugger: it cannot answer, and may go on. So may one that cannot be looked at now.
+
+    One thread in such a state is enough: the driver answers by a thread of its own, and a debugger can stop that alone.
+    How many threads there are is the program's choice; the first ones are looked at, which the driver's are among.
+    """
     try:
-        found = proc.stat(pid)
+        return any(each in states for each in proc.states(pid, MOST_THREADS))
     except OSError:
         return True
-    return found is not None and found.state in "Tt"

@@ -117,15 +117,22 @@ class Mover:
             return False
         return all(state in (State.CHECKPOINTED, State.UNKNOWN) for state in states)
 
-    async def await_answer(self, session: Session) -> None:
-        """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it."""
-        if session.ended:
-            return
+    async def await_answers(self, sessions: Collection[Session], within: float | None = None) -> dict[int, CardError]:
+        """A lock that was given up may be done yet, of one that was frozen say. What comes after it undoes it.
+
+        Session → why it did not answer within so many seconds (GRACE); raises nothing.
+        """
+        within = GRACE if within is None else within
+        answers = await asyncio.gather(*(self._await_answer(session, within) for session in sessions))
+        return {session.id: error for session, error in zip(sessions, answers, strict=True) if error is not None}
+
+    async def _await_answer(self, session: Session, within: float) -> CardError | None:
         try:
-            await self._card.unlock(session.pid, GRACE)
+            if not session.ended:
+                await self._card.unlock(session.pid, within)
         except CardError as error:
-            if error.why is Why.HUNG:
-                raise
+            return error if error.why is Why.HUNG else None
+        return None
 
     async def _make(self, session: Session, wanted: State, until: float = 0.0) -> None:
         """`until`: what it has given to its cards has so long to be done where it has to be locked, but SHORTEST."""

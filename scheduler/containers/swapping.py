@@ -57,6 +57,9 @@ log = logging.getLogger(__name__)
 AGAIN = 5.0  # seconds until what could not be brought back is tried again
 FULL_AGAIN = 1.0  # until the database is asked again that did not take a step
 LONGEST = 120.0  # between two tries where the driver does not answer, so that others get their turn
+ANSWERS_WITHIN = 2.0  # seconds for the processes of one that was not moved, while others wait for their turn
+ASIDE, LONGEST_ASIDE = 60.0, 3600.0  # seconds in which one that did not answer is not asked to give way; twice as many
+STANDS = "TtD"  # states of a thread that explain why its process does not answer, and may end (proc_pid_stat(5))
 GIVE_UP = 600.0  # seconds in which the driver has not answered once about a process that runs: its memory is lost
 
 
@@ -137,6 +140,8 @@ class Swapping:
         if tenant.swap == Swap.LEAVING:
             async with self._transfer:
                 pass
+            async with tenant.undoing:
+                pass
 
     def _stays_out(self, tenant: Tenant) -> str:
         self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
@@ -209,8 +214,7 @@ class Swapping:
         except Exception as error:
             if not isinstance(error, CardError | EngineError):
                 log.exception("container %s is not moved", tenant)
-            cannot = isinstance(error, CardError) and error.why is Why.CANNOT
-            await self._undo(tenant, sessions, inf if cannot else STAYS)
+            await self._undo(tenant, sessions, _stays(tenant, error))
             raise Problem("cannot_swap", f"Its GPU memory could not be freed: {error}", 409) from error
 
     def _take_back_headroom(self, tenant: Tenant) -> None:
@@ -218,19 +222,30 @@ class Swapping:
             taken = {id_: got for id_, lease in tenant.leases(gpu).items() if (got := lease.take_back())}
             self._broker.tell(Returned(self._broker.now(), gpu, taken))
 
-    async def _undo(self, tenant: Tenant, sessions: list[Session], stays: float = STAYS) -> None:
+    async def _undo(self, tenant: Tenant, sessions: list[Session], stays: float) -> None:
         """Everything is as it was, at once or as soon as the driver answers; what it has lost ends the container.
 
         It is not asked to give way for so many seconds (`stays`).
         """
+        await self._all_back(tenant, sessions, stays, await self._mover.await_answers(sessions, ANSWERS_WITHIN))
+
+    async def _all_back(
+        self, tenant: Tenant, sessions: list[Session], stays: float, silent: Mapping[int, CardError]
+    ) -> None:
+        """Those that answer go on whatever the others do. `silent`: those that do not."""
+        errors = list(silent.values())
         for session in sessions:
             try:
-                await self._mover.await_answer(session)
-                await self._mover.back(session)
+                if session.id not in silent:
+                    await self._mover.back(session)
             except CardError as error:
-                log.error("container %s is stopped on its card, and will go on later: %s", tenant, error)
-                await self._not_yet(tenant, error, partial(self._undo_in_turn, tenant, sessions, stays))
-                return
+                errors.append(error)
+        if errors:
+            log.error("container %s is stopped on its card, and will go on later: %s", tenant, errors[0])
+            self._broker.tell(NotMoved(self._broker.now(), tenant.id, inf))  # until then: others give way meanwhile
+            again = partial(self._undo_in_turn, tenant, sessions, stays)
+            await self._not_yet(tenant, next((each for each in errors if each.is_final), errors[0]), again)
+            return
         self._hung.pop(tenant.id, None)
         await self._lower_memory(tenant)
         await self._stage(tenant, "")
@@ -255,7 +270,7 @@ class Swapping:
         self._store.container(
             tenant.id, swapped_at=timezone.now(), swapped=swapped, gave_way=gave_way, gave_way_to=gave_way_to
         )
-        tenant.gave_way = gave_way
+        tenant.gave_way, tenant.unanswered = gave_way, 0
         self._note("out" if tenant.was_out else "first", swapped, seconds)
         tenant.was_out = True
         await self._stage(tenant, Swap.OUT)
@@ -375,7 +390,7 @@ class Swapping:
         else:
             now = time.monotonic()
             hung = now - self._hung.setdefault(tenant.id, now)
-            if hung > GIVE_UP and not is_stopped(error.pid):
+            if hung > GIVE_UP and not is_stopped(error.pid, STANDS):
                 await self._lost(tenant, error)
             else:
                 self._later(tenant, again, min(max(AGAIN, hung), LONGEST))
@@ -446,10 +461,15 @@ class Swapping:
                 await self._not_yet(tenant, error, partial(self._settle_late, tenant, session))
 
     async def _undo_in_turn(self, tenant: Tenant, sessions: list[Session], stays: float = 0.0) -> None:
-        async with self._transfer:
-            again = partial(self._undo_in_turn, tenant, sessions, stays)
-            if tenant.swap == Swap.LEAVING and not tenant.finished and not self._is_frozen(tenant, again):
-                await self._undo(tenant, sessions, stays)
+        """Others have their turn while its processes do not answer: nothing of them is transferred then."""
+        again = partial(self._undo_in_turn, tenant, sessions, stays)
+        async with tenant.undoing:
+            if tenant.swap != Swap.LEAVING or tenant.finished or self._is_frozen(tenant, again):
+                return
+            silent = await self._mover.await_answers(sessions)
+            async with self._transfer:
+                if tenant.swap == Swap.LEAVING and not tenant.finished and not self._is_frozen(tenant, again):
+                    await self._all_back(tenant, sessions, stays, silent)
 
     # ---- helpers ----
 
@@ -491,6 +511,16 @@ class Swapping:
 
 def _holders(tenant: Tenant) -> list[Session]:
     return [s for s in tenant.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
+
+
+def _stays(tenant: Tenant, error: Exception) -> float:
+    """Seconds in which it is not asked to give way after this; ever more where it does not answer."""
+    if isinstance(error, CardError) and error.why is Why.CANNOT:
+        return inf
+    if isinstance(error, CardError) and error.why is Why.HUNG:
+        tenant.unanswered += 1
+        return min(ASIDE * 2.0 ** (tenant.unanswered - 1), LONGEST_ASIDE)
+    return STAYS
 
 
 def _require_movable(tenant: Tenant) -> None:

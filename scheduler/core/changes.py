@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from scheduler.core.safety import held
 from scheduler.core.state import Container, Gpu, Request, Session, State
@@ -84,7 +85,7 @@ def put_out(state: State, name: str) -> State:
         if (each := state.sessions[key])
     }
     out = _sum(container.out, container.leased, 1)
-    gone = replace(container, leased={}, out=out, returning=False, leaving=False, coming=False)
+    gone = replace(container, leased={}, out=out, returning=False, leaving=False, coming=False, stays_until=-inf)
     state = put_container(state, gone)
     return replace(state, sessions={**state.sessions, **sessions})
 

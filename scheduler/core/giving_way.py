@@ -83,10 +83,10 @@ def _is_idle(state: State, container: Container) -> bool:
     return container.idle_since is not None and state.now - container.idle_since >= state.giving_way.idle
 
 
-def _rank(state: State, container: Container) -> tuple[bool, int, float, float]:
-    """Who is idle first; lowest priority; who has been idle longest; who has held longest."""
+def _rank(state: State, container: Container) -> tuple[bool, float, int, float, float]:
+    """Who is idle first; who could be moved when last asked; lowest priority; idle longest; has held longest."""
     idle = inf if container.idle_since is None else container.idle_since
-    return not _is_idle(state, container), container.priority, idle, container.held_since
+    return not _is_idle(state, container), container.stays_until, container.priority, idle, container.held_since
 
 
 def _goes_for(state: State, holder: Container, request: Request) -> bool:

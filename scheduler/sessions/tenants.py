@@ -80,8 +80,10 @@ class Tenant:
     paused: bool = False
     swap: str = ""  # how far its swapping is: Swap
     gave_way: str = ""  # why it gave way, if it has: Mode
+    no_turns: str = ""  # why it could not be stopped for others; empty once it was again
     cannot_move: str = ""  # why its memory must not be moved to host memory, as was told last
     not_restored: str = ""  # why its memory cannot be brought back to its cards, if that has failed for good
+    unanswered: int = 0  # times in a row that it could not be moved, as a process of it did not answer
     was_out: bool = False  # its memory has been in host memory: the first time is slower
     idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None
@@ -93,6 +95,7 @@ class Tenant:
     computed: dict[str, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     reason: str = ""  # why it is being ended, if it is
+    undoing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by a try to undo a move
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __str__(self) -> str:

@@ -36,12 +36,12 @@ class Step:
         self._real = getattr(host.up.swapping._mover, name)
         monkeypatch.setattr(host.up.swapping._mover, name, self._do)
 
-    async def _do(self, moved: Session | list[Session]) -> None:
+    async def _do(self, moved: Session | list[Session], *more: float) -> None:
         self.reached.set()
         await self.go_on.wait()
         if self._fails:
             raise CardError(Why.BUSY, 0, "It does not come to rest.")
-        await self._real(moved)
+        await self._real(moved, *more)
 
 
 async def is_asked_to_go(host: Host, container: Container) -> Container:
@@ -132,7 +132,7 @@ async def test_one_that_is_frozen_from_outside_meanwhile_keeps_nobody_waiting(
     await eventually(lambda: tenant.paused)
     step.go_on.set()
     await eventually_events(lab, container, "not_moved")
-    tries = Step(lab, "await_answer", monkeypatch)
+    tries = Step(lab, "await_answers", monkeypatch)
     for _ in range(3):
         now = lab.up.broker.now()
         await eventually(lambda then=now: lab.up.broker.state.now > then + swapping.AGAIN)
