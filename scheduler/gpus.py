@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +26,7 @@ from typing import Any, TypeVar
 import pynvml
 
 import shim.sim
-from scheduler import threads
+from scheduler import clock, threads
 from scheduler.sampling import Busyness, Sampling, Work
 from scheduler.xids import Xids
 from shim.binding import UUID_SIZE
@@ -247,14 +246,14 @@ class Gpus:
         return {process.pid: process.usedGpuMemory or 0 for process in running}
 
     def _busy(self, uuid: str) -> dict[int, float] | None:
-        now = time.time()
+        now = clock.wall()
         try:
             return self._busyness.setdefault(uuid, Busyness(now)).take(self._utilization(uuid), now)
         except pynvml.NVMLError:
             return None
 
     def _work(self, uuid: str) -> Work | None:
-        now = time.time()
+        now = clock.wall()
         try:
             return self._sampling.setdefault(uuid, Sampling(now)).take(self._utilization(uuid), now)
         except pynvml.NVMLError:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.worker import Worker  # type: ignore[import-untyped]
 from django.conf import settings
-from django.utils import timezone
 
-from scheduler import notify
+from scheduler import clock, notify
 from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardHelper
@@ -175,7 +174,7 @@ class Scheduler:
         self.take_over.open_sockets()
         self.plugin.give_again()
         self.report.publish()
-        self.store.node(seen_at=timezone.now())
+        self.store.node(seen_at=clock.now())
         await self.store.durable()
         await self.store.settle(lambda: list(self.broker.tenants))
         await self.ender.resume(self.containers.all())
@@ -213,7 +212,7 @@ class Scheduler:
                 await self._speak_for(engine)
             except EngineAway as error:
                 log.warning("%s", error)
-                self.store.node(seen_at=timezone.now(), engine_error=str(error)[:500])
+                self.store.node(seen_at=clock.now(), engine_error=str(error)[:500])
                 await self.store.durable()
                 await asyncio.sleep(SIGN_OF_LIFE)
             else:
@@ -388,7 +387,7 @@ class Scheduler:
         while True:
             late = round(self.watchdog.take_worst(), 3)
             self.store.node(
-                seen_at=timezone.now(), engine_error=self.engine.away[:500], late=late,
+                seen_at=clock.now(), engine_error=self.engine.away[:500], late=late,
                 figures=self.figures.told(**self.store.progress(), turns=self.turns.given),
             )  # fmt: skip
             self.report.publish()

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
 from scheduler.containers.handing import HAS_IT, CameToANode, Handing
@@ -162,7 +162,7 @@ class Commands:
 
     def _refuse(self, command: Command, problem: Problem) -> None:
         if command.kind == CommandKind.LAUNCH:
-            now = timezone.now()
+            now = clock.now()
             self._store.container(
                 str(command.container_id), finished_at=now, removed_at=now, reason=problem.message[:500]
             )
@@ -176,7 +176,7 @@ class Commands:
         )
 
     def _done(self, command: Command, outcome: Command.Outcome, **fields: Any) -> None:
-        self._store.command(command.pk, outcome=outcome, done_at=timezone.now(), **fields)
+        self._store.command(command.pk, outcome=outcome, done_at=clock.now(), **fields)
 
     async def _act(self, command: Command) -> str:
         """Does it; a sentence about what happened. Raises Problem or EngineError."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
-
+from scheduler import clock
 from scheduler.containers import placement
 from scheduler.core.forecast import forecast, next_after
 from scheduler.core.state import Request
@@ -41,18 +40,18 @@ def turn_of(broker: Broker, request: Request) -> str:
         return ""
     if tenant.id not in ends:
         return f"Next when {tenant.name} ends."
-    latest = timezone.now() + timedelta(seconds=ends[tenant.id] - broker.now())
+    latest = clock.now() + timedelta(seconds=ends[tenant.id] - broker.now())
     return f"Next when {tenant.name} ends, at {latest:%H:%M} UTC at the latest."
 
 
 def time_limits(broker: Broker) -> dict[str, float]:
     """By when time limits end containers, on the state's clock. One that has not started yet has all its time."""
-    now, wall = broker.now(), timezone.now()
+    now, wall = broker.now(), clock.now()
     ends = {}
     for tenant in broker.tenants.values():
         if tenant.ttl is not None:
-            started = tenant.started_at or wall
-            ends[tenant.id] = now + (started + timedelta(seconds=tenant.ttl) - wall).total_seconds()
+            own = wall + timedelta(seconds=tenant.clock_ahead)  # as its own clock stands
+            ends[tenant.id] = now + tenant.ttl - (own - (tenant.started_at or own)).total_seconds()
     return ends
 
 

@@ -22,8 +22,6 @@ begun.
 
 from __future__ import annotations
 
-from django.utils import timezone
-
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.models import Command, Container
@@ -37,7 +35,7 @@ class Intents:
         """From now on it is to end; the first reason stays. Nothing may be done about it before `durable`."""
         if not tenant.killed:
             tenant.killed, tenant.reason = True, reason
-            self._store.container(tenant.id, kill_requested_at=timezone.now(), reason=reason[:500])
+            self._store.container(tenant.id, kill_requested_at=self._store.clocks.now(tenant.id), reason=reason[:500])
             self._store.event("killed", tenant.id, detail=reason)
 
     async def pause(self, tenant: Tenant, note: str) -> None:

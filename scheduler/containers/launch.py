@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers import placement
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.intents import Intents, was_called_off
@@ -128,7 +128,7 @@ class Launcher:
             tenant.called_off = True
             self._intents.kill(tenant, reason)
         else:
-            self._store.container(id_, kill_requested_at=timezone.now(), reason=reason[:500])
+            self._store.container(id_, kill_requested_at=clock.now(), reason=reason[:500])
 
     async def abort(self, id_: str) -> None:
         """A launch was broken off at an unknown point; nothing of it may stay. Raises EngineError.

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Iterable
 
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers.launch import Launcher
 from scheduler.containers.life import Containers
 from scheduler.containers.removal import Removal
@@ -51,7 +51,7 @@ class Leftovers:
         try:
             present = await self._containers.reconcile()
             for id_ in set(kept).difference(present):
-                self._store.container(id_, removed_at=timezone.now())
+                self._store.container(id_, removed_at=clock.now())
             await self._end_refused(await self._store.records.removed(present))
         except EngineError as error:
             log.debug("not cleared away for now: %s", error)

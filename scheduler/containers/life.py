@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
-
-from django.utils import timezone
 
 from scheduler.containers.removal import Removal
 from scheduler.core.events import ContainerAdded, ContainerKilled, ContainerPaused, ContainerResumed, Reason, Refused
@@ -59,7 +56,8 @@ class Containers:
 
     def admit(self, row: Container, tenant: Tenant, *, running: bool = False) -> Refused | None:
         """Tells the broker and the core of it. Returns their refusal, or None."""
-        return self._roster.add(
+        self._store.clocks.begin(tenant.id)
+        refused = self._roster.add(
             tenant,
             ContainerAdded(
                 self._broker.now(),
@@ -75,6 +73,9 @@ class Containers:
                 running=running,
             ),
         )
+        if refused and not running:
+            self._store.clocks.forget(tenant.id)
+        return refused
 
     def keep_stray(self, tenant: Tenant) -> None:
         """It gets no more memory, but can be seen and killed."""
@@ -114,7 +115,7 @@ class Containers:
 
     def _started(self, tenant: Tenant, sighting: Sighting) -> None:
         tenant.engine_id = sighting.engine_id
-        tenant.started_at = _wall(sighting.started_at)
+        tenant.started_at = self._store.clocks.by(tenant.id, sighting.started_at)
         self._store.container(
             tenant.id, engine=self._engine.name, engine_id=tenant.engine_id, started_at=tenant.started_at
         )
@@ -124,7 +125,7 @@ class Containers:
     def _paused(self, tenant: Tenant) -> None:
         tenant.paused = True
         self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
-        self._store.container(tenant.id, paused_at=timezone.now())
+        self._store.container(tenant.id, paused_at=self._store.clocks.now(tenant.id))
         self._store.event("paused", tenant.id)
 
     def _resumed(self, tenant: Tenant) -> None:
@@ -139,8 +140,8 @@ class Containers:
         reason = tenant.reason or self._reason(tenant, sighting)
         self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))
         # Nobody is charged for the time until a scheduler sees the end: it may have been away.
-        now = timezone.now()
-        at = min(max(_wall(sighting.finished_at), tenant.started_at or now), now)
+        now = self._store.clocks.now(tenant.id)
+        at = min(max(self._store.clocks.by(tenant.id, sighting.finished_at), tenant.started_at or now), now)
         self._store.container(
             tenant.id,
             finished_at=at,
@@ -192,7 +193,3 @@ def as_problem(refused: Refused, field: str = "") -> Problem:
     if refused.reason is Reason.OVER_CAPACITY:
         field = "gpu_memory"
     return Problem(refused.reason.value, refused.explanation, STATUS.get(refused.reason, 409), field)
-
-
-def _wall(seconds: float | None) -> datetime:
-    return timezone.now() if seconds is None else datetime.fromtimestamp(seconds, UTC)

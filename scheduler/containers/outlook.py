@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from statistics import median
 
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers.foresight import time_limits
 from scheduler.core.forecast import STEPS, GoesOn, outlook
 from scheduler.core.state import State
@@ -129,7 +129,7 @@ class Outlook:
             return Expected(f"{sentence}; {held}: resume it.")
         if found.at is None:
             return Expected(f"{sentence}.")
-        at = timezone.now() + timedelta(seconds=found.at - self._broker.now())
+        at = clock.now() + timedelta(seconds=found.at - self._broker.now())
         at = (at + timedelta(seconds=0.5)).replace(microsecond=0)  # found out again, it is the same
         guesses = [each for each in found.after if each in guessed]
         if not guesses:
@@ -145,7 +145,8 @@ def _left(tenant: Tenant, runs: Sequence[float]) -> float | None:
         return None
     ran = 0.0
     if tenant.started_at is not None:
-        ran = (timezone.now() - tenant.started_at).total_seconds() - tenant.suspended_before
+        began = tenant.started_at - timedelta(seconds=tenant.clock_ahead)
+        ran = (clock.now() - began).total_seconds() - tenant.suspended_before
     left = median(runs) - ran
     return left if left > 0 else max(runs) - ran if max(runs) > ran else None
 

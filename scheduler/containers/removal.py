@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers.intents import Intents
 from scheduler.engines.base import Engine, EngineError
 from scheduler.store import Store
@@ -32,7 +32,7 @@ class Removal:
         if id_ in seen:
             await self._remove(id_, seen[id_])
         else:
-            self._store.container(id_, removed_at=timezone.now())
+            self._store.container(id_, removed_at=clock.now())
 
     def begin(self, id_: str, engine_id: str) -> None:
         """Of one that was to be removed when done. If it fails it is tried again (leftovers.py)."""
@@ -49,4 +49,4 @@ class Removal:
     async def _remove(self, id_: str, engine_id: str) -> None:
         await self._intents.durable()  # its exit code is nowhere else
         await self._engine.remove(engine_id)
-        self._store.container(id_, removed_at=timezone.now())
+        self._store.container(id_, removed_at=clock.now())

@@ -24,7 +24,6 @@ from math import inf
 from typing import Any
 
 from django.db import DatabaseError
-from django.utils import timezone
 
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
@@ -268,7 +267,11 @@ class Swapping:
                 )  # fmt: skip
         swapped = sum(tenant.granted(gpu) for gpu in tenant.quota)
         self._store.container(
-            tenant.id, swapped_at=timezone.now(), swapped=swapped, gave_way=gave_way, gave_way_to=gave_way_to
+            tenant.id,
+            swapped_at=self._store.clocks.now(tenant.id),
+            swapped=swapped,
+            gave_way=gave_way,
+            gave_way_to=gave_way_to,
         )
         tenant.gave_way, tenant.unanswered = gave_way, 0
         self._note("out" if tenant.was_out else "first", swapped, seconds)
@@ -409,7 +412,7 @@ class Swapping:
         self._broker.tell(NotMoved(self._broker.now(), tenant.id, inf))
         if await self._mover.are_out(list(tenant.sessions.values())):
             held = sum(tenant.granted(gpu) for gpu in tenant.quota)
-            since = {"swapped_at": timezone.now()} if tenant.swap == Swap.LEAVING else {}
+            since = {"swapped_at": self._store.clocks.now(tenant.id)} if tenant.swap == Swap.LEAVING else {}
             self._store.container(tenant.id, swapped=held, **since)
             await self._stage(tenant, Swap.OUT)
             self._broker.swapped_out(tenant)

@@ -60,6 +60,7 @@ class TakeOver:
         launching = set()  # to come still, or under way: its program may look for the socket already
         rows = await self._store.records.living()
         self._store.learn(rows, told)
+        self._store.clocks.forget_all_but([str(row.pk) for row in rows])
         for row in rows:
             engine_id = present.get(str(row.pk)) or row.engine_id  # what the engine says counts: a row can name any
             if engine_id or row.mount:  # what Docker has mounted for a start has its claims, and may start at any time
@@ -87,6 +88,7 @@ class TakeOver:
         # the quota that the core accepted. Only a pod's row has none, whose claims differ by card: its claims do not
         # change before its row does, as no change may go beyond the least of them (kubernetes/driver.py).
         tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
+        self._store.clocks.begin(tenant.id)
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.swap, tenant.gave_way = row.swap, row.gave_way
@@ -94,13 +96,13 @@ class TakeOver:
         tenant.paused = row.paused_at is not None
         tenant.idle = row.idle_since is not None
         tenant.killed = row.kill_requested_at is not None
-        tenant.reason = row.reason
+        tenant.reason, tenant.clock_ahead = row.reason, row.clock_ahead
         tenant.peak = {claim.gpu.uuid: claim.peak for claim in claims}
         tenant.computed = {claim.gpu.uuid: (claim.had, claim.due, claim.held_back) for claim in claims}
         tenant.told = told  # so that what came back while there was no scheduler is told, too
         tenant.suspended_before = row.suspended_seconds
         if row.suspended_since is not None:
-            tenant.waited_since = tenant.suspended_since = self._store.monotonic(row.suspended_since)
+            tenant.waited_since = tenant.suspended_since = self._store.monotonic(tenant.id, row.suspended_since)
             tenant.wait_told = True
         if row.no_turns:
             self._store.container(tenant.id, no_turns="")  # a new scheduler tries it anew

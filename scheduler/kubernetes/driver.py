@@ -16,15 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from django.utils import timezone
-
+from scheduler import clock
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.engines.kubernetes.engine import KubernetesEngine
@@ -194,7 +192,7 @@ class Driver:
     ) -> Record:
         uid, shown = allocated.uid, [pod.as_dict() for pod in pods]
         record = Record(
-            str(uuid.uuid4()), uid, allocated.namespace, allocated.name, time.time(), allocated.parts, shown, units
+            str(uuid.uuid4()), uid, allocated.namespace, allocated.name, clock.wall(), allocated.parts, shown, units
         )
         await self._keep(record)
         claimed = Claimed(
@@ -234,7 +232,7 @@ class Driver:
     def _admit(self, row: Container, quotas: Mapping[str, int]) -> None:
         known = self._containers.find(str(row.pk))
         if known is None and (refused := self._containers.admit(row, as_tenant(row, quotas))):
-            problem, over = as_problem(refused), timezone.now()
+            problem, over = as_problem(refused), clock.now()
             self._store.container(str(row.pk), finished_at=over, removed_at=over, reason=problem.message[:500])
             raise problem
 
@@ -250,7 +248,7 @@ class Driver:
             self._holders.free(uid)
             return
         how = await self._pods.wait_for_end(record.namespace, list(recalled(record.pods)))
-        ended = self._engine.given_back(record.id, time.time(), how.exit_code, how.reason)
+        ended = self._engine.given_back(record.id, clock.wall(), how.exit_code, how.reason)
         if self._containers.find(record.id) is None:  # it never came so far, or has ended already
             await self._call_off(uid, NEVER)
             return
@@ -342,7 +340,7 @@ class Driver:
         Not those of the last `after` seconds.
         """
         for record in list(self._known.values()):
-            if record.units or time.time() - record.at < after:
+            if record.units or clock.wall() - record.at < after:
                 continue
             try:
                 if not await self._is_forgotten(record):

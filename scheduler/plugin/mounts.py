@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 import logging
 import shlex
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from django.db import DatabaseError, Error
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers import placement
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers, as_problem, as_tenant
@@ -94,7 +93,7 @@ class Mounts:
         self._unanswered: set[str] = set()  # mountings that the database may have, and whose commit had no answer
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._began = time.time()
+        self._began = clock.wall()
         if mountings is not None:
             mountings.told = self._found_out
 
@@ -140,7 +139,7 @@ class Mounts:
     async def _mount(self, volume: str, options: Mapping[str, str], mount: str) -> Path:
         known = self._known.get(mount)
         if known is not None and self._lives(known.id):
-            known.on, known.inherited, known.since = True, False, time.time()
+            known.on, known.inherited, known.since = True, False, clock.wall()
             if self._mountings is not None:
                 self._mountings.again(known.id)
             return self._folders.of(known.id)
@@ -179,11 +178,11 @@ class Mounts:
         return await self._store.volumes.mount(volume, options, asked)
 
     def _begin(self, row: Container, users: Sequence[MountUser]) -> Path:
-        id_, now = str(row.pk), time.time()
+        id_, now = str(row.pk), clock.wall()
         if self._containers.find(id_) is None:
             tenant = as_tenant(row, {claim.gpu.uuid: claim.quota for claim in row.claims.all()})
             if refused := self._containers.admit(row, tenant):
-                over = timezone.now()
+                over = clock.now()
                 problem = as_problem(refused)
                 self._store.container(id_, finished_at=over, removed_at=over, reason=problem.message[:500])
                 raise problem
@@ -262,7 +261,7 @@ class Mounts:
             self._later(self._folders.take_away(id_))
         broke_off = self._mountings.restarted_at if self._mountings else 0.0
         for known in list(self._known.values()):
-            waited = time.time() - (self._began if known.inherited else known.since)
+            waited = clock.wall() - (self._began if known.inherited else known.since)
             if known.since < broke_off or waited > (ASKED_AGAIN_WITHIN if known.inherited else STARTS_WITHIN):
                 await self._look_at(known, patience=0.0)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.containers import room
 from scheduler.engines.base import Engine
 from scheduler.gpus import Card, Reading
@@ -63,14 +63,14 @@ class Health:
             self._see_heat(cards[uuid], reading.temperature)
             self._store.gpu(uuid, ecc_errors=reading.ecc_errors)
             if reading.xid is not None:
-                self._store.gpu(uuid, xid=reading.xid, xid_at=timezone.now())
+                self._store.gpu(uuid, xid=reading.xid, xid_at=clock.now())
 
     def _see_heat(self, card: Card, temperature: int | None) -> None:
         limit = settings.GPUSHARE_TEMPERATURE.of(card.index, card.uuid)
         if limit and temperature is not None and temperature >= limit:
             if card.uuid not in self._hot:
                 self._hot.add(card.uuid)
-                self._store.gpu(card.uuid, hot_since=timezone.now())
+                self._store.gpu(card.uuid, hot_since=clock.now())
         elif not limit or temperature is None or temperature <= limit - COOLER:
             self._hot.discard(card.uuid)
             self._store.gpu(card.uuid, hot_since=None)
@@ -97,7 +97,7 @@ class Health:
     def _tell(self, short: Iterable[Room]) -> None:
         found: list[dict[str, Any]] = []
         for each in short:
-            since = self._since.get(each.of, timezone.now().timestamp())
+            since = self._since.get(each.of, clock.now().timestamp())
             found.append({"of": each.of, "free": each.free, "total": each.total, "since": since})
         self._since = {each["of"]: each["since"] for each in found}
         self._store.node(nearly_full=found)

@@ -7,8 +7,8 @@ import logging
 
 from django.conf import settings
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.store import Store
 from web.history.rollup import roll_up
 from web.people.signin import forget_sessions
@@ -27,9 +27,9 @@ class Housekeeping:
         while True:
             await asyncio.sleep(EVERY)
             try:
-                await self._store.ask(roll_up, timezone.now(), self._store.here)
+                await self._store.ask(roll_up, clock.now(), self._store.here)
                 if not settings.GPUSHARE_AUDIT_KEY:  # people and nodes are the appliance's own host's business
-                    await self._store.ask(forget_sessions, timezone.now())
+                    await self._store.ask(forget_sessions, clock.now())
                     await self._store.ask(nodes.lose_late)
             except DatabaseError as error:
                 log.warning("the records could not be kept short, trying again in a minute: %s", error)

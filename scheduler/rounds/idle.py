@@ -12,7 +12,6 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import DatabaseError
-from django.utils import timezone
 
 from scheduler.containers.intents import Intents
 from scheduler.core import events
@@ -112,7 +111,7 @@ class Idle:
             return
         if tenant.finished or not tenant.idle:
             return  # meanwhile
-        self._store.container(tenant.id, idle_since=timezone.now() - timedelta(seconds=seconds))
+        self._store.container(tenant.id, idle_since=self._store.clocks.now(tenant.id) - timedelta(seconds=seconds))
         self._store.event("idle", tenant.id, detail=why)
 
     def _unmark(self, tenant: Tenant) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from django.utils import timezone
-
+from scheduler import clock
 from scheduler.gpus import Reading
 from scheduler.rounds.turns.shares import Part, Shares
 from scheduler.rounds.using import Used, Using
@@ -29,7 +28,7 @@ class History:
         self._waited: dict[str, float] = {}
 
     def write(self, readings: Mapping[str, Reading]) -> None:
-        at = timezone.now().replace(microsecond=0)
+        at = clock.now().replace(microsecond=0)
         granted = dict.fromkeys(readings, 0)
         parts = self._shares.look(readings)
         for tenant in self._broker.tenants.values():

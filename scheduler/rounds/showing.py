@@ -22,6 +22,7 @@ GLANCE = 0.1  # seconds; the most that use inside a lease, which sends no messag
 AT_ONCE = 20  # containers that one glance shows; where more change all the time, the others wait for the second
 
 
+SET = 1.0  # seconds by which a clock differs that was set
 NONE = Expected("")
 
 
@@ -100,6 +101,9 @@ class Showing:
         if (used := uses(tenant)) != self._told.get(tenant.id):
             self._told.pop(tenant.id, None)
             self._told[tenant.id] = used
+        if abs((ahead := self._store.clocks.ahead(tenant.id)) - tenant.clock_ahead) > SET:
+            tenant.clock_ahead = round(ahead, 1)
+            self._store.container(tenant.id, clock_ahead=tenant.clock_ahead)
         for gpu in tenant.quota:
             self._store.claim(
                 tenant.id,

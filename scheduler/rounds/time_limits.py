@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
-
-from django.utils import timezone
 
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
@@ -35,7 +32,7 @@ class TimeLimits:
     def _look(self, tenant: Tenant) -> None:
         if tenant.ttl is None or tenant.started_at is None or tenant.finished:
             return
-        left = (tenant.started_at + timedelta(seconds=tenant.ttl) - timezone.now()).total_seconds()
+        left = tenant.ttl - (self._store.clocks.now(tenant.id) - tenant.started_at).total_seconds()
         if left <= 0:
             self._ender.want(tenant, reason=f"Its time of {tenant.ttl:g} s was over.", grace=GRACE)
         elif left <= min(WARNING, max(tenant.ttl / 10, 2 * LOOK_EVERY)) and tenant.id not in self.warned:

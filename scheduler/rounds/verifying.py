@@ -8,8 +8,8 @@ import sys
 
 from django.conf import settings
 from django.db import DatabaseError
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.store import Store
 from web.audit import verified
 
@@ -44,7 +44,7 @@ class Verifying:
     async def _age(self, never: float) -> float:
         """Seconds since the last result; `never` where there is none."""
         last = await self._store.ask(verified.last)
-        return (timezone.now() - last[0]).total_seconds() if last else never
+        return (clock.now() - last[0]).total_seconds() if last else never
 
     async def _verify(self) -> None:
         """Notes what it finds; the log says the same."""

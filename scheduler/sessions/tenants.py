@@ -94,6 +94,7 @@ class Tenant:
     # GPU → seconds of computing over its life that it had, that were due to it, that it was held back; None: not known.
     computed: dict[str, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
+    clock_ahead: float = 0.0  # seconds, as its row says
     reason: str = ""  # why it is being ended, if it is
     undoing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by a try to undo a move
     end: asyncio.Event = field(default_factory=asyncio.Event)

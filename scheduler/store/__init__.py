@@ -17,8 +17,10 @@ from typing import Any
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection, transaction
-from django.utils import timezone
 
+from scheduler import threads
+from scheduler.clock import FOLDER as CLOCKS
+from scheduler.clock import Clocks, now, wall
 from scheduler.figures import Figures
 from scheduler.gpus import Card
 from scheduler.store import naming, outbox
@@ -47,7 +49,7 @@ OTHER = "what this host has kept is of another database, or another host has had
 class Store(WriteBehind):
     """`node` is the name of this host, `holder` who has it (naming.py).
 
-    What happens is stamped when it is told, not when it is written.
+    What happens is stamped when it is told, not when it is written, by the clock of the container that it is about.
     """
 
     def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,6 +58,8 @@ class Store(WriteBehind):
         self._here.outbox = self.keeping.id if self.keeping else ""
         self._name = node
         self._clock = clock
+        self._clocks = threads.pool(1, "clocks")
+        self.clocks = Clocks(settings.GPUSHARE_HOME / CLOCKS, self._clocks.submit)
         self._contexts: dict[str, int] = {}
         self._living: Callable[[], Sequence[str]] = list
         self.figures = Figures()
@@ -101,11 +105,11 @@ class Store(WriteBehind):
     async def compare_clocks(self) -> None:
         """Tells by how much this host's clock is ahead of the database's. Raises DatabaseError."""
         if self.keeping:
-            begun = time.time()
+            begun = wall()
             theirs = await self.ask(_clock)
-            now = time.time()
-            if now - begun < PROMPT:
-                self.node(skew=round((begun + now) / 2 - theirs, 1))
+            ended = wall()
+            if ended - begun < PROMPT:
+                self.node(skew=round((begun + ended) / 2 - theirs, 1))
 
     def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
         """What the database has of the living, for a start without it."""
@@ -179,10 +183,11 @@ class Store(WriteBehind):
 
     def taken(self, command: Any) -> None:
         """When that was is written with whatever is written next: what it sets off is not to wait for it."""
-        self.with_the_next((Command, command), taken_at=timezone.now())
+        self.with_the_next((Command, command), taken_at=now())
 
     def forget(self, container: str, gpus: list[str]) -> None:
         """It has ended: nothing about it is going to change any more."""
+        self.clocks.forget(container)
         self.forget_row((Container, container))
         for gpu in gpus:
             self.forget_row((Claim, (container, self._here.gpus[gpu])))
@@ -200,7 +205,7 @@ class Store(WriteBehind):
             self.keeping.known.told(container, gpu, used_after)
         self.happened(
             AllocationEvent(
-                at=at or timezone.now(),
+                at=at or self.clocks.now(container),
                 kind=kind,
                 container_id=container,
                 gpu_id=self._here.gpus.get(gpu),
@@ -217,14 +222,16 @@ class Store(WriteBehind):
         self.sampled(UsageSample(at=at, gpu_id=self._here.gpus[gpu], container_id=container, **fields))
 
     def suspended(self, container: str, since: float | None, before: float) -> None:
-        at = None if since is None else self.wall(since)
+        at = None if since is None else self.stamp(container, since)
         self.container(container, suspended_since=at, suspended_seconds=before)
 
-    def wall(self, monotonic: float) -> datetime:
-        return timezone.now() - timedelta(seconds=self._clock() - monotonic)
+    def stamp(self, container: str, monotonic: float) -> datetime:
+        """What the container's clock showed then."""
+        return self.clocks.now(container) - timedelta(seconds=self._clock() - monotonic)
 
-    def monotonic(self, at: datetime) -> float:
-        return self._clock() - (timezone.now() - at).total_seconds()
+    def monotonic(self, container: str, at: datetime) -> float:
+        """When the container's clock showed this."""
+        return self._clock() - (self.clocks.now(container) - at).total_seconds()
 
     @property
     def here(self) -> int:
@@ -240,6 +247,10 @@ class Store(WriteBehind):
         """Writes the rest, and then the name is anybody's."""
         await super().finish()
         await self.ask(naming.give_back, self._here)
+
+    async def close(self) -> None:
+        await super().close()
+        self._clocks.shutdown()
 
 
 def _keeping() -> Keeping | None:

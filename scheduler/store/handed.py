@@ -13,8 +13,8 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.figures import Figures
 from scheduler.store import telling
 from scheduler.store.behind import WriteBehind
@@ -44,7 +44,7 @@ class Handed:
 
         What the first of them says has happened already does not happen again.
         """
-        event = AllocationEvent(at=timezone.now(), kind=kind, container_id=id_, detail=reason[:500])
+        event = AllocationEvent(at=clock.now(), kind=kind, container_id=id_, detail=reason[:500])
         changed = await self._behind.write(_happen, event, times)
         if changed:
             self._figures.event(kind, 0.0)

@@ -107,7 +107,7 @@ def _commands(here: Here) -> list[Command]:
     ours = Q(node__in=held(here)) | (Q(node=None) & ~Exists(Node.objects.exclude(pk=here.node)))
     people = [*secrets("container__owner"), *secrets("issued_by")]
     found = Command.objects.filter(ours, done_at=None).select_related("container__owner", "issued_by")
-    return list(found.defer(*people))
+    return list(found.order_by("number", "created_at").defer(*people))
 
 
 def _relay_orders(here: Here) -> list[RelayOrder]:
@@ -122,7 +122,7 @@ def _living(node: int) -> list[Container]:
 
 def _told(node: int) -> list[tuple[Any, int, int]]:
     said = AllocationEvent.objects.filter(container=models.OuterRef("container"), gpu=models.OuterRef("gpu"))
-    last = said.filter(used_after__isnull=False).order_by("-at", "-id").values("used_after")[:1]
+    last = said.filter(used_after__isnull=False).order_by("-id").values("used_after")[:1]
     claims = Claim.objects.filter(container__node=node, container__in=Container.objects.live().order_by())
     known = claims.order_by().annotate(said=models.Subquery(last)).filter(said__isnull=False)
     return list(known.values_list("container", "gpu", "said"))
@@ -150,7 +150,7 @@ def _paused_by(ids: Sequence[str]) -> dict[str, str]:
     pauses = Command.objects.filter(
         kind=Command.Kind.PAUSE, container__pk__in=ids, outcome=Command.Outcome.DONE, issued_by__isnull=False
     )
-    found = pauses.order_by("created_at").values_list("container", "issued_by__username")
+    found = pauses.order_by("number").values_list("container", "issued_by__username")
     return {str(container): name for container, name in found}
 
 

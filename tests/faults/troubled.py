@@ -161,6 +161,7 @@ def faster(factor: float) -> None:
     from django.utils import timezone
 
     import scheduler.worker
+    from scheduler import clock
     from scheduler.rounds import housekeeping, measure
     from scheduler.rounds.turns import shares
     from web.models import hosts
@@ -170,6 +171,8 @@ def faster(factor: float) -> None:
     ahead = partial(lambda: began + (right() - began) * factor)
     time.time = ahead
     timezone.now = lambda: datetime.datetime.fromtimestamp(ahead(), datetime.UTC)
+    boot = clock.boot  # what containers' clocks go by
+    clock.boot = partial(lambda: boot() + ahead() - right())  # type: ignore[assignment]
     # Whether a scheduler lives is told by the database's clock.
     Now.as_sqlite = lambda *_, **__: ("STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', %s, 'unixepoch')", [ahead()])
     for module, name in (

@@ -195,7 +195,12 @@ class Commands(ListModelMixin, RetrieveModelMixin, GenericViewSet[Command]):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Command]:
-        return rights_of(person(self.request)).commands().select_related("issued_by").order_by("-created_at", "pk")
+        return (
+            rights_of(person(self.request))
+            .commands()
+            .select_related("issued_by")
+            .order_by("-number", "-created_at", "pk")
+        )
 
     @extend_schema(parameters=[PageQuery], responses={200: CommandAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -8,12 +8,13 @@ bytes: sums are exact, in whatever order they are made.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby, takewhile
 from uuid import UUID
 
 from django.db.models import Q
+from django.utils import timezone
 
 from web.models import AllocationEvent, Container
 from web.models.states import LOST
@@ -92,16 +93,20 @@ def spans(
     # The engine says that it ended a moment before the card has all memory back: the events decide.
     lately = Q(finished_at=None) | Q(finished_at__gte=start - _LINGERING)
     alive = Container.objects.filter(chosen, lately, created_at__lt=end)
-    finished = {pk: (at, why == LOST) for pk, at, why in alive.values_list("pk", "finished_at", "reason")}
+    now = timezone.now()
+    finished = {
+        pk: (at or min(end, now + timedelta(seconds=ahead)), why == LOST)  # what goes on still ends by its own clock
+        for pk, at, why, ahead in alive.values_list("pk", "finished_at", "reason", "clock_ahead")
+    }
     events_of = AllocationEvent.objects.filter(container__in=alive.order_by().values("pk"), at__lt=end)
     if kinds is not None:
         events_of = events_of.filter(kind__in=kinds)
-    rows = events_of.order_by("container_id", "at", "id").values_list(
+    rows = events_of.order_by("container_id", "id").values_list(
         "container_id", "at", "kind", "gpu_id", "used_after", "waited"
     )
     for container, events in groupby(rows.iterator(chunk_size=10_000), key=lambda row: row[0]):
-        at, lost = finished.get(container, (None, False))
-        last = min(at or end, end)
+        at, lost = finished.get(container, (end, False))
+        last = min(at, end)
         read = (Event(*row[1:]) for row in events)
         yield container, clip(trace(_until(last, read) if lost else read, last), start)
 
@@ -112,9 +117,16 @@ def _until(last: datetime, events: Iterable[Event]) -> Iterator[Event]:
 
 
 def trace(events: Iterable[Event], end: datetime) -> Iterator[Span]:
-    """One container's spans, from all its events up to `end`, in their order. What is still open ends at `end`."""
-    ledger = _Ledger()
+    """One container's spans, from all its events up to `end`, in their order. What is still open ends at `end`.
+
+    An event whose time is before that of an earlier one, as a clock was set back in between, counts as of the same
+    time: no span is negative, and none overlaps another of its kind.
+    """
+    ledger, latest = _Ledger(), None
     for event in events:
+        if latest is not None and event.at < latest:
+            event = replace(event, at=latest)
+        latest = event.at
         yield from ledger.take(event)
     yield from ledger.close(end)
 

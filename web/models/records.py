@@ -231,6 +231,9 @@ class Container(models.Model):
         max_length=500, blank=True, help_text="Why it takes no part in the turns; empty if it does."
     )
     suspended_since = models.DateTimeField(null=True, blank=True)
+    clock_ahead = models.FloatField(
+        default=0.0, db_default=0.0, help_text="Seconds by which its clock is ahead of its host's: that was set since."
+    )
     suspended_seconds = models.FloatField(default=0.0, help_text="Ended waits only.")
     kill_requested_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -374,6 +377,9 @@ class Command(models.Model):
     issued_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     arguments = models.JSONField(default=dict)
     note = models.CharField(max_length=500, blank=True, help_text="The reason a person gave.")
+    number = models.BigIntegerField(
+        default=0, db_default=0, db_index=True, editable=False, help_text="Their order: a clock may be set back."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     # observed
     taken_at = models.DateTimeField(null=True, blank=True)
@@ -386,8 +392,14 @@ class Command(models.Model):
     result = models.JSONField(null=True, blank=True, help_text="What a question (forecast) was answered with.")
 
     class Meta:
-        ordering = ["created_at"]
-        indexes = [models.Index(fields=["done_at", "created_at"])]
+        ordering = ["number", "created_at"]
+        indexes = [models.Index(fields=["done_at", "number"])]
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Comes after all that are there."""
+        if self._state.adding and not self.number:
+            self.number = (Command.objects.aggregate(last=models.Max("number"))["last"] or 0) + 1
+        super().save(*args, **kwargs)
 
     @property
     def told(self) -> str:
@@ -437,7 +449,7 @@ class AllocationEvent(models.Model):
     seal = models.ForeignKey("web.Seal", on_delete=models.PROTECT, related_name="events")
 
     class Meta:
-        ordering = ["at", "id"]
+        ordering = ["id"]  # of one container the order in which they happened, which the time need not be
         indexes = [models.Index(fields=["container", "at"])]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import docker.errors
 
-from scheduler import proc
+from scheduler import clock, proc
 from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting, Use
 from scheduler.engines.docker import folders, options, versions
 from scheduler.engines.docker.attach import Attached, attach, attach_again
@@ -194,7 +194,7 @@ class DockerEngine:
         self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)
         sighting = self._watch.changes.last(launch.id)
         if sighting is None:  # no look was faster
-            sighting = Sighting(launch.id, engine_id, Condition.RUNNING, started_at=time.time())
+            sighting = Sighting(launch.id, engine_id, Condition.RUNNING, started_at=clock.wall())
             self._watch.changes.see(sighting)
         return sighting
 

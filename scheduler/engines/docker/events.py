@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ import docker
 import docker.errors
 import requests.exceptions
 
+from scheduler import clock
 from scheduler.engines.docker.client import release, wake
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class EventFollower:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        since = time.time()
+        since = clock.wall()
         wait = FIRST_WAIT
         while not self._closing.is_set():
             try:
@@ -71,7 +71,7 @@ class EventFollower:
             finally:
                 if self._stream is not None:
                     release(self._stream)
-            self.broke_off = time.time()
+            self.broke_off = clock.wall()
             # It ended: Docker was stopped. How long it stays away is not known; what happens meanwhile is asked for.
             self._closing.wait(wait)
             wait = min(2 * wait, LONGEST_WAIT)
@@ -88,7 +88,7 @@ def past(api: docker.APIClient, since: float) -> list[tuple[str, str, Mapping[st
     """Blocking. What `Others` takes, of all containers, from then until now."""
     told: Any = api.events
     events = told(
-        since=f"{since:.6f}", until=f"{time.time():.6f}", filters={"type": "container", "event": CHANGES}, decode=True
+        since=f"{since:.6f}", until=f"{clock.wall():.6f}", filters={"type": "container", "event": CHANGES}, decode=True
     )
     try:
         return [_said(event) for event in events]

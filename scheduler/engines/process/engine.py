@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scheduler import proc
+from scheduler import clock, proc
 from scheduler.engines import kernel_log
 from scheduler.engines.base import (
     DISK_FULL,
@@ -144,7 +144,7 @@ class ProcessEngine:
             return await self._tell(id_)
         except OSError as error:
             log.warning("container %s has started, and is looked at later: %s", ById(id_), error)
-            sighting = Sighting(id_, id_, Condition.RUNNING, started_at=time.time())
+            sighting = Sighting(id_, id_, Condition.RUNNING, started_at=clock.wall())
             self._changes.see(sighting)
             return sighting
 
@@ -344,7 +344,7 @@ class ProcessEngine:
             if here and (left := self._left(engine_id)):
                 tree.signal_each(left, signal.SIGKILL)
                 return Sighting(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
-            reason, at = (kernel_log.of_process(running.keeper) or CUT_OFF, time.time()) if here else (RESTARTED, None)
+            reason, at = (kernel_log.of_process(running.keeper) or CUT_OFF, clock.wall()) if here else (RESTARTED, None)
             said: dict[str, object] = {"exit_code": None, "finished_at": at, "reason": reason}
             with contextlib.suppress(OSError):  # a full disk: the next look finds the same
                 write_json(self._folder(engine_id) / "ended.json", said)

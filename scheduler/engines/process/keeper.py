@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scheduler import proc
+from scheduler import clock, proc
 from scheduler.engines.kept import keep, open_log
 from scheduler.engines.process import tree
 
@@ -226,7 +226,7 @@ def _identity(keeper: int, pid: int) -> dict[str, object]:
         "keeper_started": mine.started,
         "pid": pid,
         "pid_started": its.started,
-        "started_at": time.time(),
+        "started_at": clock.wall(),
     }
 
 
@@ -303,7 +303,7 @@ def main(folder: Path) -> None:
     started.door.shutdown(socket.SHUT_RDWR)  # what came in after the rest has ended would outlive us
     letting_in.join()
     _end_the_rest()
-    said = {"exit_code": code, "finished_at": time.time(), "reason": _reason(started.pid, code)}
+    said = {"exit_code": code, "finished_at": clock.wall(), "reason": _reason(started.pid, code)}
     keeping.join(LAST_WORDS)
     _say_that_it_ended(folder / "ended.json", said)
 

@@ -9,7 +9,8 @@ import signal
 import time
 from collections.abc import Mapping
 
-from scheduler.proc import EXHAUSTED, Stat, read, stat
+from scheduler.proc import EXHAUSTED, Stat, read
+from scheduler.proc import stat as stat
 
 TICKS = os.sysconf("SC_CLK_TCK")  # a second
 

@@ -11,13 +11,14 @@ import logging
 import os
 import re
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from scheduler import clock
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class Api:
 
     def _compare_clocks(self, told: httpx.Response) -> None:
         try:
-            skew = time.time() - parsedate_to_datetime(told.headers["Date"]).timestamp()
+            skew = clock.wall() - parsedate_to_datetime(told.headers["Date"]).timestamp()
         except (KeyError, ValueError):
             return
         if abs(skew) > SKEW and abs(self.skew) <= SKEW:

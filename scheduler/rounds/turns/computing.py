@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from scheduler import clock
 from scheduler.card import turns
 from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
@@ -140,7 +141,7 @@ class Computing:
         if self._player.why_not:
             return
         work = await self._gpus.work(self._gpus.cards)
-        ahead = time.time() - self._player.now()
+        ahead = clock.wall() - self._player.now()
         now = self._player.now()
         owners = self._owners(now)
         self._first = {pid: self._first.get(pid, now) for pid in owners}

@@ -48,9 +48,8 @@ NOT_ITS = ("id", "name", "role", "labels", "placer", "drained_at", "removed_at")
 OBSERVED = (
     "node", "engine", "engine_id", "started_at", "paused_at", "swap", "swapped_at", "swapped", "gave_way",
     "gave_way_to", "cannot_move", "not_restored", "no_turns", "suspended_since", "suspended_seconds",
-    "kill_requested_at", "finished_at", "exit_code", "reason", "removed_at", "idle_since", "cpus_used", "memory_used",
-    "queue_position", "queue_bytes", "queue_reason",
-    "expected_at", "expected_by", "namespace", "pods",
+    "kill_requested_at", "finished_at", "exit_code", "clock_ahead", "reason", "removed_at", "idle_since", "cpus_used",
+    "memory_used", "queue_position", "queue_bytes", "queue_reason", "expected_at", "expected_by", "namespace", "pods",
     "gpu_memory", "priority", "compute_weight", "compute_limit",  # a change, once it is carried out
 )  # fmt: skip
 BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)

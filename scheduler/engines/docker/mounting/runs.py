@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 
 import docker
 
-from scheduler import proc
+from scheduler import clock, proc
 from scheduler.engines.base import Condition, MountUser, Run, Sighting
 from scheduler.engines.docker.logs import parse_stamp
 from web.spec.reserved import SOCKETS
@@ -61,7 +60,7 @@ class Mounted:
     def again(self, id_: str) -> None:
         """Docker has mounted it again, for a copy or after a restart: what ended before that is no end of it."""
         if run := self._runs.get(id_):
-            self._runs[id_] = replace(run, since=time.time())
+            self._runs[id_] = replace(run, since=clock.wall())
 
     def forget(self, id_: str) -> None:
         self._runs.pop(id_, None)

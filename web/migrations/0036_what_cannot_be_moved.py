@@ -10,7 +10,7 @@ KINDS = (
 
 
 class Migration(migrations.Migration):
-    dependencies = [("web", "0032_policy_asked")]
+    dependencies = [("web", "0035_order_and_clocks")]
 
     operations = [
         migrations.AddField(

@@ -1,0 +1,146 @@
+"""The host's clock is set (NTP, an admin): what is stamped of a container keeps its order and its length."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.db.models import Q
+from django.utils import timezone
+
+from scheduler import clock
+from scheduler.clock import Clocks
+from scheduler.engines.base import Condition, Sighting
+from tests.support.eventually import eventually
+from tests.support.host import GIB, Host, query
+from web.history.spans import Held, spans
+from web.models import Command
+
+ROOT = Path(__file__).resolve().parents[2]
+HOURS = 8 * 3600.0
+READERS = {("time", "time"), ("time", "time_ns"), ("timezone", "now"), ("datetime", "now"), ("datetime", "utcnow")}
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the host's clock, as the scheduler and the web side read it, by so many seconds more."""
+    real, by = (clock.wall, timezone.now), [0.0]
+    monkeypatch.setattr(clock, "wall", lambda: real[0]() + by[0])
+    monkeypatch.setattr(timezone, "now", lambda: real[1]() + timedelta(seconds=by[0]))
+
+    def change(seconds: float) -> None:
+        by[0] += seconds
+
+    return change
+
+
+def clocks(folder: Path) -> Clocks:
+    return Clocks(folder, lambda call, *arguments: call(*arguments))
+
+
+def test_a_containers_clock_goes_on_when_the_hosts_is_set(tmp_path: Path, set_clock) -> None:
+    its = clocks(tmp_path / "clocks")
+    its.begin("a")
+    begun = its.now("a")
+    assert abs((begun - clock.now()).total_seconds()) < 1
+    for by in (HOURS, -2 * HOURS):
+        set_clock(by)
+        assert timedelta() <= its.now("a") - begun < timedelta(minutes=5)
+    assert its.ahead("a") == pytest.approx(HOURS, abs=1)
+    again = clocks(tmp_path / "clocks")  # the next scheduler
+    again.begin("a")
+    assert timedelta() <= again.now("a") - begun < timedelta(minutes=5)
+    its.begin("b")
+    its.forget_all_but(["b"])
+    its.forget("b")
+    assert list((tmp_path / "clocks").iterdir()) == []
+
+
+def test_a_stamp_of_the_engines_is_as_old_as_it_says(tmp_path: Path, set_clock) -> None:
+    its = clocks(tmp_path / "clocks")
+    its.begin("a")
+    set_clock(-HOURS)
+    ago = its.now("a") - its.by("a", clock.wall() - 60)
+    assert ago.total_seconds() == pytest.approx(60, abs=1)
+    assert its.by("a", clock.wall() + 60) <= its.now("a")
+
+
+def test_clocks_of_an_earlier_boot_are_begun_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "clocks"
+    folder.mkdir()
+    (folder / "a").write_text("another-boot 12.5")
+    (folder / "b").write_text("torn")
+    its = clocks(folder)
+    its.begin("a")
+    assert abs((its.now("a") - datetime.now(UTC)).total_seconds()) < 1
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("by", [HOURS, -HOURS])
+async def test_a_time_limit_of_an_hour_lasts_an_hour(host: Host, set_clock, by: float) -> None:
+    container = await host.launch("sleep", "600", ttl_seconds=3600.0)
+    set_clock(by)
+    looked = host.up.time_limits
+    tenant = host.up.broker.tenants[str(container.pk)]
+    looked._look(tenant)
+    assert not tenant.killed
+    assert tenant.id not in looked.warned
+    tenant.ttl = 0.0
+    await host.until(container, "killed")
+
+
+@pytest.mark.parametrize("by", [HOURS, -HOURS])
+async def test_what_is_charged_is_what_was_held_for_as_long_as_it_was(host: Host, set_clock, by: float) -> None:
+    container = await host.launch("workload", "--bytes", "1GiB", "--check", "1MiB", "--hold", "600", gpu_memory=2 * GIB)
+    await host.says(container, "holding")
+    set_clock(by)
+    await eventually(lambda: abs(host.up.broker.tenants[str(container.pk)].clock_ahead + by) < 60)
+    await host.up.store.flush()
+
+    def held() -> float:
+        """Seconds."""
+        end = datetime.now(UTC) + timedelta(days=1)
+        found = [s for _, its in spans(Q(pk=container.pk), end - timedelta(days=7), end) for s in its]
+        return sum((s.end - s.start).total_seconds() for s in found if isinstance(s, Held))
+
+    assert 0 < await query(held) < 600
+    # The keeper is a process of its own, whose clock no test can set: this is what it would say.
+    tenant = host.up.broker.tenants[str(container.pk)]
+    host.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.ENDED, 0, finished_at=clock.wall()))
+    ended = await host.until(container, "exited")
+    assert timedelta() < ended.finished_at - ended.started_at < timedelta(minutes=10)
+    set_clock(-by)
+    assert 0 < await query(held) < 600
+    events = await host.events(container)
+    assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+async def test_commands_are_carried_out_in_the_order_in_which_they_were_asked(host: Host, set_clock) -> None:
+    container = await host.launch("sleep", "600", gpu_memory=GIB)
+    await host.stop()
+    for kind, arguments in (
+        ("change", {"gpu_memory": 2 * GIB}), ("pause", {}), ("change", {"gpu_memory": 3 * GIB}), ("resume", {}),
+    ):  # fmt: skip
+        await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
+        set_clock(-HOURS)
+    await host.start()
+    await eventually(lambda: not host.up.broker.tenants[str(container.pk)].paused)
+    while await query(Command.objects.filter(done_at=None).exists):
+        await host.up.store.flush()
+    now = await host.get(container)
+    assert (now.state, now.gpu_memory) == ("running", 3 * GIB)
+
+
+def test_one_module_of_the_scheduler_reads_the_wall_clock() -> None:
+    found = []
+    for path in (ROOT / "scheduler").rglob("*.py"):
+        if path.relative_to(ROOT).as_posix() == "scheduler/clock.py" or "experiment" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.value if isinstance(node, ast.Attribute) else None
+            if isinstance(name, ast.Name) and (name.id, node.attr) in READERS:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
