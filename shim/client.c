@@ -5,13 +5,13 @@
 #include "fork.h"
 #include "lock.h"
 #include "options.h"
+#include "own.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define WAITING (-2)
 #define FIRST_PAUSE_MS 5
@@ -28,10 +28,11 @@ _Atomic(struct lease_page *) client_page_now;
 
 static struct {
     struct lock lock; /* holds the rest together */
-    int fd;           /* the connection, if `connected` */
-    bool connected;
-    bool reading; /* a thread is at the socket, or connecting, outside the lock: it alone may change `fd` */
-    int page_fd;
+    struct own connection;
+    bool connected; /* HELLO is said */
+    bool welcomed;  /* and answered: questions may be asked */
+    bool reading;   /* a thread is at the socket, or connecting, outside the lock: it alone may change the connection */
+    struct own page;
     ino_t page_file; /* 0: no page yet */
     uint32_t serial;
     struct waiter *waiters;
@@ -73,23 +74,24 @@ static void wait_turn(void) {
 }
 
 /* Sends a frame without waiting. A connection that is broken is shut down, so that its reader notices: only the
- * reader replaces it. False: nothing was sent, and `*full` says whether it is worth waiting. */
+ * reader replaces it. (One that the program has closed the reader finds out by itself.) False: nothing was sent, and
+ * `*full` says whether it is worth waiting. */
 static bool send_now(const struct wire_frame *frame, bool *full) {
     *full = false;
-    if (!session.connected) return false;
+    if (!session.connected || !own_ours(&session.connection)) return false;
     ssize_t sent;
-    do sent = send(session.fd, frame, sizeof *frame, MSG_NOSIGNAL | MSG_DONTWAIT);
+    do sent = send(session.connection.fd, frame, sizeof *frame, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     if (sent == (ssize_t)sizeof *frame) return true;
     *full = sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-    if (!*full) shutdown(session.fd, SHUT_RDWR);
+    if (!*full) shutdown(session.connection.fd, SHUT_RDWR);
     return false;
 }
 
-/* Ends the connection; everybody asks anew on the next one. For the reader, or while there is none. */
+/* Ends the connection, if there is one; everybody asks anew on the next one. For the reader, or while there is none. */
 static void hang_up(void) {
-    close(session.fd);
-    session.connected = false;
+    own_close(&session.connection);
+    session.connected = session.welcomed = false;
     for (struct waiter *waiter = session.waiters; waiter; waiter = waiter->next) waiter->sent = false;
 }
 
@@ -105,7 +107,7 @@ static void send_need(struct waiter *waiter) {
             hang_up();
         return;
     }
-    struct pollfd writable = {.fd = session.fd, .events = POLLOUT};
+    struct pollfd writable = {.fd = session.connection.fd, .events = POLLOUT};
     lock_drop(&session.lock);
     poll(&writable, 1, 20);
     lock_take(&session.lock);
@@ -126,9 +128,9 @@ static void answer(const struct wire_frame *frame) {
  * it waits. */
 static void read_one(void) {
     struct wire_frame frame;
-    int fd = session.fd;
+    struct own connection = session.connection;
     lock_drop(&session.lock);
-    bool read = dial_read(fd, &frame);
+    bool read = dial_read(&connection, &frame);
     lock_take(&session.lock);
     if (read)
         answer(&frame);
@@ -136,18 +138,39 @@ static void read_one(void) {
         hang_up();
 }
 
-/* Connects once. Holds the reading role; the lock is dropped meanwhile. DIAL_OK, or why not. */
-static struct dialled connect_once(const char *path) {
+/* HELLO is said. Returns whether it is. */
+static bool began(const struct dialled *dialled) {
+    if (dialled->outcome != DIAL_OK) return false;
+    session.connection = dialled->connection;
+    session.connected = true;
+    return true;
+}
+
+/* Connects once, or goes on with a connection that was begun. Holds the reading role; the lock is dropped meanwhile.
+ * DIAL_OK, or why not. */
+static struct dialled connect_once(void) {
+    if (!session.connected) {
+        lock_drop(&session.lock);
+        struct dialled begun = dial_begin(options_read().socket, true);
+        lock_take(&session.lock);
+        if (!began(&begun)) return begun;
+    }
+    struct own connection = session.connection;
     ino_t page_file = session.page_file;
     lock_drop(&session.lock);
-    struct dialled dialled = dial(path, page_file);
+    struct dialled dialled = dial_finish(&connection, page_file);
     lock_take(&session.lock);
-    if (dialled.outcome != DIAL_OK) return dialled;
-    session.fd = dialled.fd;
-    session.connected = true;
+    if (dialled.outcome != DIAL_OK) {
+        hang_up();
+        return dialled;
+    }
+    session.welcomed = true;
+    if (dialled.page || !own_ours(&session.page))
+        session.page = dialled.page_file;
+    else
+        own_close(&dialled.page_file);
     if (dialled.page) {
-        session.page_fd = dialled.page_fd;
-        session.page_file = dialled.page_file;
+        session.page_file = dialled.page_file.file;
         atomic_store_explicit(&client_page_now, dialled.page, memory_order_release);
     }
     return dialled;
@@ -156,9 +179,8 @@ static struct dialled connect_once(const char *path) {
 /* Connects again, however long that takes; then everybody asks anew. A refusal is everybody's answer. */
 static void reconnect(void) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
-    struct options options = options_read();
     for (unsigned pause = FIRST_PAUSE_MS;; pause = pause * 2 < LONGEST_PAUSE_MS ? pause * 2 : LONGEST_PAUSE_MS) {
-        struct dialled dialled = connect_once(options.socket);
+        struct dialled dialled = connect_once();
         if (dialled.outcome == DIAL_REFUSED) {
             say_once(&said, "the scheduler refused this process (code %d)", dialled.code);
             for (struct waiter *waiter = session.waiters; waiter; waiter = waiter->next)
@@ -179,7 +201,7 @@ static int connect_first(void) {
     struct options options = options_read();
     unsigned waited = 0;
     for (unsigned pause = FIRST_PAUSE_MS;; pause = pause * 2 < LONGEST_PAUSE_MS ? pause * 2 : LONGEST_PAUSE_MS) {
-        struct dialled dialled = connect_once(options.socket);
+        struct dialled dialled = connect_once();
         if (dialled.outcome == DIAL_OK) return WIRE_OK;
         if (dialled.outcome == DIAL_REFUSED) {
             say_once(&said, "no GPU memory for this process: the scheduler refused it (%s)",
@@ -231,7 +253,7 @@ int client_need(unsigned slot, uint64_t bytes, enum wire_purpose purpose) {
     self.need.serial = ++session.serial;
     session.waiters = &self;
     while (self.answer == WAITING) {
-        if (session.connected && !self.sent) {
+        if (session.welcomed && !self.sent) {
             send_need(&self);
             continue;
         }
@@ -240,7 +262,7 @@ int client_need(unsigned slot, uint64_t bytes, enum wire_purpose purpose) {
             continue;
         }
         take_reading();
-        if (session.connected)
+        if (session.welcomed)
             read_one();
         else
             reconnect();
@@ -251,17 +273,17 @@ int client_need(unsigned slot, uint64_t bytes, enum wire_purpose purpose) {
     return self.answer;
 }
 
-/* Sends a frame that wants no answer. After a restart of the scheduler this is what connects a process again that
- * needs nothing. */
+/* Sends a frame that wants no answer, and never waits: a free must not, whatever state the scheduler is in. After a
+ * restart of the scheduler this is what connects a process again that needs nothing: the frame follows HELLO at once,
+ * and WELCOME is read by the next thread that asks for something. */
 static void tell(enum wire_type type, unsigned slot, uint64_t bytes) {
     struct wire_frame frame = {.size = sizeof frame, .type = type, .slot = (uint16_t)slot, .bytes = bytes};
     struct manners manners = begin();
     bool full;
     if (!send_now(&frame, &full) && !full && !session.reading) {
-        take_reading();
-        if (session.connected) hang_up();
-        if (connect_once(options_read().socket).outcome == DIAL_OK) send_now(&frame, &full);
-        drop_reading();
+        hang_up();
+        struct dialled begun = dial_begin(options_read().socket, false);
+        if (began(&begun)) send_now(&frame, &full);
     }
     end(manners);
 }
@@ -271,10 +293,10 @@ void client_released(unsigned slot) { tell(WIRE_RELEASED, slot, 0); }
 void client_physical(unsigned slot, uint64_t bytes) { tell(WIRE_PHYSICAL, slot, bytes); }
 
 void client_forget(void) {
-    if (client_page()) close(session.page_fd);
-    if (session.connected) close(session.fd);
+    own_close(&session.page);
+    own_close(&session.connection);
     atomic_store(&client_page_now, NULL);
-    session.connected = session.reading = false;
+    session.connected = session.welcomed = session.reading = false;
     session.page_file = 0;
     session.waiters = NULL;
     atomic_store(&session.lock.word, 0);

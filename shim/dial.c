@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #define F_SEAL_SHRINK 2
 #endif
 
+#define LOOK_MS 1000
+
 /* Room for one file descriptor beside a frame. */
 union passing {
     struct cmsghdr header;
@@ -24,7 +27,7 @@ union passing {
 };
 
 /* Connects to a socket of any path length: a long one through its folder's file descriptor. */
-static int connect_to(const char *path) {
+static int connect_to(const char *path, bool wait) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int folder = -1;
     const char *slash = strrchr(path, '/');
@@ -43,7 +46,7 @@ static int connect_to(const char *path) {
             return -ENAMETOOLONG;
         }
     }
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | (wait ? 0 : SOCK_NONBLOCK), 0);
     int failed = fd < 0 ? errno : 0;
     if (!failed && connect(fd, (struct sockaddr *)&address, sizeof address) < 0) failed = errno;
     if (folder >= 0) close(folder);
@@ -57,22 +60,31 @@ static int connect_to(const char *path) {
 static bool say_hello(int fd) {
     struct wire_frame hello = {.size = sizeof hello, .type = WIRE_HELLO, .code = WIRE_VERSION};
     ssize_t sent;
-    do sent = send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    do sent = send(fd, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     return sent == (ssize_t)sizeof hello;
 }
 
+/* Returns true when there is something to read. A program may close the descriptor while a thread waits on it, which
+ * that thread would never hear of: so it looks once in a while. */
+static bool readable(const struct own *connection) {
+    struct pollfd poll_fd = {.fd = connection->fd, .events = POLLIN};
+    while (own_ours(connection))
+        if (poll(&poll_fd, 1, LOOK_MS) > 0) return own_ours(connection);
+    return false;
+}
+
 /* Reads one frame and, with it, at most one file descriptor (−1 if there was none). */
-static bool read_frame(int fd, struct wire_frame *frame, int *passed) {
+static bool read_frame(const struct own *connection, struct wire_frame *frame, int *passed) {
     size_t have = 0;
     *passed = -1;
-    while (have < sizeof *frame) {
+    while (have < sizeof *frame && readable(connection)) {
         struct iovec part = {(char *)frame + have, sizeof *frame - have};
         union passing passing;
         struct msghdr message = {
             .msg_iov = &part, .msg_iovlen = 1, .msg_control = passing.bytes, .msg_controllen = sizeof passing.bytes};
-        ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-        if (got < 0 && errno == EINTR) continue;
+        ssize_t got = recvmsg(connection->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         struct cmsghdr *control = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
         if (control && control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS && *passed < 0)
             memcpy(passed, CMSG_DATA(control), sizeof *passed);
@@ -85,9 +97,9 @@ static bool read_frame(int fd, struct wire_frame *frame, int *passed) {
     return false;
 }
 
-bool dial_read(int fd, struct wire_frame *frame) {
+bool dial_read(const struct own *connection, struct wire_frame *frame) {
     int passed;
-    if (!read_frame(fd, frame, &passed)) return false;
+    if (!read_frame(connection, frame, &passed)) return false;
     if (passed >= 0) close(passed); /* nothing after WELCOME brings one */
     return true;
 }
@@ -109,45 +121,45 @@ static struct lease_page *map_page(int page_fd) {
 }
 
 /* Takes the page that came with WELCOME, unless it is the one that this process has. */
-static void take_page(struct dialled *dialled, int passed, ino_t page_file) {
+static void take_page(struct dialled *dialled, int passed, ino_t page) {
     struct stat file;
     if (fstat(passed, &file) < 0) return;
-    if (page_file && file.st_ino != page_file) {
+    if (page && file.st_ino != page) {
         dialled->outcome = DIAL_REFUSED;
         dialled->code = WIRE_BAD_VERSION;
-    } else if (page_file || (dialled->page = map_page(passed))) {
+    } else if (page || (dialled->page = map_page(passed))) {
         dialled->outcome = DIAL_OK;
-        dialled->page_file = file.st_ino;
     }
 }
 
-struct dialled dial_over(int fd, ino_t page_file) {
-    struct dialled dialled = {.outcome = DIAL_AWAY, .page_fd = -1, .reason = "it does not speak as a scheduler does"};
+struct dialled dial_finish(const struct own *connection, ino_t page) {
+    struct dialled dialled = {.outcome = DIAL_AWAY, .reason = "it does not speak as a scheduler does"};
     struct wire_frame frame;
     int passed = -1;
-    if (say_hello(fd) && read_frame(fd, &frame, &passed)) {
+    if (read_frame(connection, &frame, &passed)) {
         if (frame.type == WIRE_REFUSED) {
             dialled.outcome = DIAL_REFUSED;
             dialled.code = frame.code ? (int)frame.code : WIRE_NOT_RUNNING;
         } else if (frame.type == WIRE_WELCOME && passed >= 0) {
-            take_page(&dialled, passed, page_file);
+            take_page(&dialled, passed, page);
         }
     }
-    if (dialled.page)
-        dialled.page_fd = passed;
+    if (dialled.outcome == DIAL_OK)
+        dialled.page_file = own_take(passed);
     else if (passed >= 0)
         close(passed);
-    if (dialled.outcome == DIAL_OK)
-        dialled.fd = fd;
-    else
-        close(fd);
     return dialled;
 }
 
-struct dialled dial(const char *path, ino_t page_file) {
-    int fd = connect_to(path);
-    if (fd >= 0) return dial_over(fd, page_file);
+struct dialled dial_begin(const char *path, bool wait) {
+    int fd = connect_to(path, wait);
+    if (fd >= 0) {
+        struct own connection = own_take(fd);
+        if (say_hello(connection.fd)) return (struct dialled){.outcome = DIAL_OK, .connection = connection};
+        own_close(&connection);
+        return (struct dialled){.outcome = DIAL_AWAY, .reason = "it does not speak as a scheduler does"};
+    }
     /* Refused or full: a scheduler that is starting, or one that was killed and left its socket. */
     bool back = fd == -ECONNREFUSED || fd == -EAGAIN || fd == -EINTR;
-    return (struct dialled){.outcome = back ? DIAL_AWAY : DIAL_NOBODY, .page_fd = -1, .reason = strerror(-fd)};
+    return (struct dialled){.outcome = back ? DIAL_AWAY : DIAL_NOBODY, .reason = strerror(-fd)};
 }

@@ -3,6 +3,7 @@
 #define GPUSHARE_DIAL_H
 
 #include "lease.h"
+#include "own.h"
 #include "wire.h"
 
 #include <sys/types.h>
@@ -16,20 +17,21 @@ struct dialled {
     } outcome;               /* away: may come back; nobody: there is no socket */
     int code;                /* DIAL_REFUSED: enum wire_code */
     const char *reason;      /* DIAL_AWAY, DIAL_NOBODY: for people */
-    int fd;                  /* DIAL_OK: the connection */
-    int page_fd;             /* DIAL_OK: the lease page, unless this process has it already */
-    ino_t page_file;         /* DIAL_OK: which memory file the page is */
+    struct own connection;   /* DIAL_OK */
+    struct own page_file;    /* DIAL_OK, of dial_finish: the lease page */
     struct lease_page *page; /* mapped; NULL if this process has it already */
 };
 
-/* `page_file`: the lease page that this process has from an earlier connection, or 0. It goes on with that one, so
- * a scheduler that offers another refuses it. */
-struct dialled dial(const char *path, ino_t page_file);
+/* Connects and says HELLO. Unless `wait`, it never waits: a scheduler that has no room for one more connection is away.
+ */
+struct dialled dial_begin(const char *path, bool wait);
 
-/* The same over a connection that there is already; it is closed unless this succeeds. */
-struct dialled dial_over(int fd, ino_t page_file);
+/* Waits for WELCOME. `page`: the number of the page's file that this process has from an earlier connection, or 0. It
+ * goes on with that one, so a scheduler that offers another refuses it. The connection is the caller's to close. */
+struct dialled dial_finish(const struct own *connection, ino_t page);
 
-/* Reads one frame. False: the connection is at its end, or what came is no frame. */
-bool dial_read(int fd, struct wire_frame *frame);
+/* Reads one frame, for as long as that takes. False: the connection is at its end or not ours any more, or what came is
+ * no frame. */
+bool dial_read(const struct own *connection, struct wire_frame *frame);
 
 #endif

@@ -18,17 +18,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) abort();
     if (send(ends[0], data + 1, size - 1, 0) != (ssize_t)size - 1) abort();
     shutdown(ends[0], SHUT_WR);
+    struct own connection = own_take(ends[1]);
     if (data[0] % 2) {
-        struct dialled dialled = dial_over(ends[1], data[0] % 4 == 3 ? 1 : 0);
-        if (dialled.outcome == DIAL_OK) {
-            if (dialled.page) abort(); /* there was no file descriptor to map */
-            close(dialled.fd);
-        }
+        struct dialled dialled = dial_finish(&connection, data[0] % 4 == 3 ? 1 : 0);
+        if (dialled.outcome == DIAL_OK) abort(); /* there was no file descriptor to map */
     } else {
-        while (dial_read(ends[1], &frame))
+        while (dial_read(&connection, &frame))
             if (frame.size != sizeof frame) abort();
-        close(ends[1]);
     }
+    own_close(&connection);
     close(ends[0]);
     return 0;
 }

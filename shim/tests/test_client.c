@@ -107,14 +107,16 @@ static void *ask(void *number) {
 
 /* The process would go on with the page that it has, and the scheduler with the other. */
 static void refuse_another_page(void) {
-    struct wire_frame hello;
+    struct wire_frame more;
     struct stat mine;
     int ends[2], other = new_page();
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 && fstat(page, &mine) == 0);
     send_frame(ends[0], (struct wire_frame){.type = WIRE_WELCOME}, other);
-    struct dialled dialled = dial_over(ends[1], mine.st_ino);
+    struct own connection = own_take(ends[1]);
+    struct dialled dialled = dial_finish(&connection, mine.st_ino);
     CHECK(dialled.outcome == DIAL_REFUSED && dialled.code == WIRE_BAD_VERSION);
-    CHECK(recv(ends[0], &hello, sizeof hello, 0) == sizeof hello && recv(ends[0], &hello, sizeof hello, 0) == 0);
+    own_close(&connection);
+    CHECK(recv(ends[0], &more, sizeof more, 0) == 0);
     close(ends[0]);
     close(other);
 }

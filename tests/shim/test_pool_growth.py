@@ -55,7 +55,7 @@ def test_a_growth_is_taken_from_the_lease_before_the_driver_is_asked(grants_of, 
     during = cuda.run("""
 import mmap
 name = next(f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")
-            if "gpushare-lease" in os.readlink(f"/proc/self/fd/{fd}"))
+            if "gpushare-lease" in os.path.realpath(f"/proc/self/fd/{fd}"))
 page = mmap.mmap(os.open(name, os.O_RDWR), 4096)
 taken = []
 @ctypes.CFUNCTYPE(None)

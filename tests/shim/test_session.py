@@ -156,7 +156,7 @@ def test_a_long_path(grants, program, tmp_path):
 SCRIBBLE = """
 import mmap
 path = next(f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")
-            if "gpushare-lease" in os.readlink(f"/proc/self/fd/{fd}"))
+            if "gpushare-lease" in os.path.realpath(f"/proc/self/fd/{fd}"))
 with open(path, "r+b") as file, mmap.mmap(file.fileno(), 4096) as page:
     page[PLACE] = FILL * len(page[PLACE])
 answer = True
