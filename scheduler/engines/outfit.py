@@ -49,10 +49,13 @@ def environment(
     these GPUs are the only ones that programs see. CUDA counts them from 0 then, and programs often know numbers only.
     """
     result = {name: value for name, value in given.items() if name.startswith("GPUSHARE_") or not undone_by(name)}
-    result["LD_PRELOAD"] = _in_front([shim], of_image.get("LD_PRELOAD", ""))
+    folders, library = list(libraries), shim
+    if " " in shim:  # which ends a name in LD_PRELOAD, and none in LD_LIBRARY_PATH
+        folder, _, library = shim.rpartition("/")
+        folders.append(folder)
+    result["LD_PRELOAD"] = _in_front([library], of_image.get("LD_PRELOAD", ""))
     result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
     result["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(gpus))) if alone else gpus)
-    folders = list(libraries)
     if folders or "LD_LIBRARY_PATH" in result:
         searched = result.get("LD_LIBRARY_PATH", of_image.get("LD_LIBRARY_PATH", ""))
         result["LD_LIBRARY_PATH"] = _in_front(folders, searched)

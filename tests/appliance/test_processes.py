@@ -28,8 +28,8 @@ HOLDS = [WORKLOAD, "--bytes", "64MiB", "--hold", "3600"]
 
 
 @pytest.fixture
-def appliance(tmp_path: Path) -> Iterator[Appliance]:
-    running = Appliance(tmp_path / "home")
+def appliance(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Appliance]:
+    running = Appliance(tmp_path / getattr(request, "param", "home"))
     yield running
     if running.process.poll() is None:
         running.close()
@@ -254,3 +254,8 @@ def test_it_can_be_stopped_while_it_waits_for_the_engine(tmp_path):
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("appliance", ["my home"], indirect=True)
+def test_the_shim_is_loaded_from_a_folder_with_a_space_in_its_name(appliance):
+    hold(appliance)

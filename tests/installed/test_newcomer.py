@@ -37,6 +37,7 @@ def commands() -> list[str]:
 
 
 INSTALL, DEMO, TEST = commands()
+FOLDER = "gpu share"  # a name as people choose them
 TESTS = "tests/core tests/appliance/test_log_lines.py"  # the latter depends on when a Python imports its own modules
 
 
@@ -64,9 +65,11 @@ class Newcomer:
         subprocess.run(
             ["tar", "--null", "-T-", "--ignore-failed-read", "-cf", archive], cwd=ROOT, check=True, input=listed.stdout
         )
-        self.typed("mkdir gpushare && tar -x --no-same-permissions --no-same-owner -f /tmp/clone.tar -C gpushare", "~")
+        self.typed(
+            f"mkdir '{FOLDER}' && tar -x --no-same-permissions --no-same-owner -f /tmp/clone.tar -C '{FOLDER}'", "~"
+        )
 
-    def typed(self, command: str, folder: str = "~/gpushare", **environ: str) -> str:
+    def typed(self, command: str, folder: str = f"~/'{FOLDER}'", **environ: str) -> str:
         words = ["sh", "-c", f"umask {self.umask} && cd {folder} && {command}"]
         if self.user != "root":
             words = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--init-groups", *words]
