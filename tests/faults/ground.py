@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build"
 SMALL = 64 << 20  # bytes
+BY_LABEL = 1000 << 20  # bytes of quota, by the label of the image for Docker; a launch that names one is not concerned
 OF_A_ROUND = (
     "audit-anchor",
     "scheduler.lock",  # without that an anchor begins
+    "clocks",
     "sockets",
     "processes",
     "logs",
@@ -108,7 +110,13 @@ class Ground:
         self._stack.callback(self.docker.close)
         self.image, self.workload = "gpushare/faults:latest", "workload"
         libraries = [BUILD / "libgpushare.so", BUILD / "sim" / "libcuda.so.1"]
-        build_image(self.docker, self.image, [BUILD / "workload"], mounted=libraries)
+        build_image(
+            self.docker,
+            self.image,
+            [BUILD / "workload"],
+            mounted=libraries,
+            labels={"com.nvidia.memory.limit": str(BY_LABEL)},
+        )
         os.environ["GPUSHARE_DOCKER_HOST"] = self.dockerd.address
 
     def renew(self) -> None:

@@ -26,7 +26,7 @@ LEFT_OUT = (
 # See plays.py, failing.py, awaited.py, broken_off.py, turning.py.
 PLAYS = (
     "everyday", "away", "refused", "swapped", "waits", "failing", "unmoved", "given", "awaited", "cut", "stirs",
-    "turns", "stuck",
+    "turns", "stuck", "unnamed",
 )  # fmt: skip
 # rude.py, turning.py: the image for Docker has no Python
 ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("outfitted",)}
