@@ -53,7 +53,7 @@ def state_words(container: Json, now: datetime) -> str:
         return f"running, {int(_share(container, now) + 0.5)} % in turns"  # halves up, as the pages have it
     if state == "running" and container["idle_since"]:
         return f"running, idle {age(container['idle_since'], now)}"
-    if container["not_restored"]:
+    if container.get("not_restored"):  # an older appliance does not say
         return f"{state}, cannot come back"
     if state == "swapped" and container["gave_way"]:
         return f"swapped, gave way to {container['gave_way_to']}"

@@ -27,6 +27,8 @@ def recomputed(start: datetime, end: datetime) -> dict[str, int]:
     totals = {"byte_microseconds": 0, "suspended_microseconds": 0, "rejects": 0}
     for container in Container.objects.all():
         events = list(AllocationEvent.objects.filter(container=container, at__lt=end).order_by("id"))
+        for earlier, event in itertools.pairwise(events):
+            event.at = max(event.at, earlier.at)  # a time before that of an earlier event counts as the same
         totals["rejects"] += sum(1 for event in events if event.kind == EventKind.REJECTED and event.at >= start)
         closed = any(event.kind == EventKind.ENDED for event in events)
         last = end if closed else min(container.finished_at or end, end)
