@@ -306,7 +306,7 @@ GPUSHARE_VOLUME_ROOTS = environment.words(
     "GPUSHARE_VOLUME_ROOTS"
 )  # host folders that may be mounted; {user} is who launches
 GPUSHARE_PORTS = environment.port_range("GPUSHARE_PORTS", "20000-29999")  # host ports that may be published
-# Although the dashboard speaks plain HTTP there: whoever serves such a port is sent the session of who opens it.
+# TCP ports too while the dashboard has no TLS: a browser that opens such a port sends it the session of the dashboard.
 GPUSHARE_PORTS_WITHOUT_TLS = environment.switch("GPUSHARE_PORTS_WITHOUT_TLS")
 
 # ---- the Docker engine: what its containers get ----------------------------------------------------------------
