@@ -106,7 +106,7 @@ static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
                    atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
     /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
      * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
-    uint64_t left = bytes < piece.bytes ? piece.bytes - bytes : 0, again = in_pieces(bytes) - bytes;
+    uint64_t left = bytes < piece.bytes ? piece.bytes - bytes : 0, again = -bytes % POOL_PIECE;
     piece.bytes = left < again ? left : again;
     return certain;
 }
@@ -126,7 +126,9 @@ __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, 
 }
 
 CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {
-    *growth = (struct growth){.live = (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1), .turns = growth->turns};
+    growth->live = (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1);
+    growth->bytes = 0;
+    growth->tried = false;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     unchecked += growth->live;
     if (!fits(pool, growth->live, stream)) return begin_unsure(pool, growth);

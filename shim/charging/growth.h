@@ -52,7 +52,7 @@ struct pool {
     uint8_t after_live[64];
 };
 
-/* One allocation, or one run of a graph; zero before the first pool_begin. */
+/* One allocation, or one run of a graph. Before the first pool_begin `turns` is to be 0. */
 struct growth {
     uint64_t bytes; /* taken from the lease for it */
     uint64_t live;

@@ -51,11 +51,12 @@ static bool unsettled(CUresult *result, struct pool *pool, struct growth *growth
  * tried is not repeated while the card is full: it then asks for what the pool would grow by, and waits. */
 #define ALLOCATE(where, pool_found, call)                                                                              \
     CUresult result;                                                                                                   \
-    struct growth growth = {.turns = 0};                                                                               \
+    struct growth growth;                                                                                              \
     if (streams_capturing(where)) return call;                                                                         \
     struct pool *pool = pool_found;                                                                                    \
     if (!pool) return result;                                                                                          \
     if (pool->slot == NO_SLOT) return call;                                                                            \
+    growth.turns = 0;                                                                                                  \
     do {                                                                                                               \
         result = pool_begin(pool, bytes, where, &growth);                                                              \
         if (result != CUDA_SUCCESS) return result;                                                                     \
