@@ -77,7 +77,10 @@ class Part:
 
 
 class TurnPlayer:
-    """`told` is called with a container and a sentence when it takes no turns, and with "" when it does again."""
+    """`told` is called with a container and a sentence when it takes no turns, and with "" once it was stopped again.
+
+    `failed`: those of which the first was told, and not the second. Until then nothing shows that turns reach them.
+    """
 
     def __init__(self, card: CardHelper, guardian: Guardian, rules: Rules) -> None:
         self._card = card
@@ -89,6 +92,7 @@ class TurnPlayer:
         self._closing = False
         self._prepared = 0
         self._early = True  # somebody of the scheduler before may still be there
+        self.failed: set[str] = set()
         self.given = 0  # turns, to whoever
         self.turns = Turns(rules)
         self.pids: Callable[[str], set[int]] = lambda container: set()
@@ -306,6 +310,7 @@ class TurnPlayer:
     def _leave(self, part: Part) -> None:
         """It has ended, and all of its processes have."""
         del self._parts[part.id]
+        self.failed.discard(part.id)
         self._tell(core.Left(self.now(), part.id))
         part.orders.clear()
         self._guardian.release(part.processes.locked)
@@ -347,6 +352,9 @@ class TurnPlayer:
         why = why or await part.processes.lock()
         if not why:
             part.processes.stops = self.now()
+            if part.id in self.failed:
+                self.failed.discard(part.id)
+                self.told(part.id, "")
             self._tell(core.Stopped(part.processes.stops, part.id))
             return
         if not await part.processes.unlock() or not part.barred:
@@ -369,6 +377,7 @@ class TurnPlayer:
         if HUNG in part.barred or part.id not in self._parts:
             return
         log.warning("container %s takes no turns at computing: %s", ById(part.id), why)
+        self.failed.add(part.id)
         self.told(part.id, why)
         self.bar(part.id, HUNG)
         self._begin(self._until_free(part, HUNG, HUNG_FOR))
@@ -389,8 +398,6 @@ class TurnPlayer:
             part.quiet.set()
         await asyncio.sleep(after)
         if part.id in self._parts:
-            if why == HUNG:
-                self.told(part.id, "")
             self.bar(part.id, why, on=False)
 
     def _begin(self, what: Coroutine[Any, Any, None]) -> None:

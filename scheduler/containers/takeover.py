@@ -92,6 +92,7 @@ class TakeOver:
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.swap, tenant.gave_way = row.swap, row.gave_way
+        tenant.no_turns = row.no_turns
         tenant.cannot_move, tenant.not_restored = row.cannot_move, row.not_restored
         tenant.paused = row.paused_at is not None
         tenant.idle = row.idle_since is not None
@@ -104,8 +105,6 @@ class TakeOver:
         if row.suspended_since is not None:
             tenant.waited_since = tenant.suspended_since = self._store.monotonic(tenant.id, row.suspended_since)
             tenant.wait_told = True
-        if row.no_turns:
-            self._store.container(tenant.id, no_turns="")  # a new scheduler tries it anew
         if refused := self._containers.admit(row, tenant, running=True):
             log.error("container %s gets no more memory, but can be killed: %s", tenant, refused.explanation)
             self._containers.keep_stray(tenant)

@@ -87,6 +87,22 @@ async def test_one_that_is_frozen_and_barred_in_the_middle_of_a_lock_goes_on_whe
     assert await all_go_on(helper, one) < LONG
 
 
+async def test_that_one_takes_no_turns_is_told_until_it_was_stopped_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not until it may be stopped again: that it may be is no sign that it can be."""
+    monkeypatch.setattr(turns, "HUNG_FOR", 0.0)
+    told: list[tuple[str, str, bool]] = []
+    pair.player.told = lambda id_, why: told.append((id_, why, pair.player.is_stopped(id_)))
+    pair.player.hang("one", "It hung.")
+    await eventually(lambda: not pair.player._parts["one"].barred)
+    pair.compute()
+    await eventually(lambda: len(told) > 1)
+    await pair.take_turns()
+    assert [each[:2] for each in told] == [("one", "It hung."), ("one", "")]
+    assert told[1][2]  # it is stopped
+
+
 async def test_of_a_container_that_ends_while_it_is_stopped_nobody_is_let_go_later(pair: Pair) -> None:
     """Another process, which is just being moved, may have its number by then."""
     await eventually(lambda: pair.player.is_stopped("one"))

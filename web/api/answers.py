@@ -13,6 +13,7 @@ from web.api.protocol.quick import Quick
 from web.kept import Recent
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.people.roles import Rights, outdated, rights_of
+from web.services.sharing import not_kept
 from web.spec.asked import COLUMNS
 
 
@@ -76,6 +77,9 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
     gave_way = serializers.CharField(
         help_text='Why its VRAM was moved to host memory for others, "idle" or "rotate"; else empty.'
     )
+    share_not_kept = serializers.SerializerMethodField(
+        help_text="Why its compute weight or limit is not kept; empty: it is, or none was asked for."
+    )
     command = serializers.SerializerMethodField(help_text="null for who may not steer it.")
     env = serializers.SerializerMethodField(
         help_text="The names only: values may be secrets. null for who may not steer it."
@@ -87,7 +91,7 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
             "id", "name", "owner", "node", "node_reason", "state", "engine", "engine_id", "namespace", "pods", *COLUMNS,
             "env", "gpus", "gpu_count", "run_of",
             "swapped", "gave_way", "gave_way_to", "cannot_move", "not_restored", "no_turns",
-            "suspended_since", "suspended_seconds", "queue_position",
+            "share_not_kept", "suspended_since", "suspended_seconds", "queue_position",
             "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
@@ -106,6 +110,9 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
 
     def get_node(self, container: Container) -> str | None:
         return container.node_name or None
+
+    def get_share_not_kept(self, container: Container) -> str:
+        return not_kept(container)
 
     def get_command(self, container: Container) -> list[str] | None:
         return self._of(container).command if self._shows(container) else None

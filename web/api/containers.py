@@ -29,6 +29,7 @@ from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
+from web.services.sharing import not_kept
 from web.spec.fields import StrictText
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
@@ -178,7 +179,10 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         container = result.container
         assert container is not None, "these commands are about containers"
         prefetch_related_objects([container], claims_with_gpus())
-        return Response({**_answer().to_representation(container), "message": result.message}, done)
+        message = result.message
+        if result.kind in (Command.Kind.LAUNCH, Command.Kind.CHANGE):
+            message = f"{message} {not_kept(container, just_asked=True)}".strip()
+        return Response({**_answer().to_representation(container), "message": message}, done)
 
 
 @cache

@@ -23,6 +23,7 @@ from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES, catalogue
 from web.people.roles import Deed, rights_of
+from web.services.sharing import not_kept
 from web.sizes import format_size
 from web.spec import quotas
 from web.spec.asked import asked_for
@@ -46,6 +47,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "rates": _rates(found),
         "where": found.node_name if Node.several() else "",
         "cannot_swap": found.cannot_move or (found.node.cannot_swap if found.node else ""),
+        "share_not_kept": not_kept(found),
         "processes": [process | {"gpu": claim.gpu.index} for claim in claims for process in claim.processes],
         "overhead": sum(claim.overhead for claim in claims) if any(claim.used for claim in claims) else "",
         "stretches": _stretches(found),

@@ -37,6 +37,7 @@ class Sharing:
         for gpu in modes:
             self._show(gpu, "An admin chose this." if gpu in asked else "GPUSHARE_COMPUTE says so.")
         self._computing.meet()
+        self._turns.failed |= {tenant.id for tenant in self._broker.tenants.values() if tenant.no_turns}
         # An earlier scheduler may have had them stopped, and nobody was left to let them go; what is being moved to
         # host memory or back, swapping.py brings to its end.
         for tenant in self._broker.tenants.values():
@@ -60,6 +61,7 @@ class Sharing:
     def _told(self, container: str, why: str) -> None:
         tenant = self._broker.tenants.get(container)
         if tenant is not None and not tenant.finished:
-            self._store.container(container, no_turns=why[:500])
+            tenant.no_turns = why[:500]
+            self._store.container(container, no_turns=tenant.no_turns)
             if why:
                 self._store.event("not_stopped", container, detail=why)

@@ -16,8 +16,10 @@ from django.db.models.functions import MD5, Cast
 
 from web.models import Claim, Container, State, large
 from web.models.hosts import large_of_nodes
+from web.models.records import USUAL_WEIGHT, claims_with_gpus
 from web.models.states import state_of
 from web.services.attention.item import Item, Kind, about
+from web.services.sharing import not_kept
 from web.sizes import format_size
 
 FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything yet
@@ -108,9 +110,15 @@ def _named(names: list[str]) -> str:
 
 
 def _no_turns() -> Iterator[Item]:
-    for container in Container.objects.live().exclude(no_turns="").select_related("owner").defer(*large()):
-        message = f'"{container.name}" takes no part in the turns of computing. {container.no_turns}'
-        yield about(container, Kind.NO_TURNS, message, "kill")
+    """Whose compute weight or limit is not kept; and who takes no part in the turns without having one."""
+    shares = ~Q(compute_weight=USUAL_WEIGHT) | Q(compute_limit__isnull=False)
+    live = Container.objects.live().exclude(started_at=None).filter(~Q(no_turns="") | shares)
+    for container in live.select_related("owner").prefetch_related(claims_with_gpus()).defer(*large()):
+        if why := not_kept(container):
+            yield about(container, Kind.NO_TURNS, f'"{container.name}": {why}', "kill")
+        elif container.no_turns:
+            message = f'"{container.name}" takes no part in the turns of computing. {container.no_turns}'
+            yield about(container, Kind.NO_TURNS, message, "kill")
 
 
 def _failing(now: datetime) -> Iterator[Item]:
