@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.appliance import ROOT, Appliance, launched, until
+from tests.support.appliance import ROOT, Appliance, until
 
 GIB = 1 << 30
 LONG = 180.0  # seconds in which two ranks have imported PyTorch and begun
@@ -43,7 +43,7 @@ class Job:
         made = appliance.launch(
             *words, name=folder.name, gpu_memory=int(quota * GIB), gpus=2, env=ENVIRONMENT,
         )  # fmt: skip
-        self.id = launched(appliance.api, made)["id"]
+        self.id = made["id"]
 
     def get(self) -> dict[str, Any]:
         found: dict[str, Any] = self.appliance.api("GET", f"containers/{self.id}/")
