@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import subprocess
 import sys
@@ -34,6 +36,17 @@ def test_a_run_that_is_pointed_at_real_data_stops_with_a_sentence(tmp_path: Path
     assert name in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_process_that_drops_what_was_registered_for_the_end_leaves_the_home() -> None:
+    """As multiprocessing's do from Python 3.13 on; with the home went every later test of the run."""
+    child = os.fork()
+    if child == 0:
+        atexit._clear()
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert Path(os.environ["GPUSHARE_HOME"], own_home.OWNED).exists()
 
 
 def test_a_change_in_the_checkouts_data_is_found(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -50,11 +51,17 @@ def new_folder() -> Path:
 def _begin() -> None:
     if problem := refusal(dict(os.environ)):
         raise pytest.UsageError(problem)
-    made = tempfile.TemporaryDirectory(prefix="gps-", ignore_cleanup_errors=True)
-    atexit.register(made.cleanup)
-    Path(made.name).chmod(0o755)  # tests that run as somebody else find what lies in it
-    Path(made.name, OWNED).touch()
-    os.environ["GPUSHARE_HOME"] = made.name
+    made = Path(tempfile.mkdtemp(prefix="gps-"))
+    atexit.register(_remove, made, os.getpid())
+    made.chmod(0o755)  # tests that run as somebody else find what lies in it
+    (made / OWNED).touch()
+    os.environ["GPUSHARE_HOME"] = str(made)
+
+
+def _remove(made: Path, owner: int) -> None:
+    """Not in a process that was forked: Python 3.13 runs or drops there what was registered for the end."""
+    if os.getpid() == owner:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 _begin()
