@@ -8,10 +8,11 @@ the message, and the lines of a traceback begin with a bar.
 
 from __future__ import annotations
 
+import ast  # noqa: F401 -- and tokenize: Python 3.13 imports them for the first traceback, perhaps when no file opens
 import json
 import logging
 import re
-import tokenize  # noqa: F401 -- for a traceback: Python 3.13 imports it late, when perhaps no file can be opened
+import tokenize  # noqa: F401
 from datetime import UTC, datetime
 
 from web.logs.secrets import Scrubber
