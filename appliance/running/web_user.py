@@ -123,7 +123,7 @@ def become(user: WebUser, home: Path, database: Path | None, program: Path) -> N
     try:
         reads = [
             program / "manage.py",
-            *program.glob(".build/vendor/*/htmx.js"),
+            *sorted(program.glob(".build/vendor/*/*.js"))[:1],
             Path(os.__file__),
             Path(django.__file__),
         ]
