@@ -110,3 +110,8 @@ def test_an_answer_beside_the_contract_is_told_as_such(body):
     problem = from_answer(502, body)
     assert (problem.code, problem.status, problem.away) == ("unexpected", 502, True)
     assert isinstance(problem, Problem)
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("cannot_start", 127), ("cannot_execute", 126), ("no_command", 125)])
+def test_exit_code_of_a_refused_launch_is_dockers(code, exit_code):
+    assert from_answer(400, {"error": {"code": code, "message": "x"}}).exit_code == exit_code

@@ -160,7 +160,7 @@ class TestRealDocker:
 
     async def test_no_command_at_all(self, a_launch: Launcher) -> None:
         error = await self.refused(a_launch())
-        assert (error.code, error.field) == ("cannot_start", "command")
+        assert (error.code, error.field) == ("no_command", "command")
 
     async def test_name_that_another_container_has(self, a_launch: Launcher) -> None:
         launch = a_launch("true")

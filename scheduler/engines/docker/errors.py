@@ -72,7 +72,7 @@ RULES = (
          "The image {image!r} cannot run {command!r}: there is no such program in it.", "command"),
     Rule(r"unable to find (?P<what>(user|group) [^:]+)", "unknown_user", 400,
          "The image {image!r} knows no {what}: give a number, such as 1000.", "user"),
-    Rule(r"no command specified", "cannot_start", 400,
+    Rule(r"no command specified", "no_command", 400,
          "Say what to run: the image {image!r} has no command of its own.", "command"),
     Rule(r"could not select device driver|nvidia-container-cli|unresolvable CDI devices", "gpu_unreachable", 503,
          "Docker cannot give its containers a GPU: {said}"),
