@@ -111,18 +111,25 @@ static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
     return certain;
 }
 
+static bool sum_fits(struct pool *pool, const struct growth *growth) {
+    return atomic_load(&pool->live) + growth->live <= atomic_load(&pool->reserved);
+}
+
 __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, struct growth *growth) {
     uint64_t most = in_pieces(growth->live);
     growth->check = true;
-    if (!growth->turns && atomic_load(&pool->live) + growth->live <= atomic_load(&pool->reserved)) {
+    if (!growth->turns && !sum_fits(pool, growth)) settle(pool, 0);
+    if (!growth->turns && sum_fits(pool, growth)) {
         growth->tried = !expect_within(pool, most, growth);
         return CUDA_SUCCESS;
     }
-    settle(pool, 0);
     CUresult result = expect_waiting(pool, most, growth);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || growth->turns || !others_grow(pool)) return result;
-    growth->tried = true;
-    return CUDA_SUCCESS;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || growth->turns) return result;
+    /* What another thread's growth has brought meanwhile, or is about to bring, may be enough for both. */
+    bool others = others_grow(pool);
+    settle(pool, 0);
+    growth->tried = others || sum_fits(pool, growth);
+    return growth->tried ? CUDA_SUCCESS : result;
 }
 
 CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {

@@ -122,6 +122,30 @@ answer = True
     assert cuda.run("import builtins; answer = builtins.outcome.get(timeout=60)") == 0
 
 
+def test_two_that_fit_into_one_growth_are_both_served_at_the_quota(grants_of, program, card):
+    """The second comes when the first one's growth is on the card and not settled yet."""
+    cuda = program(grants := grants_of(quota=CONTEXT + PIECE))
+    context = cuda.use()
+    results = cuda.run(f"""
+results = []
+def allocate():
+    out = ctypes.c_uint64()
+    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
+    results.append(lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(16 << 20), None))
+@ctypes.CFUNCTYPE(None)
+def other():
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    thread.join()
+lib.sim_after(b"cuMemAllocAsync", other)
+allocate()
+answer = results
+""")
+    assert results == [0, 0]
+    assert needs(grants.only_peer()) == [CONTEXT, PIECE]  # no refusal that would be told of
+    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + PIECE
+
+
 def test_two_that_make_the_default_pool_known_at_once_charge_it_once(cuda, charged):
     pool = cuda.new("cuDeviceGetDefaultMemPool", 0)
     cuda.run(f"""
