@@ -48,6 +48,8 @@ CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose) {
 
 bool charge_within(int slot, uint64_t bytes) { return lease_reserve(slot_at(slot), bytes); }
 
+uint64_t charge_claim(int slot) { return lease_claim(slot_at(slot)); }
+
 void charge_look_first(void (*look)(int slot)) { atomic_store(&look_first, look); }
 
 void charge_give(int slot, uint64_t bytes) {

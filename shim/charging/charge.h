@@ -27,6 +27,9 @@ CUresult charge_take(int slot, uint64_t bytes, enum wire_purpose purpose);
 /* Takes bytes from the lease of a slot if it has them, for what is on the card already: never asks, never waits. */
 bool charge_within(int slot, uint64_t bytes);
 
+/* What the container may still ask for, by the scheduler's last word. */
+uint64_t charge_claim(int slot);
+
 void charge_give(int slot, uint64_t bytes);
 
 /* `look` is called before the scheduler is asked for memory of a slot: it may find some that can be given back. */

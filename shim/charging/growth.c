@@ -123,6 +123,13 @@ __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, 
         growth->tried = !expect_within(pool, most, growth);
         return CUDA_SUCCESS;
     }
+    /* The driver may add to the free piece at the end of what it has (an H100 with driver 580: 20 and then 40 MiB take
+     * 64): that much is asked for where the quota has no room for all. */
+    uint64_t sum = atomic_load(&pool->live) + growth->live, reserved = atomic_load(&pool->reserved);
+    if (!growth->turns && charge_claim(pool->slot) < most && sum > reserved) {
+        uint64_t least = in_pieces(sum - reserved);
+        if (least < most) most = least;
+    }
     CUresult result = expect_waiting(pool, most, growth);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || growth->turns) return result;
     /* What another thread's growth has brought meanwhile, or is about to bring, may be enough for both. */

