@@ -153,7 +153,8 @@ def nothing_kept(world: World) -> None:
     try:
         world.until(lambda: not kept(), "", within=15)
     except Wrong:
-        raise Wrong(f"it keeps {kept()}") from None
+        if left := kept():  # empty: gone between the two looks
+            raise Wrong(f"it keeps {left}") from None
 
 
 def _kept_by_scheduler(world: World) -> list[str]:
