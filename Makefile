@@ -14,8 +14,7 @@ READABLE := umask 022;
 PIP := $(READABLE) $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 NPM := $(READABLE) static/npm $(PY) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 TESTS ?= tests
-# Processes that share the tests out among them. Much of a test is waiting: on two cores, three take 32 minutes where two
-# take 38, and nothing fails that would not with two.
+# Processes that share the tests out among them. Much of a test is waiting: on two cores three take less time than two.
 WORKERS ?= 3
 # CI runs what failed once more, alone: TEST=tests.again.
 TEST ?= pytest
@@ -78,7 +77,7 @@ faults: dev
 soak: dev
 	$(PY) -m tests.faults soak
 
-# A thousand random steps while containers take turns at computing; TURNS_SEED picks them. A few are in `make test`.
+# A thousand random steps while containers take turns at computing; TURNS_SEED picks them. A few are in `make test-all`.
 turns: dev
 	TURNS_STEPS=1000 $(PY) -m pytest -s tests/scheduler/test_turns_at_random.py
 

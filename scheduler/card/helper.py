@@ -31,7 +31,7 @@ BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a
 ATTEMPTS = 3  # to begin a worker, where it is killed
 LEAVING = 2.0  # seconds at the end in which last calls may come to theirs
 LOOK = 0.25  # seconds between two looks at a process that does not answer
-MOST_THREADS = 512  # of a process that are looked at
+MOST_ASKED = 512  # of a process that are looked at
 log = logging.getLogger(__name__)
 
 
@@ -335,6 +335,6 @@ def is_stopped(pid: int, states: str = "Tt") -> bool:
     How many threads there are is the program's choice; the first ones are looked at, which the driver's are among.
     """
     try:
-        return any(each in states for each in proc.states(pid, MOST_THREADS))
+        return any(each in states for each in proc.states(pid, MOST_ASKED))
     except OSError:
         return True

@@ -110,7 +110,7 @@ async def test_user_that_the_image_does_not_know_is_refused(
 ) -> None:
     with pytest.raises(EngineError, match=f"knows no {named}") as caught:
         await docker_engine.launch(a_launch("true", image=IMAGE, user=user))
-    assert (caught.value.code, caught.value.field, caught.value.status) == ("unknown_user", "user", 400)
+    assert (caught.value.code, caught.value.field, caught.value.status) == ("user_not_in_image", "user", 400)
 
 
 async def test_folder_of_uid_1000_is_written_as_that_user_and_not_as_root(

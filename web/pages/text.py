@@ -59,7 +59,7 @@ _CATALOGUE: dict[str, str] = {
     "notify_cannot": "This browser shows none from here: it asks for https, or for 127.0.0.1.",
     "close": "Close",
     "skip_to": "Skip to: {panel}",
-    "not_sent": "The server was not reached, or did not answer: it is not known whether this was done. Look again.",
+    "not_sent": "No answer from the server. Check whether this was done before you repeat it.",
     "kill_title": "Kill {name}?",
     "kill_text": "Its processes end at once and what they have not saved is lost. This cannot be undone.",
     "kill_yes": "Kill",

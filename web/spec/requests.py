@@ -198,7 +198,10 @@ class LaunchSpec(StrictSerializer):
         help_text="For example 1000, 1000:1000, or a name that the image knows; empty: the image's own",
     )
     init = StrictBoolean(
-        required=False, default=True, label="No init: the command itself is the first process, and reaps its orphans"
+        required=False,
+        default=True,
+        label="No init: the command itself is the first process, and reaps its orphans",
+        help_text="true: a small init is the first process. false: the command itself is",
     )
     on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
     volumes = ItemsField(

@@ -128,9 +128,10 @@ class DockerEngine:
         self._images = Images(self._client.api, self._settings.registries)
         self._preloads = Preloads(self._client.api, self._home, self._preload)
         await self._client.call(self._preloads.take_away_left)
-        self._programs = Programs(self._client.api)
         self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
-        toolkit = await self._client.blocking(versions.toolkit) if self._access.toolkit else []
+        by_toolkit = self._access.toolkit or info.get("DefaultRuntime") == "nvidia"
+        self._programs = Programs(self._client.api, toolkit=by_toolkit)
+        toolkit = await self._client.blocking(versions.toolkit) if by_toolkit else []
         components = (await self._client.call(self._client.api.version)).get("Components", [])
         self.outdated = versions.outdated([*components, *toolkit])
         self._limits = limits_of(self._settings, info)
@@ -148,7 +149,7 @@ class DockerEngine:
             log_bytes=self._settings.log_bytes,
             parent=self._together.parent if self._together else None,
             init=has_init(info),
-            loaders=not versions.outdated(toolkit),
+            loaders=not by_toolkit or versions.known_good(toolkit),
         )
 
     def _hold_together(self) -> None:

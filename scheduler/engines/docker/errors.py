@@ -70,7 +70,7 @@ RULES = (
     Rule(r'(exec: "(?P<command>[^"]+)": )?executable file not found|exec: .*no such file or directory',
          "cannot_start", 400,
          "The image {image!r} cannot run {command!r}: there is no such program in it.", "command"),
-    Rule(r"unable to find (?P<what>(user|group) [^:]+)", "unknown_user", 400,
+    Rule(r"unable to find (?P<what>(user|group) [^:]+)", "user_not_in_image", 400,
          "The image {image!r} knows no {what}: give a number, such as 1000.", "user"),
     Rule(r"no command specified", "no_command", 400,
          "Say what to run: the image {image!r} has no command of its own.", "command"),

@@ -70,6 +70,9 @@ class Preloads:
             made = self._api.create_container_from_config(body, f"{self._prefix}{uuid.uuid4().hex}")  # type: ignore[no-untyped-call]
             try:
                 self._found[image_id] = self._read(made["Id"])
+            except NotShown as error:
+                log.warning("%s Containers get what the shim needs, and none of the image's own.", error)
+                return b""
             finally:
                 self._remove(made["Id"])
         return self._found[image_id]
@@ -103,14 +106,21 @@ class Preloads:
             return file.read()
 
 
+class NotShown(Exception):
+    """Docker did not say whether a file is there."""
+
+
 def look(api: docker.APIClient, engine_id: str, path: str) -> dict[str, Any] | None:
-    """What kind of file there is in a container: `mode` is Go's, `linkTarget` a full path. None if there is none."""
+    """What kind of file there is in a container: `mode` is Go's, `linkTarget` a full path. None if there is none.
+
+    Raises NotShown.
+    """
     address = f"{api.base_url}/v{api.api_version}/containers/{engine_id}/archive"
     with api.head(address, params={"path": path}, timeout=api.timeout) as answer:
-        if answer.status_code != 200:
-            if answer.status_code != 404:
-                log.warning("Docker does not show %s in a container (status %s).", path, answer.status_code)
+        if answer.status_code == 404:
             return None
+        if answer.status_code != 200:
+            raise NotShown(f"Docker does not show {path} in a container (status {answer.status_code}).")
         found: dict[str, Any] = decode_json_header(answer.headers["X-Docker-Container-Path-Stat"])
         return found
 
@@ -122,8 +132,10 @@ class Programs:
     for a folder and for a file that is not executable are the same. Blocking; to be called from worker threads.
     """
 
-    def __init__(self, api: docker.APIClient) -> None:
+    def __init__(self, api: docker.APIClient, *, toolkit: bool) -> None:
+        """`toolkit`: NVIDIA's Container Toolkit works on each container as it begins."""
         self._api = api
+        self._toolkit = toolkit
         self._found: set[Hashable] = set()
 
     def require(
@@ -149,8 +161,14 @@ class Programs:
         for _ in range(LINKS):
             if kernels_own(place):
                 return "program"  # /proc is there only once it runs
-            if (found := look(self._api, engine_id, place)) is None:
-                return ""
+            try:
+                found = look(self._api, engine_id, place)
+            except NotShown as error:
+                log.warning("%s", error)
+                return "program"
+            if found is None:
+                # NVIDIA's toolkit brings its own programs, such as nvidia-smi, as the container begins.
+                return "program" if self._toolkit and posixpath.basename(place).startswith("nvidia-") else ""
             if found["mode"] & FOLDER:
                 return "folder"
             if not (found["mode"] & LINK and found["linkTarget"]):

@@ -167,8 +167,9 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str], 
     baked = dict(entry.partition("=")[::2] for entry in of_image)
     if not loaders and "LD_LIBRARY_PATH" in launch.environment:
         raise EngineError(
-            "LD_LIBRARY_PATH cannot be set: the NVIDIA Container Toolkit of this host is older than 1.17.8, and loads "
-            "libraries from there as root. An admin has to update it.",
+            "LD_LIBRARY_PATH cannot be set: the NVIDIA Container Toolkit of this host is older than 1.17.8, or "
+            "nvidia-ctk does not say its version there. An older one loads libraries from there as root. An admin "
+            "has to update it.",
             code="not_supported", status=409, field="env.LD_LIBRARY_PATH",
         )  # fmt: skip
     ours = environment(

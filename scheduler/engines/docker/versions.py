@@ -68,6 +68,12 @@ def toolkit(command: Sequence[str] = ("nvidia-ctk", "--version")) -> list[dict[s
     return [{"Name": TOOLKIT, "Version": found[1]}] if found else []
 
 
+def known_good(components: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these say their versions, and none is older than it should be. Not so if there are none."""
+    known = [_version(str(component.get("Version"))) for component in components]
+    return bool(known) and all(known) and not outdated(components)
+
+
 def _version(text: str) -> Version:
     """Of "v1.2.8", "20.10.24+dfsg1": its leading numbers. Empty if there are none, and then nothing is known."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)

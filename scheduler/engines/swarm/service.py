@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from scheduler.engines.base import EngineError
 from scheduler.engines.docker.options import DefaultLimits, resources, shared_memory
 from scheduler.engines.outfit import Simulation, environment
 from scheduler.engines.placer import Order
@@ -90,7 +91,16 @@ def _constraints(order: Order) -> list[str]:
 
 
 def _environment(order: Order, simulation: Simulation | None) -> list[str]:
-    """GPUs by number: only the node knows their UUIDs, and a node's numbers are Docker's, too, while it is up."""
+    """GPUs by number: only the node knows their UUIDs, and a node's numbers are Docker's, too, while it is up.
+
+    The version of a node's NVIDIA Container Toolkit is not known here (SECURITY.md), so what its loader searches is not
+    a person's to say. Raises EngineError.
+    """
+    if "LD_LIBRARY_PATH" in order.environment:
+        raise EngineError(
+            "LD_LIBRARY_PATH cannot be set in a Swarm: set it in the image, or in the program's own start.",
+            code="not_supported", status=409, field="env.LD_LIBRARY_PATH",
+        )  # fmt: skip
     ours = environment(
         order.environment,
         gpus=[str(card) for card in order.cards],

@@ -20,7 +20,7 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True)
         add = verbs.add_parser("add", help="prints the command with which a host joins, once and within an hour")
         add.add_argument("name", help="the node's: its host name, or another")
-        remove = verbs.add_parser("remove", help="takes a node's rights in the database away, at once")
+        remove = verbs.add_parser("remove", help="takes a node's rights in the database away, within ten seconds")
         remove.add_argument("name")
         remove.add_argument("--force", action="store_true", help="also with containers: they end as lost with it")
         verbs.add_parser("setup", help="prints SQL with which a superuser of PostgreSQL sets it up for nodes, once")

@@ -48,7 +48,7 @@ class Command(BaseCommand):
         if before := verifying.faults_of_before():
             self.stderr.write(before)
         if not (anchor.read() or (0,))[0]:
-            self.stderr.write(f"There is no {anchor.path()}: an end that was cut off would not be found.")
+            self.stderr.write(f"{anchor.path()} names no seal yet: an end that was cut off would not be found.")
         number, last = audit.head()
         self.stdout.write(f"The audit log is whole: {sound} seals hold. The last: {number}:{last}")
 
