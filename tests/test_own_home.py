@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import subprocess
 import sys
@@ -38,15 +36,25 @@ def test_a_run_that_is_pointed_at_real_data_stops_with_a_sentence(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+FORKED = """
+import atexit, gc, os
+from pathlib import Path
+from tests.support import own_home
+
+child = os.fork()
+if child == 0:
+    atexit._clear()
+    gc.collect()
+    os._exit(0)
+os.waitpid(child, 0)
+print(Path(os.environ["GPUSHARE_HOME"], own_home.OWNED).exists())
+"""
+
+
 def test_a_forked_process_that_drops_what_was_registered_for_the_end_leaves_the_home() -> None:
     """As multiprocessing's do from Python 3.13 on; with the home went every later test of the run."""
-    child = os.fork()
-    if child == 0:
-        atexit._clear()
-        gc.collect()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert Path(os.environ["GPUSHARE_HOME"], own_home.OWNED).exists()
+    words = [sys.executable, "-c", FORKED]
+    assert subprocess.run(words, cwd=own_home.ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 def test_a_change_in_the_checkouts_data_is_found(tmp_path: Path) -> None:

@@ -93,7 +93,15 @@ def test_make_puts_it_beside_the_other_programs_of_the_checkout(tmp_path):
     entry = tmp_path / "bin" / "gpushare"
     entry.parent.mkdir()
     (tmp_path / ".run").touch()  # the packages are there: they are those of this very run
-    make = ["make", "-s", f"VENV={tmp_path}", f"PY={sys.executable}", "-o", tmp_path / ".run", entry]
+    make = [
+        "make",
+        "-s",
+        f"VENV={tmp_path}",
+        f"PY={os.path.relpath(sys.executable, ROOT)}",
+        "-o",
+        tmp_path / ".run",
+        entry,
+    ]
     subprocess.run(make, cwd=ROOT, check=True, timeout=30)
     done = subprocess.run([entry, "--help"], capture_output=True, text=True, cwd="/", timeout=30)
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,12 +22,18 @@ from tests.support.postgres import Postgres, running_postgres
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def _at_the_end(act: Callable[..., object], *words: str) -> None:
+    """Of this process alone: a process that a test forks ends too, and the run needs these longer."""
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and act(*words))
+
+
 @cache
 def _made() -> Path:
-    folder = TemporaryDirectory(prefix="tables-")
-    atexit.register(folder.cleanup)
-    file = Path(folder.name, "gpushare.sqlite3")
-    environ = {**os.environ, "GPUSHARE_HOME": folder.name, "DATABASE_URL": f"sqlite:///{file}"}
+    folder = tempfile.mkdtemp(prefix="tables-")
+    _at_the_end(shutil.rmtree, folder)
+    file = Path(folder, "gpushare.sqlite3")
+    environ = {**os.environ, "GPUSHARE_HOME": folder, "DATABASE_URL": f"sqlite:///{file}"}
     subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environ, check=True)
     return file
 
@@ -41,7 +49,7 @@ def begin_with_tables(file: Path) -> None:
 def with_tables() -> Postgres:
     """A server that is stopped, and whose first database has its tables, with nobody in it."""
     stack = contextlib.ExitStack()
-    atexit.register(stack.close)
+    _at_the_end(stack.close)
     postgres = stack.enter_context(running_postgres())
     home = stack.enter_context(TemporaryDirectory(prefix="tables-"))
     environ = {**os.environ, "GPUSHARE_HOME": home, "DATABASE_URL": postgres.url}
