@@ -66,6 +66,8 @@ def chromium() -> Iterator[Browser]:
 # Good news leaves after some seconds, and a busy machine may need longer until a test presses its "Undo".
 STAYS = re.search(r"^const STAYS = (\d+);$", (ROOT / "static/gpushare/parts/actions.js").read_text(), re.MULTILINE)
 assert STAYS is not None
+OF_THAT_LENGTH = [path for path in (ROOT / "static/gpushare").rglob("*.js") if STAYS[1] in path.read_text()]
+assert len(OF_THAT_LENGTH) == 1, "another timer of the same length would be held up too"
 GOOD_NEWS_STAYS = f"""{{
   const later = window.setTimeout;
   window.setTimeout = (act, wait, ...rest) => later(act, wait === {STAYS[1]} ? 2 ** 30 : wait, ...rest);

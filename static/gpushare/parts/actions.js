@@ -6,7 +6,7 @@ import { live } from "./live.js";
 const toasts = document.getElementById("toasts");
 const dialog = document.getElementById("ask");
 const DESTROYS = new Set(["kill", "remove"]);
-const STAYS = 8000;
+const STAYS = 7500;
 
 // Not a submit button: the first one of a form is what Enter in its field presses.
 document.getElementById("ask-no").addEventListener("click", () => dialog.close("no"));
