@@ -56,6 +56,7 @@ class Watch:
         self.killing: set[str] = set()  # engine ids of those that we are ending
         self.together: Together | None = None
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
+        self._ours: set[str] = set()  # engine ids of containers that a look has shown to be launched here
         self._client, self._log_bytes = client, log_bytes
         self._home, self._label = str(home), f"{options.LABEL_HOME}={home}"
         self.mounts = mounts
@@ -106,7 +107,7 @@ class Watch:
             if found is None:
                 self._gone(engine_id)
                 return None
-            id_ = self._launched_here(found) or await self._whose(found)
+            id_ = self._is_ours(found) or await self._whose(found)
             if not id_ or id_ in self.launching or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
@@ -120,11 +121,16 @@ class Watch:
     async def require_ours(self, engine_id: str) -> None:
         """Before each act on a container: a row of the database may name any, and an image have any label.
 
-        One that is gone is nobody's. Raises EngineError if it is not ours.
+        One that is gone is nobody's. Docker is asked about unknown containers only, and in turn with the looks: however
+        many acts wait for a container that Docker is slow about, they take one thread. Raises EngineError if it is not
+        ours.
         """
+        if engine_id in self._ours:
+            return  # neither the labels nor the mounts of a container change
         if ENGINE_ID.fullmatch(engine_id):
-            found = await self._client.call(_inspect, self._client.look, engine_id)
-            if found is None or self._launched_here(found):
+            async with self._looking.setdefault(engine_id, asyncio.Lock()):
+                found = await self._client.call(_inspect, self._client.look, engine_id)
+            if found is None or self._is_ours(found):
                 return
             run = self.mounted.of(engine_id)
             if run is not None and run.volume in volumes_of(found):
@@ -132,8 +138,11 @@ class Watch:
         log.error("Refused to act on container %s: this appliance did not start it.", ascii(engine_id[:64]))
         raise EngineError("This appliance did not start that container, and leaves it alone.", code="not_ours")
 
-    def _launched_here(self, found: Mapping[str, Any]) -> str:
-        return options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home)
+    def _is_ours(self, found: Mapping[str, Any]) -> str:
+        """Our id of a container that was launched here, which is noted; empty if it is another's."""
+        if id_ := options.launched_here(found["Config"]["Labels"] or {}, found["Mounts"], self._home):
+            self._ours.add(found["Id"])
+        return id_
 
     def _gone(self, engine_id: str) -> None:
         if (run := self.mounted.of(engine_id)) is not None and (ended := self.mounted.ended(run, None)) is not None:
@@ -141,6 +150,7 @@ class Watch:
         self.changes.gone_from_engine(engine_id)
         self.mounted.removed(engine_id)
         self.pids.pop(engine_id, None)
+        self._ours.discard(engine_id)
 
     def has_ended(self, id_: str) -> bool:
         """Tells the end of a run that nobody can look at any more: its container is, or will be, another one.
