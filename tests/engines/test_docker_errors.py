@@ -75,6 +75,8 @@ def said_by_docker(sentence: str, status: int = 500) -> docker.errors.APIError:
         ("OCI runtime create failed: exec /opt/x: exec format error: unknown", 400, "cannot_execute", 400, "command"),
         ('OCI runtime create failed: exec: "/x": stat /x: no such file or directory', 400, "cannot_start", 400,
          "command"),
+        ('OCI runtime create failed: exec: "/sbin/docker-init": stat /sbin/docker-init: no such file or directory', 400,
+         "volume_in_the_way", 400, "volumes"),
         ("something that nobody has seen before", 500, "engine_error", 503, ""),
         ("something that nobody has seen before", 409, "engine_error", 409, ""),
     ],

@@ -14,7 +14,13 @@ from pathlib import Path
 import docker
 
 IMAGE = "gpushare/host:latest"
-LINKS = {"usr": "host/usr", "opt": "host/opt", **{name: f"host/usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}}
+LINKS = {
+    "usr": "host/usr",
+    "opt": "host/opt",
+    **{name: f"host/usr/{name}" for name in ("bin", "lib", "lib64")},
+    # /sbin is no link: Docker puts its init there, which a volume must not cover. ctypes and Triton run ldconfig.
+    "sbin/ldconfig": "../host/usr/sbin/ldconfig",
+}
 # The loader's cache and what links of /usr/bin lead through, for frameworks that compile.
 _FILES = [path for path in ("/etc/ld.so.cache", "/etc/alternatives") if Path(path).exists()]
 VOLUMES = ["/usr:/host/usr:ro", "/opt:/host/opt:ro", *(f"{path}:{path}:ro" for path in _FILES)]
@@ -26,14 +32,14 @@ def build(address: str = "") -> str:
     """Gives the image to the engine at this address, else to that of DOCKER_HOST; its name."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in ("tmp", "etc", "host", "jobs", "sbin"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o777
+            tar.addfile(folder)
         for name, target in LINKS.items():
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, target
             tar.addfile(link)
-        for name in ("tmp", "etc", "host", "jobs"):
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o777
-            tar.addfile(folder)
     client = docker.DockerClient(address) if address else docker.from_env()
     client.api.import_image_from_data(archive.getvalue(), repository="gpushare/host", tag="latest")
     client.close()

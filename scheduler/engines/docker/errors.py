@@ -63,6 +63,9 @@ RULES = (
          "cannot_begin", 400,
          "The command cannot begin in its working directory: that is no folder, and none can be made there.",
          "working_dir"),
+    Rule(r'exec: "/sbin/docker-init"', "volume_in_the_way", 400,
+         "A volume covers /sbin, where Docker puts the init that is the first process: give the volume another place, "
+         "or launch without init (--no-init).", "volumes"),
     Rule(r"exec format error", "cannot_execute", 400,
          "The image {image!r} cannot run {command!r}: it is no program for this kind of machine.", "command"),
     Rule(r'exec: ("(?P<command>[^"]+)": )?.*(permission denied|is a directory)', "cannot_execute", 400,
