@@ -13,6 +13,7 @@ import requests.exceptions
 
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.options import LABEL
 from tests.engines.conftest import leaks_sockets
 from tests.support.eventually import eventually
 
@@ -79,15 +80,24 @@ async def test_launch_that_failed_and_is_gone_already_is_told_as_what_it_was(
 Create = Callable[..., dict[str, Any]]
 
 
-def meanwhile(engine: DockerEngine, patch: pytest.MonkeyPatch, happens: Callable[[Create], None]) -> None:
-    """`happens` before the launch is made; it is given what makes the same for the scheduler that was killed."""
+def instead(engine: DockerEngine, patch: pytest.MonkeyPatch, answer: Callable[[Create], Any]) -> None:
+    """`answer` to each wish for the launch's container, and what really makes it. A look into its image goes on."""
     create = engine._client.api.create_container_from_config
 
-    def later(*arguments: Any) -> Any:
-        happens(lambda: create(*arguments))
-        return create(*arguments)
+    def asked(body: dict[str, Any], name: str) -> Any:
+        return answer(lambda: create(body, name)) if LABEL in body.get("Labels", {}) else create(body, name)
 
-    patch.setattr(engine._client.api, "create_container_from_config", later)
+    patch.setattr(engine._client.api, "create_container_from_config", asked)
+
+
+def meanwhile(engine: DockerEngine, patch: pytest.MonkeyPatch, happens: Callable[[Create], None]) -> None:
+    """`happens` before the launch is made; it is given what makes the same for the scheduler that was killed."""
+
+    def later(create: Create) -> Any:
+        happens(create)
+        return create()
+
+    instead(engine, patch, later)
 
 
 async def test_launch_that_an_earlier_scheduler_had_made_only_now_is_started(
@@ -107,18 +117,18 @@ async def test_launch_that_an_earlier_scheduler_has_docker_make_still_is_waited_
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name is taken before it is listed."""
-    create, asked = docker_engine._client.api.create_container_from_config, []
+    asked = []
 
-    def still(*arguments: Any) -> Any:
-        asked.append(arguments)
+    def still(create: Create) -> Any:
+        asked.append(create)
         if len(asked) < 4:
             said = 'Conflict. The container name "/one" is already in use by container "abc".'
             raise docker.errors.APIError(said, response=Mock(status_code=409), explanation=said)
         if len(asked) == 4:
-            create(*arguments)
-        return create(*arguments)
+            create()
+        return create()
 
-    monkeypatch.setattr(docker_engine._client.api, "create_container_from_config", still)
+    instead(docker_engine, monkeypatch, still)
     sighting = await docker_engine.launch(a_launch("sleep", "600"))
     assert docker_api.inspect_container(sighting.engine_id)["State"]["Running"]
 

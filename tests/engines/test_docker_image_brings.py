@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -24,6 +25,12 @@ Launcher = Callable[..., Launch]
 NL = Path("/usr/bin/nl")  # any small dynamic program that prints a file
 MAPS = f"/bin/{NL.name} /proc/self/maps"
 IMAGE = "gpushare/brings:latest"
+
+
+def looks_of(engine: DockerEngine, docker_api: docker.APIClient) -> list[dict[str, Any]]:
+    """Containers that looks of this home's schedulers have made: other tests share the Docker engine."""
+    found: list[dict[str, Any]] = docker_api.containers(all=True, filters={"name": f"^/{engine._preloads._prefix}"})
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +118,7 @@ async def test_libraries_that_an_images_file_preloads_are_loaded_after_ours(
     text = await output_of(docker_engine, a_launch("sh", "-c", f"cat /etc/ld.so.preload; env -i {MAPS}", image=IMAGE))
     assert text.splitlines()[:3] == [SHIM, "/opt/libfirst.so", "/opt/libsecond.so"]
     assert all(text.count(library) > 1 for library in (SHIM, "/opt/libfirst.so", "/opt/libsecond.so"))
-    assert not docker_api.containers(all=True, filters={"name": "gpushare-look"})
+    assert not looks_of(docker_engine, docker_api)
 
 
 async def test_what_is_not_a_short_file_is_gone_without(
@@ -128,11 +135,10 @@ async def test_look_that_was_cut_off_is_taken_away_at_the_next_start(
     monkeypatch.setattr("scheduler.engines.docker.image_files.Preloads._remove", lambda self, engine_id: None)
     async with open_engine() as engine:
         await output_of(engine, a_launch("true"))
+        assert looks_of(engine, docker_api)
     monkeypatch.undo()
-    looks = {"name": "^/gpushare-look-"}
-    assert docker_api.containers(all=True, filters=looks)
-    async with open_engine():
-        assert not docker_api.containers(all=True, filters=looks)
+    async with open_engine() as engine:
+        assert not looks_of(engine, docker_api)
 
 
 async def test_volume_that_an_image_names_by_a_relative_path_or_with_a_slash_does_not_break_a_launch(

@@ -9,13 +9,17 @@ import pytest
 
 from scheduler.engines.base import Launch
 from scheduler.engines.docker.engine import DockerEngine
+from tests.engines.conftest import empty
 
 pytestmark = pytest.mark.docker
 
 
-async def test_a_launch_asks_docker_three_things_and_changes_threads_once(
+async def test_a_launch_of_a_known_image_asks_docker_three_things_and_changes_threads_once(
     docker_engine: DockerEngine, a_launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What the image preloads is looked for once, and each of its programs once."""
+    await docker_engine.launch(a_launch("sleep", "600"))
+    await empty(docker_engine)
     client = docker_engine._client
     asked: list[str] = []
     calls: list[str] = []
