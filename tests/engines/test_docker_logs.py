@@ -138,6 +138,36 @@ def test_emptied_log_begins_anew(tmp_path: Path) -> None:
     assert written(path, (10, b"a"), (11, b"b")) == b"ab"
 
 
+def test_a_complete_log_that_lost_its_tail_in_a_power_cut_is_copied_again(tmp_path: Path) -> None:
+    """The position was on the disk, the tail was not: the log was emptied and said to be whole."""
+    path = tmp_path / "log"
+    with LogFile(path, MiB) as log:
+        log.add(10, b"first\n")
+        log.add(11, b"last\n")
+        log.finish()
+    os.truncate(path, 8)
+    with LogFile(path, MiB) as log:
+        assert not log.complete
+        assert not is_whole(path), "also for a reader, and after a kill at this point"
+        assert log.add(10, b"first\n")
+        assert log.add(11, b"last\n")
+        log.finish()
+    assert is_whole(path)
+    assert path.read_bytes() == b"first\nlast\n"
+
+
+def test_a_kill_after_the_first_write_to_an_emptied_log_leaves_no_old_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    written(path, (10, b"a"), (11, b"b"))
+    path.write_bytes(b"")
+    with monkeypatch.context() as killed, LogFile(path, MiB) as log:
+        killed.setattr(LogFile, "_save", lambda _: None)
+        log.add(12, b"longer than before")
+    assert written(path, (12, b"longer than before")) == b"longer than before"
+
+
 @pytest.mark.parametrize(
     ("text", "stamp"),
     [("1970-01-01T00:00:01.000000002Z", 1_000_000_002), ("1970-01-01T00:01:00Z", 60 * 10**9),

@@ -144,7 +144,11 @@ class LogFile:
         self._log = open_log(path, os.O_RDWR)
         self._size, self.stamp, self._seen, self.complete = read(self._position)
         if os.fstat(self._log).st_size < self._size:
-            self._size = self.stamp = self._seen = 0  # somebody emptied the log: it begins anew
+            # A power cut kept the position and lost the log's tail, or somebody emptied the log: copy it again, all of
+            # it. Saved first: a kill after the first message would leave the old position with a new log.
+            self._size = self.stamp = self._seen = 0
+            self.complete = False
+            self._save()
         os.ftruncate(self._log, self._size)
         self._known = self._seen  # how many messages of the last stamp are still to be passed by
         self._held: list[tuple[int, bytes]] = []  # passed by until then, in case the last known one is not there
