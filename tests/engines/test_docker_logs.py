@@ -124,13 +124,6 @@ def test_pieces_of_one_line_bear_one_stamp(tmp_path: Path) -> None:
     assert written(path, (20, b"b1"), (20, b"b2"), (20, b"b3")) == b"ab1b2b3"
 
 
-def test_output_goes_on_when_docker_has_dropped_the_last_known_message(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    second = 10**9
-    assert written(path, (second, b"a")) == b"a"
-    assert written(path, (second - 1, b"old"), (second + 5, b"b"), (3 * second, b"c")) == b"abc"
-
-
 def test_emptied_log_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "log"
     written(path, (10, b"a"), (11, b"b"))

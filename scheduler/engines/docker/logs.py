@@ -4,8 +4,10 @@ Beside the log lies a small file, `<log>.position` (web/console/copied.py): how 
 time stamp of the last message in them, and how many messages bore that stamp. A copier that starts again cuts the log
 back to the certain bytes and asks Docker for what came since, so that a scheduler killed between two writes neither
 loses nor repeats.
-Docker keeps messages in the order they were written; their stamps can run backwards a little, because the two output
-streams are stamped apart. So what is known is told by finding the last known message, not by comparing stamps.
+Docker keeps messages in the order they were written. Their stamps can run backwards: the two output streams are stamped
+apart, all pieces of a long line bear the stamp of its first, and the host's clock can be set back. So the copier looks
+for the last known message and never compares stamps for older and newer. Docker drops its oldest messages: where it has
+the last known one no more, all that it has is new.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from web.console.copied import Position, path_of_position, read
 log = logging.getLogger(__name__)
 
 DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
-OUT_OF_ORDER = 10**9  # ns; far more than the stamps of two streams ever run apart
+ASK_EARLIER = 10**9  # ns before the last known message: Docker is asked for seconds, a float, which rounds
 GRAIN = 0.02  # seconds that are waited at least: a thread that wakes for each line keeps the others from theirs
 
 
@@ -87,8 +89,9 @@ class LogCopier:
     def _run(self) -> None:
         self._go.wait(HEAD_START)
         try:
+            # What Docker has, which has an end, shows for sure whether the last known message is still there.
             # At a container's end Docker may end a followed stream before the last messages; asked again it has them.
-            for copy in (self._follow, self._copy_rest):
+            for copy in (self._catch_up, self._follow, self._copy_rest):
                 with LogFile(self.path, self._limit) as file:
                     if not file.complete:
                         copy(file)
@@ -105,19 +108,30 @@ class LogCopier:
         finally:
             self.done.set()
 
+    def _catch_up(self, file: LogFile) -> None:
+        if file.seeking:
+            self._copy_present(file)
+
     def _follow(self, file: LogFile) -> None:
         if not self._closing:
             self._copy(file, follow=True)
 
     def _copy_rest(self, file: LogFile) -> None:
         if not self._closing and not _is_running(self._api, self._engine_id):
-            self._copy(file, follow=False)
+            self._copy_present(file)
             if not self._closing and not file.complete:
-                file.release()
                 file.finish()
 
+    def _copy_present(self, file: LogFile) -> None:
+        if not self._closing:
+            self._copy(file, follow=False)
+        if not self._closing and file.seeking:  # Docker has dropped the last known message
+            file.forget()
+            self._copy(file, follow=False)
+
     def _copy(self, file: LogFile, *, follow: bool) -> None:
-        since = max(self.begin, (file.stamp - OUT_OF_ORDER) / 1e9)  # the file skips what it has
+        known = (file.stamp - ASK_EARLIER) / 1e9 if file.seeking else 0.0  # the file skips what it has
+        since = max(self.begin, known)
         self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
         try:
             if self._closing:  # `close` came before there was a stream to close
@@ -150,8 +164,9 @@ class LogFile:
             self.complete = False
             self._save()
         os.ftruncate(self._log, self._size)
-        self._known = self._seen  # how many messages of the last stamp are still to be passed by
-        self._held: list[tuple[int, bytes]] = []  # passed by until then, in case the last known one is not there
+        self.seeking = self._seen > 0  # the last known message is still to come; those before it are known
+        self._in_a_row = 0  # messages with its stamp that have come one after the other
+        self._skipped = 0  # bytes
 
     def __enter__(self) -> LogFile:
         return self
@@ -161,23 +176,27 @@ class LogFile:
         os.close(self._position)
 
     def add(self, stamp: int, text: bytes) -> bool:
-        """Appends what Docker said at that time, unless the log has it already. False once the log is full."""
-        if not self._known:
-            return self._append(stamp, text)
-        if stamp == self.stamp:
-            self._known -= 1
-            if not self._known:
-                self._held.clear()
-            return True
-        self._held.append((stamp, text))
-        # Docker keeps the newest output only: the last known message may be gone.
-        return stamp < self.stamp + OUT_OF_ORDER or self.release()
+        """Appends what Docker said at that time, unless the log has it already.
 
-    def release(self) -> bool:
-        """The last known message will not come: whatever is newer is new. False once the log is full."""
-        self._known, held, self._held = 0, self._held, []
-        known = self.stamp
-        return all(self._append(stamp, text) for stamp, text in held if stamp > known)
+        False if it takes no more: the log is full, or (then still `seeking`) the last known message will not come.
+        """
+        if not self.seeking:
+            return self._append(stamp, text)
+        self._in_a_row = self._in_a_row + 1 if stamp == self.stamp else 0
+        if self._in_a_row >= self._seen and self._ends_with(text):
+            self.seeking = False
+        self._skipped += len(text)
+        return not self.seeking or self._skipped <= self._size  # more than the log has cannot be known
+
+    def forget(self) -> None:
+        """The last known message is nowhere any more: all that comes is new."""
+        self.stamp = self._seen = 0
+        self.seeking = False
+        self._save()
+
+    def _ends_with(self, text: bytes) -> bool:
+        at = self._size - len(text)
+        return at >= 0 and os.pread(self._log, len(text), at) == text
 
     def _append(self, stamp: int, text: bytes) -> bool:
         if self._size + len(text) > self._limit:
