@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import docker
 import pytest
+import urllib3.exceptions
+from docker.types import CancellableStream
 
 from scheduler.engines.docker.logs import InAll, LogCopier
 from tests.support.eventually import eventually
@@ -25,30 +29,21 @@ EQUAL = [(1000, b"a\n"), (1000, b"a\n"), (1000, b"b\n"), (1000, b"a\n"), (1001, 
 LONG_LINE = [(1000, b"10 % "), (1060, b"epoch 1\n"), (1000, b"20 % "), (1120, b"epoch 2\n"), (1000, b"30 % ")]
 
 
-class Stream:
-    def __init__(self, messages: list[bytes]) -> None:
-        self._messages = messages
-        self._response = self  # the SDK's: client.release closes it
-
-    def __iter__(self) -> Any:
-        return iter(self._messages)
-
-    def close(self) -> None:
-        pass
-
-
 class Docker:
     """Gives its messages back as Docker does: of 20.10, or of 23 and later."""
 
     def __init__(self, messages: list[Message], *, since_applies_to_each: bool) -> None:
         self.messages, self.running = messages, False
         self._each = since_applies_to_each
+        self.dies_after = len(messages) + 100  # messages that it gives in one answer
 
     def gives(self, new: Message, since: float) -> bool:
         """Docker 20.10 leaves out what is stamped earlier than `since`, wherever it stands."""
         return not self._each or new[0] >= since
 
-    def logs(self, _: str, *, stream: bool, follow: bool, timestamps: bool, since: float | None) -> Stream:
+    def logs(
+        self, _: str, *, stream: bool, follow: bool, timestamps: bool, since: float | None
+    ) -> CancellableStream[bytes]:
         assert stream
         assert timestamps
         late = [stamp >= (since or 0) for stamp, _ in self.messages]
@@ -56,7 +51,13 @@ class Docker:
         given = [
             message for number, message in enumerate(self.messages) if (late[number] if self._each else number >= first)
         ]
-        return Stream([f"1970-01-01T{_time(stamp)}Z ".encode() + text for stamp, text in given])
+        return CancellableStream(self._answer(given), io.BytesIO())
+
+    def _answer(self, messages: list[Message]) -> Iterator[bytes]:
+        for number, (stamp, text) in enumerate(messages):
+            if number == self.dies_after:
+                raise urllib3.exceptions.ProtocolError("Connection broken")
+            yield f"1970-01-01T{_time(stamp)}Z ".encode() + text
 
     def inspect_container(self, _: str) -> dict[str, Any]:
         return {"State": {"Running": self.running}}
@@ -78,7 +79,6 @@ async def copied(engine: Docker, path: Path) -> bytes:
     copier.hurry()
     await eventually(copier.done.is_set)
     copier.close()
-    assert copier.complete is not engine.running
     return await asyncio.to_thread(path.read_bytes)
 
 
@@ -139,3 +139,19 @@ async def test_output_goes_on_at_once_where_docker_has_dropped_all_of_it(tmp_pat
     await copied(engine, path)
     engine.messages = [(1001, b"b\n")]
     assert await copied(engine, path) == b"a\nb\nb\n"
+
+
+async def test_a_docker_daemon_that_dies_while_it_answers_makes_no_log_whole_and_repeats_nothing(
+    tmp_path: Path, engine: Docker
+) -> None:
+    """Its answer ends, as one does that is through."""
+    path = tmp_path / "log"
+    engine.messages, engine.dies_after = SET_FORWARD, 2
+    assert await copied(engine, path) == text(SET_FORWARD[:2])
+    assert not is_whole(path)
+    engine.dies_after = 1  # before the last known message
+    assert await copied(engine, path) == text(SET_FORWARD[:2])
+    assert not is_whole(path)
+    engine.dies_after = len(SET_FORWARD)
+    assert await copied(engine, path) == text(SET_FORWARD)
+    assert is_whole(path)

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import docker
 import docker.errors
 import requests.exceptions
+import urllib3.exceptions
 from django.conf import settings
 
 from scheduler.engines.docker.client import HEAD_START, release, wake
@@ -136,10 +137,13 @@ class LogCopier:
         try:
             if self._closing:  # `close` came before there was a stream to close
                 return
-            messages = self._messages_of_terminal() if self.tty else self._stream
+            # Not through the SDK's stream: it takes a broken connection for the end, and the log would be whole.
+            messages = self._messages_of_terminal() if self.tty else self._stream._stream  # type: ignore[attr-defined]
             for message in paced(messages, settings.GPUSHARE_BUDGETS, self._in_all, self._hurry.wait):
                 if self._closing or not file.add(*_parted(message)):
                     return
+        except urllib3.exceptions.ProtocolError as error:
+            raise ConnectionError(f"Docker's answer broke off: {error}") from error
         finally:
             release(self._stream)
 
