@@ -25,6 +25,7 @@ from web.people.roles import Role, role_of
 
 jwt = pytest.importorskip("jwt", reason="needs the extra 'signin'")
 pytest.importorskip("mozilla_django_oidc", reason="needs the extra 'signin'")
+oidc = importlib.import_module("web.people.directory.oidc")
 pytestmark = [pytest.mark.production, pytest.mark.django_db]
 SECRET = "a secret between the provider and us, long enough"
 
@@ -213,3 +214,24 @@ def test_who_never_comes_back_leaves_no_session_for_two_weeks(provider):
 
 def test_the_login_page_offers_it(provider):
     assert "/oidc/authenticate/" in Client().get("/login/").content.decode()
+
+
+@pytest.mark.parametrize("theirs", ["grace", "Grace"])
+@pytest.mark.parametrize("password", [None, "ours"])
+def test_an_account_that_is_made_during_a_first_sign_in_is_the_only_one(provider, monkeypatch, theirs, password):
+    """By another first sign-in of the same person, or by an admin, after the search for the account found none."""
+    search = oidc.Backend.filter_users_by_claims
+
+    def then_make(backend, claims):
+        found = search(backend, claims)
+        assert not found  # this evaluates the query
+        make_user("grace", password=password or "x")
+        if password is None:
+            User.objects.update(password="!")
+        return found
+
+    monkeypatch.setattr(oidc.Backend, "filter_users_by_claims", then_make)
+    provider.claims["preferred_username"] = theirs
+    user = user_of(sign_in(provider))
+    assert User.objects.count() == 1
+    assert (user and user.username) == (None if password else "grace")

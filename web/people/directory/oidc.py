@@ -62,10 +62,13 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed
         return people
 
     def create_user(self, claims: dict[str, Any]) -> Any:
-        with one_at_a_time():
-            if not is_usable(self.get_username(claims)):  # as somebody came to be at this very moment
+        name = self.get_username(claims)
+        with one_at_a_time():  # the account may have been made since `verify_claims` and `filter_users_by_claims`
+            if not is_usable(name):
                 raise SuspiciousOperation("No account can have this name.")
-            user = super().create_user(claims)
+            if is_local(name):
+                raise SuspiciousOperation("This account has its password here.")
+            user = names.account_of(name) or super().create_user(claims)
         return self.update_user(user, claims)
 
     def update_user(self, user: Any, claims: dict[str, Any]) -> Any:
