@@ -150,7 +150,7 @@ def _paused_by(ids: Sequence[str]) -> dict[str, str]:
     pauses = Command.objects.filter(
         kind=Command.Kind.PAUSE, container__pk__in=ids, outcome=Command.Outcome.DONE, issued_by__isnull=False
     )
-    found = pauses.order_by("number").values_list("container", "issued_by__username")
+    found = pauses.order_by("number", "created_at").values_list("container", "issued_by__username")
     return {str(container): name for container, name in found}
 
 
