@@ -6,6 +6,8 @@ What they can even so hide is told in docs/audit.md.
 from __future__ import annotations
 
 import io
+import json
+import os
 import stat
 from collections.abc import Iterator
 from typing import Any
@@ -252,3 +254,17 @@ def test_without_an_anchor_the_command_says_what_it_cannot_find(writer: None) ->
     told = io.StringIO()
     call_command("verify_audit", stdout=io.StringIO(), stderr=told)
     assert "an end that was cut off would not be found" in told.getvalue()
+
+
+def test_a_second_beginning_at_once_leaves_the_first_anchor(writer: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another scheduler begins the anchor, and notes a seal in it, while this one writes its own."""
+    fsync = os.fsync
+
+    def meanwhile(file: int) -> None:
+        fsync(file)
+        anchor.path().write_text(json.dumps({"number": 7, "hash": "x"}))
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    anchor.begin()
+    assert anchor.read() == (7, "x")
+    assert [path.name for path in anchor.path().parent.iterdir()] == [anchor.NAME]

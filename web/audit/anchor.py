@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from django.conf import settings
@@ -57,9 +58,13 @@ def read() -> tuple[int, str] | None:
 
 
 def begin() -> None:
-    """Before the first scheduler of this home: from now on there is one, which names no seal. Raises OSError."""
-    if not path().exists() and not path().with_name(LOCK).exists():
-        _write(0, BEGINNING)
+    """Before the first scheduler of this home: from now on there is one, which names no seal. Raises OSError.
+
+    One that is there stays, also if another process makes it at this moment and notes a seal in it.
+    """
+    if not path().with_name(LOCK).exists():
+        with contextlib.suppress(FileExistsError):
+            _write(0, BEGINNING, place=os.link)
 
 
 def keep() -> None:
@@ -82,14 +87,15 @@ def accept() -> None:
     _write(chain.number, chain.hash)
 
 
-def _write(number: int, noted: str) -> None:
+def _write(number: int, noted: str, place: Callable[[Path, Path], object] = os.replace) -> None:
+    """`place` gives the whole file its name: `os.link` fails if there is one of that name, `os.replace` overwrites."""
     partial = path().with_suffix(f".{os.getpid()}")
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"number": number, "hash": noted}, file)
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave an empty one, which accuses somebody for ever
-        partial.replace(path())
+        place(partial, path())
     finally:
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
