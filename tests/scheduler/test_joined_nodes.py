@@ -79,12 +79,12 @@ def of_another(site: Site, gpu2: dict[str, str]) -> dict[str, Any]:
     return {"theirs": theirs, "mine": container}
 
 
-def command(kind: str, container: str, node: str, issued_by: str = "NULL") -> str:
+def command(kind: str, container: str, node: str, issued_by: str = "NULL", number: int = 0) -> str:
     """SQL that writes one."""
     return (
         "INSERT INTO web_command (id, kind, container_id, node_id, issued_by_id, arguments, note, created_at, outcome, "
-        f"code, field, message) SELECT gen_random_uuid(), '{kind}', {container}, n.id, {issued_by}, '{{}}', '', now(), "
-        f"'', '', '', '' FROM web_node n WHERE n.name = '{node}'"
+        f"code, field, message, number) SELECT gen_random_uuid(), '{kind}', {container}, n.id, {issued_by}, "
+        f"'{{}}', '', now(), '', '', '', '', {number} FROM web_node n WHERE n.name = '{node}'"
     )
 
 
@@ -201,6 +201,19 @@ def test_role_may_ask_for_a_pause_of_its_own(gpu2: dict[str, str], of_another: d
         assert database.execute(command("pause", "%(mine)s", "gpu2"), of_another).rowcount == 1
         assert database.execute(entry("mount", "%(mine)s"), of_another).rowcount == 1
         database.rollback()
+
+
+def test_pause_that_a_role_asks_for_is_numbered_after_all_commands_and_no_higher(
+    site: Site, gpu2: dict[str, str], of_another: dict[str, Any]
+) -> None:
+    """A number as large as a node may write would leave none for the pauses of all other nodes."""
+    site.sql(command("pause", "%s", "gpu3", number=77), of_another["theirs"])  # gpu2 does not see it
+    with as_node(gpu2) as database:
+        assert database.execute(command("pause", "%(mine)s", "gpu2", number=78), of_another).rowcount == 1
+        database.rollback()
+    for number in (79, 1 << 53):
+        with as_node(gpu2) as database, pytest.raises(InsufficientPrivilege):
+            database.execute(command("pause", "%(mine)s", "gpu2", number=number), of_another)
 
 
 def test_role_reads_no_other_nodes_containers(gpu2: dict[str, str], of_another: dict[str, Any]) -> None:

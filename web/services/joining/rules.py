@@ -59,6 +59,7 @@ LONGEST_ROLE = 63  # bytes
 PLACED = "Placed by Swarm."
 HERE = "gpushare_node()"
 END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
+NEXT = "gpushare_next_command()"  # number of a command
 MINE = f"node_id = {HERE}"
 MY_CONTAINER = "gpushare_has(container_id)"
 MY_GPU = "gpushare_has_gpu(gpu_id)"
@@ -124,7 +125,7 @@ def _rules() -> list[Rule]:
         # It asks for nothing but a pause of its own containers.
         Rule(
             Command, reads=ours, updates=ours, updated=OUTCOME, inserted=("id", *_others(Command)),
-            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MINE} AND {MY_CONTAINER}",
+            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MINE} AND {MY_CONTAINER} AND number <= {NEXT}",
         ),
         Rule(
             AllocationEvent, reads=MY_CONTAINER,
@@ -270,6 +271,10 @@ CREATE OR REPLACE FUNCTION gpushare_has(container uuid) RETURNS boolean {_DEFINE
     $$SELECT EXISTS (SELECT 1 FROM web_container WHERE id = container AND {MINE})$$;
 CREATE OR REPLACE FUNCTION gpushare_has_gpu(gpu bigint) RETURNS boolean {_DEFINER} AS
     $$SELECT EXISTS (SELECT 1 FROM web_gpu WHERE id = gpu AND node_id = {HERE})$$;
+
+-- A node sees its own commands' numbers alone. One far above all others would leave none for those that follow.
+CREATE OR REPLACE FUNCTION {NEXT} RETURNS bigint {_DEFINER} AS
+    $$SELECT coalesce(max(number), 0) + 1 FROM web_command$$;
 
 -- A card that its node has started without, or that was removed, and on which nobody has a quota any more:
 -- scheduler/store/cards.py.
