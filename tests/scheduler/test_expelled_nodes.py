@@ -157,3 +157,49 @@ def test_a_lock_that_somebody_else_holds_is_said(site: Site) -> None:
         assert listed(site, "waiting")
     site.main.manage("node", "remove", "waiting", "--force")
     assert not listed(site, "waiting")
+
+
+JOINS_MEANWHILE = """
+from django.conf import settings
+from web.errors import Problem
+from web.schema import last_change
+from web.services import nodes
+from web.services.joining import invitations, roles
+
+cut = roles.cut
+token = invitations.invite("root", "quick")
+
+
+def then_join(node):
+    cut(node)
+    asked = {"token": token, "node": "quick", "release": settings.GPUSHARE_VERSION, "schema": last_change()}
+    print(invitations.join(asked, "127.0.0.1")["DATABASE_URL"])
+
+
+roles.cut = then_join
+try:
+    nodes.expel("root", "quick", force=True)
+    print("removed")
+except Problem as problem:
+    print(problem.code)
+"""
+
+
+def test_a_host_that_joins_while_its_node_is_removed_keeps_no_role_without_a_node(site: Site) -> None:
+    site.joined("quick")
+    url, code = site.main.manage("shell", "-c", JOINS_MEANWHILE).splitlines()[-2:]
+    assert code == "node_alive"
+    assert listed(site, "quick")
+    as_node({"DATABASE_URL": url}).close()
+    site.main.manage("node", "remove", "quick", "--force")
+    assert not listed(site, "quick")
+    assert not may_sign_in(site, "quick")
+
+
+def test_a_role_that_the_nodes_row_does_not_name_is_taken_away(site: Site) -> None:
+    """As an earlier release left it, when a host joined while its node was removed."""
+    site.joined("nameless")
+    site.sql("UPDATE web_node SET role = '', removed_at = now() WHERE name = 'nameless'")
+    site.main.manage("node", "remove", "nameless", "--force")
+    assert not listed(site, "nameless")
+    assert not may_sign_in(site, "nameless")

@@ -104,12 +104,14 @@ def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
     way back: what came to it meanwhile is lost with it.
     """
     before = Node.objects.filter(name=name).first()
+    cut = False
     if before is not None:
-        _require_removable(before, force=force, alive=alive)
-        if before.role:
+        cut = bool(before.role) or roles.may_sign_in(before)
+        _require_removable(before, force=force, alive=alive and cut)
+        if cut:
             roles.cut(before)
     try:
-        _delist(actor, name, cut=before is not None and bool(before.role), force=force)
+        _delist(actor, name, cut=cut, force=force)
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", "") != LOCKED:
             raise
@@ -122,7 +124,7 @@ def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
 
 
 def _require_removable(node: Node, *, force: bool, alive: bool) -> None:
-    if not (alive and node.role):
+    if not alive:
         _require_away(node)
     if not force:
         _require_empty(node)
@@ -139,9 +141,9 @@ def _delist(actor: str, name: str, *, cut: bool, force: bool) -> None:
         if node is None and not invited:
             raise not_found(f'There is no node "{name[:64]}".')
         if node is not None:
+            if roles.may_sign_in(node):  # a host joined after the role was cut, or after it was seen to have none
+                raise conflict(f'"{name}" has joined at this moment. Remove it again.', code="node_alive")
             if not cut:
-                if node.role:
-                    raise conflict(f'"{name}" has joined at this moment. Remove it again.', code="node_alive")
                 _require_removable(node, force=force, alive=False)
             lost = _lose(node)
             # Without a holder: a scheduler that was away and comes back has lost the name, and begins anew.

@@ -9,6 +9,7 @@ from django.db import connection, transaction
 
 from web.errors import conflict
 from web.models import Node
+from web.services.joining import rules
 from web.services.joining.setup import SCHEMA, command, is_done
 
 WITHIN = 8.0  # seconds for cutting a node off
@@ -35,6 +36,16 @@ def give(node: Node) -> str:
         cursor.execute(f"SELECT {SCHEMA}.let_in(%s, %s)", [node.pk, password])
         Node.objects.filter(pk=node.pk).update(role=cursor.fetchone()[0])
     return password
+
+
+def may_sign_in(node: Node) -> bool:
+    """Whether PostgreSQL lets its role in, whatever the node's row says."""
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        role = rules.name_of_role(node.pk)
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = %s AND rolcanlogin)", [role])
+        return bool(cursor.fetchone()[0])
 
 
 def cut(node: Node) -> None:
