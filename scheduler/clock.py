@@ -2,8 +2,9 @@
 
 A container has a clock of its own: the date at its admission, and from then on CLOCK_BOOTTIME, which cannot be set and
 goes on while the host sleeps. Whatever is stamped of a container follows it, so its spans are as long as they were and
-its events are in order. A new scheduler goes on with the same clocks, as long as the host was not booted meanwhile:
-a small file for each container keeps by how much its clock is ahead of CLOCK_BOOTTIME.
+its events are in order. A new scheduler goes on with the same clocks: a small file for each container keeps by how much
+its clock is ahead of CLOCK_BOOTTIME. After a boot, or without the file, the container's row says by how much its clock
+was ahead of the date, and which stamp of it is the last.
 
 What is not about one container (a sample of a card, a sign of life) is stamped with the date. Standard library only:
 keepers import it.
@@ -50,11 +51,15 @@ class Clocks:
         self._boot = BOOT_ID.read_text().strip()
         self._ahead = self._recall()  # container → seconds by which its clock is ahead of CLOCK_BOOTTIME
 
-    def begin(self, container: str) -> None:
-        """Its clock shows the date and goes on from there. One that goes already is left alone."""
+    def begin(self, container: str, ahead: float = 0.0, last: datetime | None = None) -> None:
+        """Its clock shows the date and `ahead` seconds more, and goes on from there. A running clock is left alone.
+
+        `last`: the last stamp that its clock gave. It shows no earlier time: a boot can set the host's clock, too.
+        """
         if container not in self._ahead:
-            self._ahead[container] = ahead = wall() - boot()
-            self._later(self._keep, container, ahead)
+            shows = max(wall() + ahead, last.timestamp() if last else 0.0)
+            self._ahead[container] = since_boot = shows - boot()
+            self._later(self._keep, container, since_boot)
 
     def forget(self, container: str) -> None:
         if self._ahead.pop(container, None) is not None:
@@ -97,7 +102,7 @@ class Clocks:
         return found
 
     def _keep(self, container: str, ahead: float) -> None:
-        """Blocking. Without the file the next scheduler begins another clock, which matters if the host's was set."""
+        """Blocking. Without the file the next scheduler goes by the row, which is right to a second."""
         path = self._folder / container
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 
 from django.conf import settings
@@ -88,7 +89,7 @@ class TakeOver:
         # the quota that the core accepted. Only a pod's row has none, whose claims differ by card: its claims do not
         # change before its row does, as no change may go beyond the least of them (kubernetes/driver.py).
         tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
-        self._store.clocks.begin(tenant.id)
+        self._store.clocks.begin(tenant.id, row.clock_ahead, _last_stamp(row))
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.swap, tenant.gave_way = row.swap, row.gave_way
@@ -175,6 +176,12 @@ class TakeOver:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
         finally:
             os.close(fd)
+
+
+def _last_stamp(row: Container) -> datetime | None:
+    """The last one in its row that its own clock gave."""
+    stamps = row.started_at, row.paused_at, row.swapped_at, row.suspended_since, row.idle_since, row.kill_requested_at
+    return max((stamp for stamp in stamps if stamp is not None), default=None)
 
 
 def _close(fd: int | None) -> None:

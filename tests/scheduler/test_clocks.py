@@ -79,6 +79,22 @@ def test_clocks_of_an_earlier_boot_are_begun_anew(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 
+@pytest.mark.parametrize("ahead", [HOURS, -HOURS])
+def test_a_clock_whose_file_is_gone_goes_on_as_its_row_says(tmp_path: Path, ahead: float) -> None:
+    its = clocks(tmp_path / "clocks")
+    its.begin("a", ahead)
+    assert its.ahead("a") == pytest.approx(ahead, abs=1)
+
+
+def test_a_clock_that_is_begun_anew_shows_no_time_before_the_last_one_that_it_gave(tmp_path: Path) -> None:
+    its = clocks(tmp_path / "clocks")
+    last = clock.now() + timedelta(hours=8)
+    its.begin("a", 60.0, last)
+    assert timedelta() <= its.now("a") - last < timedelta(minutes=5)
+    its.begin("b", 60.0, clock.now() - timedelta(hours=8))
+    assert its.ahead("b") == pytest.approx(60, abs=1)
+
+
 @pytest.mark.parametrize("by", [HOURS, -HOURS])
 async def test_a_time_limit_of_an_hour_lasts_an_hour(host: Host, set_clock, by: float) -> None:
     container = await host.launch("sleep", "600", ttl_seconds=3600.0)
@@ -116,6 +132,28 @@ async def test_what_is_charged_is_what_was_held_for_as_long_as_it_was(host: Host
     assert 0 < await query(held) < 600
     events = await host.events(container)
     assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+@pytest.mark.parametrize("set_again", [0.0, -3 * HOURS], ids=["set once", "and set back by the boot"])
+@pytest.mark.parametrize("by", [HOURS, -HOURS])
+async def test_a_container_that_was_there_before_a_boot_is_charged_for_as_long_as_it_ran(
+    host: Host, set_clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: float, set_again: float
+) -> None:
+    container = await host.launch("sleep", "600")
+    await host.until(container, "running")
+    set_clock(by)
+    await eventually(lambda: abs(host.up.broker.tenants[str(container.pk)].clock_ahead + by) < 60)
+    await host.stop()
+    another_boot = tmp_path / "boot_id"
+    another_boot.write_text("another-boot")
+    monkeypatch.setattr(clock, "BOOT_ID", another_boot)
+    finished_at = clock.wall()  # it ended before the boot; what its keeper would say
+    set_clock(set_again)
+    await host.start()
+    tenant = host.up.broker.tenants[str(container.pk)]
+    host.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.ENDED, 0, finished_at=finished_at))
+    ended = await host.until(container, "exited")
+    assert timedelta() <= ended.finished_at - ended.started_at < timedelta(minutes=10)
 
 
 async def test_commands_are_carried_out_in_the_order_in_which_they_were_asked(host: Host, set_clock) -> None:
