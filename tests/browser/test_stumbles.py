@@ -55,8 +55,6 @@ def test_the_undo_of_a_pause_goes_with_its_container(site, open_as):
     card = rows.gpu()
     made, other = (rows.container(name, person("ann"), card) for name in ("train", "other"))
     page = open_as("ann")
-    # Good news leaves after 8 seconds: not here.
-    page.add_init_script("const real = setTimeout; window.setTimeout = (f, ms) => (ms === 8000 ? 0 : real(f, ms));")
     page.reload()
     undo = page.get_by_role("button", name="Undo")
     with answering(obey):
