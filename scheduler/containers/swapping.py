@@ -248,7 +248,7 @@ class Swapping:
         self._hung.pop(tenant.id, None)
         await self._lower_memory(tenant)
         await self._stage(tenant, "")
-        if not tenant.paused:
+        if not tenant.is_stuck:
             self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
         self._broker.tell(NotMoved(self._broker.now(), tenant.id, stays))
 
@@ -300,7 +300,7 @@ class Swapping:
         stuck, tenant.not_restored = tenant.not_restored, ""
         if stuck:
             self._store.container(tenant.id, not_restored="")
-            if not tenant.paused:
+            if not tenant.is_stuck:
                 self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
         if stuck and tenant.swap == Swap.COMING:
             self._begin(tenant, self._bring_back(tenant))
@@ -312,7 +312,7 @@ class Swapping:
 
     def want_back(self, tenant: Tenant, since: float | None = None) -> None:
         """Puts it into the queue, unless it is frozen; it is brought back when there is room."""
-        if tenant.is_out and not (tenant.paused or tenant.not_restored):
+        if tenant.is_out and not tenant.is_stuck:
             self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._broker.want_back(tenant, since)
 
@@ -337,6 +337,8 @@ class Swapping:
         async with self._transfer:
             if not tenant.swap or _out(tenant) or (tenant.killed and tenant.is_out) or tenant.finished:
                 return  # it is back already, or was called off while it waited for its turn
+            if tenant.not_restored:
+                return  # by an earlier try; the next one is a person's
             if tenant.paused and tenant.is_out:  # from outside; it is asked for again when it goes on
                 self._broker.swapped_out(tenant)
                 return
@@ -410,12 +412,26 @@ class Swapping:
         self._store.event("not_restored", tenant.id, detail=tenant.not_restored)
         self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))  # it will not free, allocate or come back
         self._broker.tell(NotMoved(self._broker.now(), tenant.id, inf))
-        if await self._mover.are_out(list(tenant.sessions.values())):
-            held = sum(tenant.granted(gpu) for gpu in tenant.quota)
-            since = {"swapped_at": self._store.clocks.now(tenant.id)} if tenant.swap == Swap.LEAVING else {}
-            self._store.container(tenant.id, swapped=held, **since)
-            await self._stage(tenant, Swap.OUT)
-            self._broker.swapped_out(tenant)
+        await self._lend_to_others(tenant)
+
+    async def _lend_to_others(self, tenant: Tenant) -> None:
+        """What it was lent, if the driver says that none of its processes has anything on its cards."""
+        if tenant.finished or tenant.is_out or not await self._mover.are_out(list(tenant.sessions.values())):
+            return
+        held = sum(tenant.granted(gpu) for gpu in tenant.quota)
+        since = {"swapped_at": self._store.clocks.now(tenant.id)} if tenant.swap == Swap.LEAVING else {}
+        self._store.container(tenant.id, swapped=held, **since)
+        await self._stage(tenant, Swap.OUT)
+        self._broker.swapped_out(tenant)
+        self.want_back(tenant)  # if a person has resumed it meanwhile
+
+    async def _lend_to_others_in_turn(self, tenant: Tenant) -> None:
+        if self._broker.unseen:  # one of its processes may be among those that could not be looked at yet
+            self._later(tenant, partial(self._lend_to_others_in_turn, tenant))
+            return
+        async with self._transfer:
+            if tenant.not_restored:
+                await self._lend_to_others(tenant)
 
     async def _lost(self, tenant: Tenant, error: CardError) -> None:
         log.error("container %s has lost its GPU memory: %s", tenant, error)
@@ -431,9 +447,9 @@ class Swapping:
         commands = await self._store.records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
         for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap]:
-            if tenant.not_restored:
-                continue  # a person resumes it, or ends it
-            if tenant.swap == Swap.LEAVING:  # its command, carried out again, waits for that
+            if tenant.not_restored:  # a person resumes it, or ends it
+                self._begin(tenant, self._lend_to_others_in_turn(tenant))
+            elif tenant.swap == Swap.LEAVING:  # its command, carried out again, waits for that
                 self._begin(tenant, self._undo_in_turn(tenant, list(tenant.sessions.values())))
             elif tenant.swap == Swap.COMING:
                 self._begin(tenant, self._bring_back(tenant))

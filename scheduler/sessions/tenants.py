@@ -111,6 +111,11 @@ class Tenant:
         return self.swap == Swap.OUT
 
     @property
+    def is_stuck(self) -> bool:
+        """It is frozen, or its memory did not come back to its cards: it frees nothing until a person resumes it."""
+        return self.paused or bool(self.not_restored)
+
+    @property
     def pids(self) -> set[int]:
         """Host pids of all its processes that may compute."""
         return {session.pid for session in self.sessions.values() if not session.ended} | self.past_shim.keys()

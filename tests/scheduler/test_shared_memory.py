@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from scheduler.containers import swapping
+from scheduler.containers.moving import Mover
 from shim.binding import Sharing
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.swapped import HOLDER, at_once, holder
 from web.models import Container, Swap
@@ -193,19 +196,110 @@ async def test_a_restore_that_the_driver_refuses_is_told_at_once(lab: Host, unkn
     assert (await lab.until(container, "killed")).not_restored == ""
 
 
-async def test_so_it_is_when_a_move_is_undone(lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    container = await sharer(lab, "exported")
-
-    async def fails(*arguments: Any, **more: Any) -> None:
-        raise RuntimeError("after its memory is out")
-
-    out = lab.up.swapping._mover.out
+def fails_when_out(host: Host) -> Callable[[Any], Awaitable[None]]:
+    out = host.up.swapping._mover.out
 
     async def out_and_fails(session: Any) -> None:
         await out(session)
-        await fails()
+        raise RuntimeError("after its memory is out")
 
-    monkeypatch.setattr(lab.up.swapping._mover, "out", out_and_fails)
+    return out_and_fails
+
+
+async def test_so_it_is_when_a_move_is_undone(lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = await sharer(lab, "exported")
+
+    monkeypatch.setattr(lab.up.swapping._mover, "out", fails_when_out(lab))
     answer = await lab.command("pause", container, free_memory=True)
     assert answer.outcome == "refused"
     await is_lost(lab, container)
+
+
+@pytest.mark.parametrize("moment", ["resume", "undo"])
+async def test_the_next_scheduler_frees_the_cards_where_a_kill_came_before_that(
+    lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The kill comes while the driver is asked whether all of it is out; that it does not come back is written."""
+    container = await sharer(lab, "exported")
+    asked = asyncio.Event()
+
+    async def asks_for_ever(self: Mover, sessions: Any) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mover, "are_out", asks_for_ever)
+        if moment == "resume":
+            assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
+            assert (await lab.command("resume", container)).outcome == "done"
+        else:
+            patched.setattr(lab.up.swapping._mover, "out", fails_when_out(lab))
+            pausing = asyncio.create_task(lab.command("pause", container, free_memory=True))
+        await asyncio.wait_for(asked.wait(), PATIENCE)
+        await lab.up.store.durable()
+        found = await lab.get(container)
+        assert found.swap == (Swap.COMING if moment == "resume" else Swap.LEAVING)
+        assert found.not_restored
+        await lab.stop()
+    await lab.start()
+    if moment == "undo":
+        await pausing
+    await is_lost(lab, container)
+    # Its place on the cards is free for others.
+    other = await lab.launch("workload", "--bytes", "4GiB", "--hold", "600", gpu_memory=5 * GIB, gpu_count=2)
+    await lab.says(other, "holding")
+
+
+async def test_the_cards_are_not_freed_before_all_processes_were_looked_at(
+    lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swapping, "AGAIN", 0.05)
+    container = await sharer(lab, "exported")
+    tenant, broker, are_out = lab.up.broker.tenants[str(container.pk)], lab.up.broker, Mover.are_out
+    with monkeypatch.context() as patched:
+        patched.setattr(Mover, "are_out", AsyncMock(return_value=False))  # the driver does not answer
+        assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
+        assert (await lab.command("resume", container)).outcome == "done"
+        await eventually(lambda: tenant.not_restored and not lab.up.swapping._under_way)
+        assert tenant.swap == Swap.COMING
+    await lab.up.store.flush()
+    assert len(await lab.events(container, "not_restored")) == 1  # once it has failed, it is not tried again
+    unseen: list[set[int]] = []  # whenever the driver is asked
+
+    async def asks(self: Mover, sessions: Any) -> bool:
+        unseen.append(set(broker.unseen))
+        return await are_out(self, sessions)
+
+    monkeypatch.setattr(Mover, "are_out", asks)
+    broker.unseen.add(1 << 22)  # the highest pid there is, and one more
+    await lab.up.swapping.go_on()
+    await lab.up.store.flush()
+    broker.unseen.clear()
+    await eventually(lambda: tenant.is_out)
+    assert unseen == [set()]
+
+
+async def test_a_person_can_resume_it_while_the_driver_is_asked(
+    lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again then."""
+    container = await sharer(lab, "exported")
+    tenant = lab.up.broker.tenants[str(container.pk)]
+    asked, answers, are_out = asyncio.Event(), asyncio.Event(), Mover.are_out
+
+    async def asks(self: Mover, sessions: Any) -> bool:
+        asked.set()
+        await answers.wait()
+        return await are_out(self, sessions)
+
+    monkeypatch.setattr(Mover, "are_out", asks)
+    assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
+    assert (await lab.command("resume", container)).outcome == "done"
+    await asyncio.wait_for(asked.wait(), PATIENCE)
+    assert (await lab.command("resume", container)).outcome == "done"
+    assert not tenant.not_restored
+    answers.set()
+    await eventually(lambda: tenant.not_restored)
+    await lab.up.store.flush()
+    assert len(await lab.events(container, "not_restored")) == 2
