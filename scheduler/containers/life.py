@@ -20,7 +20,7 @@ from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
-from web.models import Container, Shortage, Swap
+from web.models import Container, Shortage
 from web.models.states import NOT_STANDING
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Containers:
                 guaranteed=row.guaranteed,
                 fail_fast=row.on_shortage == Shortage.FAIL,
                 max_wait=row.max_wait_seconds,
-                paused=tenant.paused or bool(tenant.not_restored),
+                paused=tenant.is_stuck,
                 gives_way=row.give_way,
                 running=running,
             ),
@@ -130,10 +130,11 @@ class Containers:
 
     def _resumed(self, tenant: Tenant) -> None:
         tenant.paused = False
-        self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
+        if not tenant.is_stuck:
+            self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
         self._store.container(tenant.id, paused_at=None)
         self._store.event("unpaused", tenant.id)
-        if tenant.swap == Swap.OUT and not tenant.not_restored:
+        if tenant.is_out and not tenant.is_stuck:
             self._broker.want_back(tenant)
 
     def _ended(self, tenant: Tenant, sighting: Sighting) -> None:

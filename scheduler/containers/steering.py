@@ -75,7 +75,7 @@ class Steering:
             self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
             await self._freeze(tenant)
         except Exception:  # the engine's, or the host's
-            if not tenant.paused:
+            if not tenant.is_stuck:
                 self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._swapping.want_back(tenant)
             raise

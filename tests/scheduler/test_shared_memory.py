@@ -12,6 +12,7 @@ import pytest
 
 from scheduler.containers import swapping
 from scheduler.containers.moving import Mover
+from scheduler.engines.base import Condition, EngineError, Sighting
 from shim.binding import Sharing
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
@@ -302,4 +303,36 @@ async def test_a_person_can_resume_it_while_the_driver_is_asked(
     answers.set()
     await eventually(lambda: tenant.not_restored)
     await lab.up.store.flush()
+    assert len(await lab.events(container, "not_restored")) == 2
+
+
+async def test_a_container_that_lost_its_memory_counts_as_paused_until_a_person_resumes_it(
+    lab: Host, unknown: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is done to it: else the safety check takes for granted that it frees what it holds."""
+    container = await sharer(lab, "exported")
+    assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
+    assert (await lab.command("resume", container)).outcome == "done"
+    await is_lost(lab, container)
+    tenant = lab.up.broker.tenants[str(container.pk)]
+
+    def core() -> Any:
+        return lab.up.broker.state.containers[tenant.id]
+
+    assert core().paused
+    # A `docker pause` and a `docker unpause`.
+    lab.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
+    lab.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
+    assert not tenant.paused
+    assert core().paused
+
+    async def fails(engine_id: str) -> None:
+        raise EngineError("It cannot be frozen.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.up.engine, "pause", fails)
+        assert (await lab.command("pause", container)).outcome != "done"
+    assert core().paused
+    assert (await lab.command("resume", container)).outcome == "done"
+    await eventually(lambda: tenant.not_restored and tenant.is_out)  # it was tried again
     assert len(await lab.events(container, "not_restored")) == 2
