@@ -118,6 +118,7 @@ TEMPLATES = [
 _DATABASE = environment.text("DATABASE_URL") or f"sqlite:///{database.place(HOME)}"
 DATABASES = {"default": dj_database_url.parse(_DATABASE, conn_max_age=None, conn_health_checks=True)}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["ENGINE"] = "appliance.sqlite_by_owner"
     # IMMEDIATE takes the write lock at the start of a transaction, so that it can wait for it: a transaction that
     # upgrades half-way fails at once with "database is locked" instead. Tests use a file too: in memory, SQLite's
     # shared cache locks tables against other threads without waiting.

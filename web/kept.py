@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -29,12 +30,17 @@ LARGEST = 1 << 17  # bytes of a body that is kept: a hundred containers and more
 def kept(key: Hashable, read: Callable[[], T]) -> T:
     """What `read` found when the database was as it is now. What comes back is everybody's: not to be changed."""
     connection = connections[DEFAULT_DB_ALIAS]
-    if connection.vendor != "sqlite" or connection.in_atomic_block:
+    if connection.in_atomic_block or not may_be_asked(connection):
         return read()
     try:
         return _kept(str(connection.settings_dict["NAME"])).get(key, read)
     except sqlite3.Error:  # Django's own are others: the question failed, not the reading
         return read()
+
+
+def may_be_asked(connection: BaseDatabaseWrapper) -> bool:
+    """Whether this process can ask for the version: root opens no file that another user can write."""
+    return connection.vendor == "sqlite" and not getattr(connection, "by_owner", None)
 
 
 class Version:

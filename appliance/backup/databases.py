@@ -24,7 +24,11 @@ def name() -> str:
 
 def copy_to(path: Path) -> None:
     """As it is at one moment; nobody who writes has to wait. Raises Failed."""
-    if connection.vendor == "sqlite":
+    if getattr(connection, "by_owner", None):  # root opens no file that another user can write
+        connection.ensure_connection()
+        with path.open("wb") as file:
+            connection.connection.copy_to(file)
+    elif connection.vendor == "sqlite":
         source = f"file:{connection.settings_dict['NAME']}?mode=ro"
         with closing(sqlite3.connect(source, uri=True)) as ours, closing(sqlite3.connect(path)) as copy:
             ours.backup(copy)
@@ -33,12 +37,20 @@ def copy_to(path: Path) -> None:
         _postgres("pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--file={path}")
 
 
+def refuse_other_writer() -> None:
+    """Raises Failed where `fill_from` would have root open a file that another user can write."""
+    if getattr(connection, "by_owner", None):
+        raise Failed("Another user can write the folder of the database, so root makes no database there. Restore "
+                     "into a new GPUSHARE_HOME, or delete that folder first.")  # fmt: skip
+
+
 def is_empty() -> bool:
     return not connection.introspection.table_names()
 
 
 def fill_from(path: Path) -> None:
     """Raises Failed."""
+    refuse_other_writer()
     connections.close_all()
     if connection.vendor == "sqlite":
         place = Path(str(connection.settings_dict["NAME"]))

@@ -22,6 +22,7 @@ from appliance.backup.workplace import workplace
 def restore(source: Path, passphrase: Path | None = None) -> dict[str, Any]:
     """What the backup says about itself. Changes nothing if it raises Failed before the database is filled."""
     home: Path = settings.GPUSHARE_HOME
+    databases.refuse_other_writer()
     if not databases.is_empty():
         raise Failed("The database is not empty. A backup is restored onto an empty host: choose another GPUSHARE_HOME "
                      "or DATABASE_URL, or move what is there away.")  # fmt: skip

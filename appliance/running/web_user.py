@@ -4,9 +4,12 @@ What that user may touch is short. It writes the database and hints, reads the c
 consoles: four folders of GPUSHARE_HOME, which belong to its group (FOLDERS). It reads the program that it is. The key
 that signs sessions it has in its memory, from before it was nobody.
 
-It has a view of the file system of its own, for two reasons. A checkout or a home may lie where only its owner may
-pass (/root, /home/ada): there it sees those folders and nothing else. And the database cannot be replaced by a link
-that root would follow: in this view its name is a mount, which nobody without rights moves.
+The folder of the database belongs to that user. Root opens no database there: a process of that user does so for it
+(appliance/sqlite_by_owner).
+
+The web process has a view of the file system of its own. A checkout or a home may lie where only its owner may pass
+(/root, /home/ada): there it sees those folders and nothing else. And in this view the name of the database is a mount,
+which only root can remove.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,16 +30,13 @@ from pathlib import Path
 import django
 from django.core.exceptions import ImproperlyConfigured
 
-from appliance.database import FILES
+from appliance.database import FILES, UNUSED, writer_of
 from appliance.database import FOLDER as DATABASE
 from appliance.running.parts import CannotStart
 
 log = logging.getLogger(__name__)
 
 USUAL = "gpushare-web"
-UNUSED = (
-    60706  # from here on no distribution gives numbers away, and it exists where a container has only 65,536 of them
-)
 FOLDERS = {DATABASE: 0o2770, "hints": 0o2770, "logs": 0o2750, "consoles": 0o2750}  # setgid: so is what is made there
 
 CLONE_NEWNS = 0x20000
@@ -90,14 +91,16 @@ def share(home: Path, user: WebUser) -> None:
     for name, mode in FOLDERS.items():
         folder = home / name
         folder.mkdir(mode=0o700, exist_ok=True)
-        if (folder.stat().st_gid, stat.S_IMODE(folder.stat().st_mode)) != (user.gid, mode):
+        owner = user.uid if name == DATABASE else 0  # root then opens the database by a process of that user
+        found = folder.stat()
+        if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (owner, user.gid, mode):
             if not mode & 0o020:  # only root has written there, so what lies there is what it seems
                 for path in folder.iterdir():
                     os.chown(path, -1, user.gid, follow_symlinks=False)
-            os.chown(folder, 0, user.gid)
+            os.chown(folder, owner, user.gid)
             folder.chmod(mode)  # last: a start that was cut off does all of it again
     for path in (home / DATABASE / name for name in FILES):
-        if path.exists():
+        if os.path.lexists(path):
             _share_file(path, user)
 
 
@@ -110,7 +113,7 @@ def _share_file(path: Path, user: WebUser) -> None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise CannotStart(f"{path} has another name, or is no file: it has to be a file of its own.")
-        os.fchown(descriptor, 0, user.gid)
+        os.fchown(descriptor, user.uid, user.gid)
         os.fchmod(descriptor, 0o660)
     finally:
         os.close(descriptor)
@@ -127,8 +130,14 @@ def become(user: WebUser, home: Path, database: Path | None, program: Path) -> N
             Path(os.__file__),
             Path(django.__file__),
         ]
-        _check(user, reads, [database, database.parent] if database else [])
+        _check(user, READS, reads)
+        if database:
+            with _not_its_own_work(database):
+                _check_database(user, database)
         _look_from_afar(user, [program, *_python()], home, database)
+        if database:
+            with _not_its_own_work(database):  # its name cannot be given to another file
+                _mount(str(database), database, "none", MS_BIND)
     except OSError as error:
         if user.given:
             raise CannotStart(
@@ -155,12 +164,37 @@ def _python() -> list[Path]:
     return [Path(path) for path in (sys.base_prefix, sys.prefix, *sys.path) if path and Path(path).is_dir()]
 
 
-def _check(user: WebUser, reads: Iterable[Path], writes: Iterable[Path]) -> None:
+def _check(user: WebUser, bits: int, paths: Iterable[Path]) -> None:
     """Raises PermissionError. Whether it may pass the folders above does not matter: see _look_from_afar."""
-    for paths, bits in ((reads, READS), (writes, READS | WRITES)):
-        for path in paths:
-            if not user.may(path, bits):
-                raise PermissionError(f"it may not {'write' if bits & WRITES else 'read'} {path}")
+    for path in paths:
+        if not user.may(path, bits):
+            raise PermissionError(f"it may not {'write' if bits & WRITES else 'read'} {path}")
+
+
+@contextmanager
+def _not_its_own_work(database: Path) -> Iterator[None]:
+    """In the web user's folder a failure may be that user's work: then this process does not stay root.
+
+    Raises CannotStart for an OSError there.
+    """
+    try:
+        theirs = writer_of(database.parent)
+    except ImproperlyConfigured as error:
+        raise CannotStart(str(error)) from None
+    try:
+        yield
+    except OSError as error:
+        if theirs:
+            raise CannotStart(f"The web process cannot open the database: {error}.") from None
+        raise
+
+
+def _check_database(user: WebUser, database: Path) -> None:
+    """Raises OSError."""
+    _check(user, READS | WRITES, [database.parent])
+    if not stat.S_ISREG(database.lstat().st_mode):
+        raise OSError(f"{database} is no file of its own")
+    _check(user, READS | WRITES, [database])
 
 
 def _look_from_afar(user: WebUser, program: Sequence[Path], home: Path, database: Path | None) -> None:
@@ -182,8 +216,6 @@ def _look_from_afar(user: WebUser, program: Sequence[Path], home: Path, database
             folder.mkdir(0o755, parents=True)
             _mount(f"/proc/self/fd/{original}", folder, "none", MS_BIND | MS_REC)
         os.close(original)
-    if database:
-        _mount(str(database), database, "none", MS_BIND)
 
 
 def _mount(source: str, target: Path, kind: str, flags: int, data: str = "") -> None:

@@ -28,7 +28,7 @@ from scheduler.store.behind import WriteBehind
 from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
 from scheduler.store.handed import Handed
-from scheduler.store.keeping import Keeping
+from scheduler.store.keeping import Keeping, Numbered
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
@@ -121,6 +121,10 @@ class Store(WriteBehind):
         if self.keeping:
             await self._meet(node, self.keeping)
             self.keeping.known.here(node, gpus)
+        elif not self._numbering:  # a commit whose answer was lost is made again: its events may be there already
+            self._events = [Numbered(node.told + number, event) for number, event in self._events]
+            self._number += node.told
+        self._numbering = node.pk
         self._here.node = node.pk
         self._here.gpus.update({gpu.uuid: gpu.pk for gpu in gpus})
         self._contexts = {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
@@ -136,7 +140,6 @@ class Store(WriteBehind):
             self._here.outbox = keeping.id
         if not self._number:
             self._number = await keeping.next_run(node.told)
-        self._numbering = node.pk
 
     def _recall(self, keeping: Keeping, cards: Mapping[str, Card]) -> bool:
         """Whether this host knows itself and all its cards."""

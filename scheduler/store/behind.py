@@ -65,7 +65,7 @@ class WriteBehind:
         self._learnt: dict[str, Fields | None] = {}  # what the flush under way leads to in `keeping.known`
         self._unkept: set[Row] = set()  # what is told of them is neither in the database nor kept
         self._number = 0
-        self._numbering = 0  # the key of the node whose events are numbered; 0 where they need no number
+        self._numbering = 0  # the key of the node whose events are numbered; 0 until the database has it
         self._events: list[Numbered] = []
         self._sending: list[Numbered] = []
         self._samples: list[UsageSample] = []

@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from web.errors import Problem
 from web.http.gate import Application, Receive, Send, count
-from web.kept import ENTRIES, LARGEST, Recent, Version
+from web.kept import ENTRIES, LARGEST, Recent, Version, may_be_asked
 from web.models import Token
 
 LONGEST = timedelta(minutes=1)  # after which a token has to be noted as used, which is a thread's work
@@ -90,7 +90,7 @@ class Repeated:
         try:
             if self._database is None:
                 connection = connections[DEFAULT_DB_ALIAS]
-                if connection.vendor != "sqlite":
+                if not may_be_asked(connection):
                     return None
                 self._database = Version(str(connection.settings_dict["NAME"]))
             return self._database.ask()
