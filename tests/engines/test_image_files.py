@@ -32,6 +32,10 @@ class Api:
         kind = base64.b64encode(json.dumps({"mode": 0o755, "linkTarget": ""}).encode()).decode()
         yield SimpleNamespace(status_code=200, headers={"X-Docker-Container-Path-Stat": kind})
 
+    @contextmanager
+    def get(self, _: str, *, params: dict[str, str], timeout: float, stream: bool) -> Iterator[Any]:
+        yield SimpleNamespace(status_code=self.status, text=f"Docker cannot show {params['path']}")
+
 
 def require(api: Api, program: str, *, toolkit: bool = False) -> None:
     Programs(api, toolkit=toolkit).require("c", [program], path="/bin:/usr/bin", folder="/", known_by="x")
