@@ -202,7 +202,7 @@ def test_the_server_goes_away_and_comes_back_and_no_program_ends(page: Page, app
     expect(page.locator("#banner-lost")).to_contain_text("Connection lost. What you see is", timeout=SOON)
     expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
     row(page, "steady").get_by_role("button", name="Pause").click()
-    expect(page.locator(".toast.bad")).to_contain_text("not known whether this was done")
+    expect(page.locator(".toast.bad")).to_contain_text("Check whether this was done")
     page.locator(".toast.bad [data-close]").click()
     appliance.start()
     expect(page.locator("#banner-lost")).to_be_hidden(timeout=SOON)
