@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,12 @@ class Step:
         self._real = getattr(host.up.swapping._mover, name)
         monkeypatch.setattr(host.up.swapping._mover, name, self._do)
 
-    async def _do(self, moved: Session | list[Session], *more: float) -> None:
+    async def _do(self, moved: Session | list[Session], *more: float) -> Any:
         self.reached.set()
         await self.go_on.wait()
         if self._fails:
             raise CardError(Why.BUSY, 0, "It does not come to rest.")
-        await self._real(moved, *more)
+        return await self._real(moved, *more)
 
 
 async def is_asked_to_go(host: Host, container: Container) -> Container:
