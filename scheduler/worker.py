@@ -57,23 +57,23 @@ from scheduler.engines.outfit import Simulation
 from scheduler.gpus import Gpus, Reading
 from scheduler.heap import give_large_blocks_back
 from scheduler.hints import Hints
+from scheduler.monitors.activity import Activity
+from scheduler.monitors.anchoring import Anchoring
+from scheduler.monitors.bypass import Bypass
+from scheduler.monitors.contexts import Contexts
+from scheduler.monitors.health import Health
+from scheduler.monitors.housekeeping import Housekeeping
+from scheduler.monitors.idle import Idle
+from scheduler.monitors.measure import Measure
+from scheduler.monitors.samples import History
+from scheduler.monitors.status_publisher import StatusPublisher
+from scheduler.monitors.time_limits import TimeLimits
+from scheduler.monitors.turns.computing import Computing
+from scheduler.monitors.turns.shares import Shares
+from scheduler.monitors.turns.sharing import Sharing
+from scheduler.monitors.using import Using
+from scheduler.monitors.verifying import Verifying
 from scheduler.plugin.plugin import Plugin
-from scheduler.rounds.anchoring import Anchoring
-from scheduler.rounds.bypass import Bypass
-from scheduler.rounds.contexts import Contexts
-from scheduler.rounds.health import Health
-from scheduler.rounds.housekeeping import Housekeeping
-from scheduler.rounds.idle import Idle
-from scheduler.rounds.measure import Measure
-from scheduler.rounds.samples import History
-from scheduler.rounds.showing import Showing
-from scheduler.rounds.stirring import Stirring
-from scheduler.rounds.time_limits import TimeLimits
-from scheduler.rounds.turns.computing import Computing
-from scheduler.rounds.turns.shares import Shares
-from scheduler.rounds.turns.sharing import Sharing
-from scheduler.rounds.using import Using
-from scheduler.rounds.verifying import Verifying
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.processes import Sessions
@@ -231,7 +231,7 @@ class Scheduler:
 
     def _put_together(self) -> None:
         state = State(policy=self.policy)
-        self.report = Showing(self.store)
+        self.report = StatusPublisher(self.store)
         self.broker = self.report.broker = Broker(self.store, self.gpus.contexts, state, self.report.changed)
         self.outlook = self.report.outlook = Outlook(self.broker, self.store)
         self.broker.took = self.figures.decisions.note
@@ -298,7 +298,7 @@ class Scheduler:
         self.using = Using(self.engine, self.broker, self.store)
         self.history = History(self.broker, self.store, self.shares, self.using)
         self.idle = Idle(self.intents, self.broker, self.store, self.turns.is_stopped)
-        self.stirring = Stirring(self.broker, self.home / "habits")
+        self.activity = Activity(self.broker, self.home / "habits")
         self.bypass = Bypass(self.ender, self.broker, self.store)
         self.measure = Measure(
             self.gpus, self.broker, self.store, self.engine.owns, self.sessions.end_replaced, self.bypass.look,
@@ -331,7 +331,7 @@ class Scheduler:
         self.history.write(readings)
         self.swapping.look()
         await self.idle.look(readings)
-        await self.stirring.look()
+        await self.activity.look()
 
     def _giving_way(self) -> None:
         """Tells the core who is to give way, and what that costs as far as it is known."""

@@ -19,7 +19,7 @@ from django.utils import timezone
 from appliance import VERSION
 from appliance.doctor.finding import Finding, fine, note, wrong
 from appliance.running.web_user import PASSES, READS
-from scheduler.rounds import health
+from scheduler.monitors import health
 from web.models import Node
 from web.models.hosts import SKEW
 from web.sizes import format_size

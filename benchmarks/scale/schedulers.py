@@ -5,7 +5,7 @@
 Each node has its `Store`: a connection, an outbox, and hints of its own. It is told what the rounds of a scheduler tell
 it: each second a sample and the shares of every container and card (`History`, `Shares`, `Measure`), a sign of life
 (`Worker._live`), every other second what containers use of the host (`Using`), and now and then what has changed
-between (`Showing`, `Records`, the broker). Orders are lines on stdin, each answered with a line of JSON:
+between (`StatusPublisher`, `Records`, the broker). Orders are lines on stdin, each answered with a line of JSON:
 
     open                  makes node and cards known
     hold                  learns which containers there are
@@ -37,7 +37,7 @@ from scheduler.gpus import Card  # noqa: E402
 from scheduler.store import Store  # noqa: E402
 from web.models import Claim  # noqa: E402
 
-STEPS = 10  # looks for changed use within a second (showing.GLANCE)
+STEPS = 10  # looks for changed use within a second (status_publisher.GLANCE)
 SELDOM = 3.0  # seconds between signs of life of nodes that are not played; one of five seconds ago is good
 # A second, of a container that computes:
 USE = 0.2  # its use changes within its lease: an event, and its row

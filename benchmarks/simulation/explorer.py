@@ -27,6 +27,7 @@ from math import inf
 from scheduler.core import fair, policies, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
+    ActivityDetected,
     CameBack,
     ContainerAdded,
     ContainerPaused,
@@ -43,7 +44,6 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
-    Stirred,
     SwappedOut,
     TakeBack,
     Ticked,
@@ -249,7 +249,7 @@ def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
     if container.leased and container.idle_since is None:
         yield (Idle(NOW, container.id, NOW),)
     if container.idle_since is not None or (container.out and not container.returning):
-        yield (Stirred(NOW, container.id),)
+        yield (ActivityDetected(NOW, container.id),)
 
 
 def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:

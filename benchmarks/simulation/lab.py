@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
+    ActivityDetected,
     CameBack,
     ContainerAdded,
     ContainerEnded,
@@ -30,7 +31,6 @@ from scheduler.core.events import (
     Restore,
     Returned,
     SessionOpened,
-    Stirred,
     SwappedOut,
     TakeBack,
     Ticked,
@@ -245,12 +245,12 @@ class _Lab:
             self._cell_begins(place)
         else:
             self._stall(place)
-            self._tell(Stirred(self.now, str(place)))
+            self._tell(ActivityDetected(self.now, str(place)))
 
     def _cell_begins(self, place: int, stalled: float = 0.0) -> None:
         if self.runs[place].cell > 1:
             self.day.cells.append(stalled)
-        self._tell(Stirred(self.now, str(place)))
+        self._tell(ActivityDetected(self.now, str(place)))
         self._compute(place)
 
     def _compute(self, place: int) -> None:

@@ -7,7 +7,7 @@ locked as they are seen (`look`). What a container is asked comes one after the 
 waits for another's answer. One that cannot be stopped or let go in time is told of, takes no turns for a while, and is
 let go as soon as the driver answers.
 
-Knows containers by id and processes by pid; which of them there are, and who computes, rounds/turns/computing.py tells.
+Knows containers by id and processes by pid; monitors/turns/computing.py tells which there are, and who computes.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from scheduler.containers.moving import Mover, why_it_stays
 from scheduler.core.admission import size
 from scheduler.core.events import (
     STAYS,
+    ActivityDetected,
     CameBack,
     ContainerPaused,
     ContainerResumed,
@@ -40,7 +41,6 @@ from scheduler.core.events import (
     Movable,
     NotMoved,
     Returned,
-    Stirred,
 )
 from scheduler.core.state import Mode
 from scheduler.engines.base import Engine, EngineError
@@ -381,7 +381,7 @@ class Swapping:
         self._note("back", sum(had.values()), seconds)
         await self._stage(tenant, "")
         self._broker.tell(CameBack(self._broker.now(), tenant.id))
-        self._broker.tell(Stirred(self._broker.now(), tenant.id))  # however long it was idle before
+        self._broker.tell(ActivityDetected(self._broker.now(), tenant.id))  # however long it was idle before
 
     async def _not_yet(self, tenant: Tenant, error: CardError, again: Callable[[], Awaitable[None]]) -> None:
         """It is tried again, ever later where the driver does not answer. What is lost ends it; what the driver refuses

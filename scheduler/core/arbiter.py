@@ -38,6 +38,7 @@ from typing import Any
 
 from scheduler.core import admission, changes, expected, giving_way, policies, safety
 from scheduler.core.events import (
+    ActivityDetected,
     Admitted,
     CameBack,
     ContainerAdded,
@@ -64,7 +65,6 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
-    Stirred,
     SwappedOut,
     Ticked,
     WaitedBefore,
@@ -248,7 +248,7 @@ def _idle(step: Step, event: Idle) -> None:
         _put(step, replace(known, idle_since=max(event.since, known.held_since)))
 
 
-def _stirred(step: Step, event: Stirred) -> None:
+def _activity_detected(step: Step, event: ActivityDetected) -> None:
     if known := step.state.containers.get(event.container):
         step.stir(known)
 
@@ -391,7 +391,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     NotMoved: _not_moved,
     Movable: _movable,
     Idle: _idle,
-    Stirred: _stirred,
+    ActivityDetected: _activity_detected,
     ContainerKilled: _container_killed,
     ContainerEnded: _container_ended,
     SessionOpened: _session_opened,

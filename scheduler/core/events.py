@@ -146,7 +146,7 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Stirred:
+class ActivityDetected:
     """It computes, or is about to. One that has given way is wanted back by that. `Needed` says the same."""
 
     now: float
@@ -290,7 +290,7 @@ Event = (
     | NotMoved
     | Movable
     | Idle
-    | Stirred
+    | ActivityDetected
     | ContainerKilled
     | ContainerEnded
     | SessionOpened

@@ -24,7 +24,7 @@ from appliance.doctor import CHECKS, cards, examine, host, services
 from appliance.doctor.finding import Finding, State
 from appliance.running.web_user import WebUser
 from scheduler import gpus
-from scheduler.rounds import health
+from scheduler.monitors import health
 from tests.support.appliance import ROOT
 from tests.support.machine import make_node
 from tests.support.ports import free_port

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
-from scheduler.rounds import measure
+from scheduler.monitors import measure
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host
 from tests.support.past import held_at, ways

@@ -28,7 +28,9 @@ figure = st.sampled_from((-1.0, 0.0, 1.0, nan, inf))
 rule = st.builds(GivingWay, st.sampled_from(Mode), figure, figure, figure, figure, figure) | st.builds(
     GivingWay, st.sampled_from(Mode), st.just(1.0), st.just(10.0)
 )
-moved = st.sampled_from((events.SwappedOut, events.WantedBack, events.CameBack, events.NotMoved, events.Stirred))
+moved = st.sampled_from(
+    (events.SwappedOut, events.WantedBack, events.CameBack, events.NotMoved, events.ActivityDetected)
+)
 
 
 anything = st.one_of(

@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from scheduler.core import safety
 from scheduler.core.events import (
+    ActivityDetected,
     Admitted,
     ContainerAdded,
     ContainerEnded,
@@ -26,7 +27,6 @@ from scheduler.core.events import (
     Reordered,
     SessionEnded,
     SessionOpened,
-    Stirred,
     Ticked,
     WaitedBefore,
 )
@@ -160,7 +160,7 @@ class Host(RuleBasedStateMachine):
         known = self.state.containers.get(name)
         if known and not known.paused and not known.killed:
             self.world.stir(name)
-            self.world.do(Stirred(self.now, name))
+            self.world.do(ActivityDetected(self.now, name))
 
     # ---- processes ----
 

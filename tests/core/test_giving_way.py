@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
+    ActivityDetected,
     CameBack,
     ContainerAdded,
     ContainerEnded,
@@ -26,7 +27,6 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
-    Stirred,
     SwappedOut,
     TakeBack,
     Ticked,
@@ -111,7 +111,7 @@ def test_it_sleeps_until_it_stirs_and_then_waits_like_any_other():
     card.tick(100)
     card.is_out(1, 103)
     assert card.tick(200) == []
-    assert not any(isinstance(effect, Restore) for effect in card.do(Stirred(201, "1")))
+    assert not any(isinstance(effect, Restore) for effect in card.do(ActivityDetected(201, "1")))
     assert card.state.containers["1"].returning
     assert Restore("1") in card.do(ContainerEnded(210, "2"))
 
@@ -216,7 +216,7 @@ def test_while_one_moves_no_other_is_told_to():
     assert card.tick(100) == [GiveWay("1", "3", Mode.IDLE)]
     assert card.tick(101) == []
     assert [type(effect) for effect in card.is_out(1, 102)] == [Granted, GiveWay]
-    card.do(Stirred(103, "1"))
+    card.do(ActivityDetected(103, "1"))
     card.is_out(2, 104)
     assert Restore("1") in card.do(ContainerEnded(105, "3"))
     card.start(5, 5, 106)
@@ -342,7 +342,7 @@ def test_until_it_is_back_none_of_its_processes_gets_more():
     card.start(2, 8)
     card.tick(100)
     card.is_out(1, 101)
-    card.do(Stirred(102, "1"))
+    card.do(ActivityDetected(102, "1"))
     assert Restore("1") in card.do(ContainerEnded(103, "2"))
     card.do(SessionOpened(104, 5, "1"))
     assert not any(isinstance(effect, Granted) for effect in card.do(Needed(104, 5, 1, "g", 3)))
@@ -393,5 +393,5 @@ def test_a_rule_that_makes_no_sense_is_refused(rule):
 
 def test_who_is_unknown_is_no_matter():
     card = Card()
-    for event in (Idle(1, "X", 0), Stirred(1, "X"), CameBack(1, "X"), NotMoved(1, "X"), NotMoved(1, "X", nan)):
+    for event in (Idle(1, "X", 0), ActivityDetected(1, "X"), CameBack(1, "X"), NotMoved(1, "X"), NotMoved(1, "X", nan)):
         assert card.do(event) == []

@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from scheduler.core import fair
 from scheduler.core.events import (
+    ActivityDetected,
     ContainerAdded,
     ContainerEnded,
     GivingWayChanged,
     GpuSeen,
     Idle,
     SessionOpened,
-    Stirred,
     Ticked,
 )
 from scheduler.core.state import Container, GivingWay, Mode, Request
@@ -95,7 +95,7 @@ class Host(RuleBasedStateMachine):
         name = self.world.processes[self.session(data)].container
         if stirs:
             self.world.stir(name)
-        self.world.do(Stirred(self.now, name) if stirs else Idle(self.now, name, self.now))
+        self.world.do(ActivityDetected(self.now, name) if stirs else Idle(self.now, name, self.now))
 
     # ---- transfers and the clock ----
 

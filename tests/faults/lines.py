@@ -15,13 +15,13 @@ from tests.faults.traced import IN_KEEPERS, KEEPER, ROOT, WORKER
 ACTING = (
     "scheduler/worker.py", "scheduler/starting.py", "scheduler/store/*.py", "scheduler/containers/*.py",
     "scheduler/sessions/*.py",
-    "scheduler/card/*.py", "scheduler/rounds/*.py", "scheduler/rounds/turns/*.py", "web/audit/*.py",
+    "scheduler/card/*.py", "scheduler/monitors/*.py", "scheduler/monitors/turns/*.py", "web/audit/*.py",
 )  # fmt: skip
 LEFT_OUT = (
-    "web/audit/verifying.py", "web/audit/reading.py", "scheduler/rounds/strangers.py",  # they only read
+    "web/audit/verifying.py", "web/audit/reading.py", "scheduler/monitors/foreign_processes.py",  # they only read
     "web/audit/verified.py",  # notes what a look at all of it has found: one that was cut off is made again
     "scheduler/card/speeds.py",  # it only reckons
-    "scheduler/rounds/verifying.py", "scheduler/rounds/contexts.py",  # once a day; half a minute after a start, at most
+    "scheduler/monitors/verifying.py", "scheduler/monitors/contexts.py",  # daily; once after a start
 )  # fmt: skip
 # See plays.py, failing.py, awaited.py, broken_off.py, turning.py.
 PLAYS = (

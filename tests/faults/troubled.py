@@ -134,7 +134,7 @@ def often() -> None:
     """What is done each minute, or every few seconds, is done while a play lasts."""
     from scheduler.card import turns
     from scheduler.containers import leftovers
-    from scheduler.rounds import housekeeping
+    from scheduler.monitors import housekeeping
 
     housekeeping.EVERY, leftovers.LOOK_EVERY, turns.HUNG_FOR = 2.0, 1.0, 1.0
 
@@ -162,8 +162,8 @@ def faster(factor: float) -> None:
 
     import scheduler.worker
     from scheduler import clock
-    from scheduler.rounds import housekeeping, measure
-    from scheduler.rounds.turns import shares
+    from scheduler.monitors import housekeeping, measure
+    from scheduler.monitors.turns import shares
     from web.models import hosts
     from web.services import issuing
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from django.core.management import call_command
 
-from scheduler.rounds import anchoring
+from scheduler.monitors import anchoring
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web import audit

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from scheduler.card.helper import CardHelper, State
 from scheduler.containers import swapping, takeover
 from scheduler.containers.swapping import Swapping
-from scheduler.rounds.measure import Measure
+from scheduler.monitors.measure import Measure
 from scheduler.sessions import lease_pages
 from scheduler.sessions.tenants import Session, Tenant
 from tests.support.eventually import eventually, stopped

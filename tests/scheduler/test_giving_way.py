@@ -64,7 +64,7 @@ def run_cell(host: Host, container: Container, number: int = signal.SIGUSR1) -> 
 
 async def gives_way(host: Host, container: Container) -> tuple[Container, Container]:
     """Somebody comes who needs what it has. Both, the first out and the other with its memory."""
-    await eventually(lambda: host.up.stirring._habits)  # how it waits while it is idle is known, as after a minute
+    await eventually(lambda: host.up.activity._habits)  # how it waits while it is idle is known, as after a minute
     other, _ = await host.start_launch(*WORDS, "--hold", "600", gpu_memory=4 * GIB, name="training")
     await host.says(other, "holding")
     return await host.until(container, "swapped"), other
@@ -183,7 +183,7 @@ async def test_a_new_scheduler_leaves_it_out_until_it_stirs(lab: Host) -> None:
     await lab.command("kill", other)
     await lab.returned(other)
     assert (tenant.swap, tenant.suspended_since) == (Swap.OUT, None)
-    await eventually(lambda: lab.up.stirring._habits)  # it is looked at
+    await eventually(lambda: lab.up.activity._habits)  # it is looked at
     run_cell(lab, container)
     await lab.says(container, "cell 1 is right")
 

@@ -47,7 +47,7 @@ class Step:
 
 async def is_asked_to_go(host: Host, container: Container) -> Container:
     """By one that waits for what it has, and gets it. That one."""
-    await eventually(lambda: host.up.stirring._habits)
+    await eventually(lambda: host.up.activity._habits)
     other, _ = await host.start_launch(*WORDS, "--hold", "600", gpu_memory=4 * GIB, name="training")
     await eventually(lambda: host.up.broker.state.containers[str(container.pk)].leaving)
     return other

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.rounds import stirring
+from scheduler.monitors import activity
 from scheduler.sessions.server import Server
 from scheduler.sessions.wire import WIRE_VERSION, Frame, Type, pack
 from tests.scheduler.test_sockets import Welcoming
@@ -207,5 +207,5 @@ def test_of_a_program_of_a_thousand_threads_few_are_looked_at() -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        assert 0 < len(stirring._look_at(program.pid, 64).waits) <= 64
+        assert 0 < len(activity._look_at(program.pid, 64).waits) <= 64
         program.kill()

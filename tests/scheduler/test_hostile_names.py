@@ -13,8 +13,8 @@ import pytest
 from scheduler import proc
 from scheduler.card.helper import is_stopped
 from scheduler.engines.process import tree
-from scheduler.rounds import stirring
-from scheduler.rounds.stirring import MOST, PLACES, Habits, Look
+from scheduler.monitors import activity
+from scheduler.monitors.activity import MOST, PLACES, Habits, Look
 from tests.scheduler.test_giving_way import NOTEBOOK, gives_way, lab, run_cell
 from tests.support.eventually import until
 from tests.support.host import BUILD, GIB, Host
@@ -43,7 +43,7 @@ def test_process_of_any_name_is_seen_like_every_other(named: subprocess.Popen[by
     assert any(each.pid == named.pid for each in tree.look()[os.getpid()])
     assert not is_stopped(named.pid)
     # It waits a moment after it has said so.
-    look = until(lambda: (found := stirring._look_at(named.pid, 10)).waits and found)
+    look = until(lambda: (found := activity._look_at(named.pid, 10)).waits and found)
     assert look.used > 0
     assert look.threads == {named.pid}
     assert look.waits[named.pid][1] > 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.rounds.measure import Measure
+from scheduler.monitors.measure import Measure
 from scheduler.sessions.lease_pages import Lease
 from scheduler.sessions.tenants import Session, Tenant
 from shim.binding import Type

@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from scheduler.core.events import Returned
 from scheduler.gpus import Gpus, Reading
-from scheduler.rounds import measure
+from scheduler.monitors import measure
 from tests.support.card import ROOT
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, MIB, Host, query
@@ -50,7 +50,7 @@ async def test_context_is_measured_at_start(host: Host) -> None:
 async def test_context_on_a_full_card_is_what_was_measured_before_and_is_measured_again(
     host: Host, monkeypatch
 ) -> None:
-    monkeypatch.setattr("scheduler.rounds.contexts.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("scheduler.monitors.contexts.FIRST_PAUSE", 0.05)
     gpu, raw = _gpu(host), (sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"))
     await host.stop()
     full = await asyncio.create_subprocess_exec(

@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.containers import takeover
-from scheduler.rounds.time_limits import LOOK_EVERY
+from scheduler.monitors.time_limits import LOOK_EVERY
 from scheduler.sessions import lease_pages
 from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.gpus import Reading
-from scheduler.rounds.turns.shares import Part, Shares
+from scheduler.monitors.turns.shares import Part, Shares
 from scheduler.sampling import Busyness, Sampling
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually

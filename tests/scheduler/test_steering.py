@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from scheduler.engines.base import EngineAway, Launch, Sighting
 from scheduler.engines.process import tree
 from scheduler.gpus import Reading
-from scheduler.rounds.idle import Idle
+from scheduler.monitors.idle import Idle
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, MIB, Host, query
 from tests.support.people import make_user
@@ -154,7 +154,7 @@ async def test_ttl_warns_then_ends(host: Host) -> None:
 
 
 async def test_ttl_ends_a_program_that_ignores_sigterm(host: Host, monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.rounds.time_limits.GRACE", 0.5)
+    monkeypatch.setattr("scheduler.monitors.time_limits.GRACE", 0.5)
     words = ("bash", "-c", "trap '' TERM; echo deaf; while true; do sleep 1; done")
     container = await host.launch(*words, ttl_seconds=3600.0)
     await host.says(container, "deaf")

@@ -20,7 +20,7 @@ import pytest
 from scheduler.card.turns import TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from scheduler.gpus import Gpus
-from scheduler.rounds.turns import computing
+from scheduler.monitors.turns import computing
 from scheduler.sessions.tenants import Tenant
 from tests.support.nvml import Nvml
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from django.utils import timezone
 
-from scheduler.rounds import using
+from scheduler.monitors import using
 from tests.support.eventually import PATIENCE
 from tests.support.host import MIB, Host, query
 from web.history import samples

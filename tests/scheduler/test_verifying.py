@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 from pytest_django import Settings
 
-from scheduler.rounds import verifying as module
-from scheduler.rounds.verifying import Verifying
+from scheduler.monitors import verifying as module
+from scheduler.monitors.verifying import Verifying
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web import audit

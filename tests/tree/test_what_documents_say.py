@@ -18,7 +18,7 @@ from scheduler.containers import swapping
 from scheduler.core import fair
 from scheduler.engines.docker import options
 from scheduler.engines.docker.versions import HOLES
-from scheduler.rounds import anchoring
+from scheduler.monitors import anchoring
 from web.api.protocol.outcome import ERRORS
 from web.console.frames import FROM_PEOPLE, PAYLOAD_LIMIT, WINDOW, FrameKind
 from web.history import peaks, reports

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from scheduler import proc
-from scheduler.core.events import Stirred
+from scheduler.core.events import ActivityDetected
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.looks import aside
 from scheduler.sessions.tenants import Tenant
@@ -96,7 +96,7 @@ class Habits:
                 known.add(place)
 
 
-class Stirring:
+class Activity:
     """`folder`: where the habits of those that are out are kept."""
 
     def __init__(self, broker: Broker, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Stirring:
                 stirs = [id_ for id_, now in mine.items() if self._habits[id_].note(now)]
                 if stirs or tenant.id in self._strange:
                     self._strange.discard(tenant.id)
-                    self._broker.tell(Stirred(self._broker.now(), tenant.id))
+                    self._broker.tell(ActivityDetected(self._broker.now(), tenant.id))
             else:
                 for id_, now in mine.items():
                     (self._habits[id_].skip if tenant.swap else self._habits[id_].learn)(now)

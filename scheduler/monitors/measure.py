@@ -29,7 +29,7 @@ import pynvml
 
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.gpus import Gpus, Reading
-from scheduler.rounds.strangers import Strangers
+from scheduler.monitors.foreign_processes import ForeignProcesses
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Session, Tenant, program_of
 from scheduler.store import Store
@@ -101,7 +101,7 @@ class Measure:
         self._differences: dict[tuple[int, str], Difference] = {}
         self._missing: dict[int, int] = {}  # session → looks in a row in which no card showed it
         self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
-        self._described = Strangers()
+        self._described = ForeignProcesses()
         self._owners: dict[Process, str] = {}  # process → container
         self._strangers: dict[Process, set[str]] = {}  # process → containers that it does not run in, by engine id
         self.readings: Mapping[str, Reading] = {}
@@ -147,7 +147,7 @@ class Measure:
             self._compare(gpu, reading.processes, before)
             self._see_card(gpu, reading)
             self._see_capacity(gpu, reading.processes, leased)
-        self._see_strangers()
+        self._see_foreign_processes()
         await self._see_tenants()
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
@@ -217,7 +217,7 @@ class Measure:
         if capacity != self._broker.state.gpus[gpu].capacity:
             self._broker.tell(GpuSeen(self._broker.now(), gpu, capacity, card.capacity(0)))
 
-    def _see_strangers(self) -> None:
+    def _see_foreign_processes(self) -> None:
         """Tells who holds memory and is no container's."""
         ours = {session.pid for session in self._broker.sessions.values()}
         for gpu, reading in self.readings.items():

@@ -26,7 +26,7 @@ SET = 1.0  # seconds by which a clock differs that was set
 NONE = Expected("")
 
 
-class Showing:
+class StatusPublisher:
     """What has changed is told at once. Use inside a lease sends no message: pages are glanced at ten times a second,
     and everything is told once a second."""
 

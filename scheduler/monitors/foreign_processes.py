@@ -14,7 +14,7 @@ MOST = 10  # told of one card
 LONGEST = 120  # characters of a command
 
 
-class Strangers:
+class ForeignProcesses:
     """Each process is looked at once: it keeps its owner and, but for an exec, its command."""
 
     def __init__(self) -> None:

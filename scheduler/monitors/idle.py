@@ -50,7 +50,7 @@ class Idle:
         self._told &= self._since.keys()
         for tenant in list(tenants.values()):
             if tenant.swap:
-                self._since.pop(tenant.id, None)  # stirring.py looks at these
+                self._since.pop(tenant.id, None)  # activity.py looks at these
                 self._unmark(tenant)
             elif self._is_working(tenant, readings):
                 self._since.pop(tenant.id, None)
@@ -77,7 +77,7 @@ class Idle:
     def _tell_working(self, tenant: Tenant) -> None:
         if tenant.id in self._told:
             self._told.discard(tenant.id)
-            self._broker.tell(events.Stirred(self._broker.now(), tenant.id))
+            self._broker.tell(events.ActivityDetected(self._broker.now(), tenant.id))
 
     def _is_working(self, tenant: Tenant, readings: Mapping[str, Reading]) -> bool:
         """Also true where it cannot be known: idle is only who certainly does not compute."""

@@ -9,7 +9,7 @@ from django.conf import settings
 from scheduler.card.turns import TurnPlayer
 from scheduler.core.turns import Mode, Standing
 from scheduler.gpus import Gpus
-from scheduler.rounds.turns.computing import Computing
+from scheduler.monitors.turns.computing import Computing
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store

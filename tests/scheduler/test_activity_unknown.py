@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.events import Stirred
-from scheduler.rounds.stirring import Stirring
+from scheduler.core.events import ActivityDetected
+from scheduler.monitors.activity import Activity
 
 
 @pytest.fixture
@@ -27,34 +27,34 @@ def told() -> list[Any]:
 
 
 @pytest.fixture
-def stirring(tmp_path: Path, tenant: Any, told: list[Any]) -> Stirring:
+def activity(tmp_path: Path, tenant: Any, told: list[Any]) -> Activity:
     state = SimpleNamespace(containers={"c": SimpleNamespace(idle_since=0.0)})
     broker: Any = SimpleNamespace(tenants={"c": tenant}, state=state, now=lambda: 5.0, tell=told.append)
-    return Stirring(broker, tmp_path)
+    return Activity(broker, tmp_path)
 
 
 @pytest.mark.parametrize("looked", ["leaving", "out"])
 async def test_who_gave_way_and_is_a_stranger_is_taken_to_stir(
-    stirring: Stirring, tenant: Any, told: list[Any], looked: str
+    activity: Activity, tenant: Any, told: list[Any], looked: str
 ) -> None:
     """Also if it was on its way out at the first look. It may have been asked to compute just then."""
     if looked == "leaving":
         tenant.swap = "leaving"
-        await stirring.look()
+        await activity.look()
         assert told == []
     tenant.swap, tenant.is_out, tenant.gave_way = "out", True, "idle"
-    await stirring.look()
-    assert told == [Stirred(5.0, "c")]
+    await activity.look()
+    assert told == [ActivityDetected(5.0, "c")]
 
 
 async def test_whom_a_person_paused_is_not_brought_back_before_it_is_frozen(
-    stirring: Stirring, tenant: Any, told: list[Any]
+    activity: Activity, tenant: Any, told: list[Any]
 ) -> None:
     """A scheduler was killed between the move and the freeze: to the next one its program is a stranger, and runs."""
     tenant.swap, tenant.is_out = "out", True
     until = time.process_time() + 0.02  # more than a program that is idle ever uses
-    await stirring.look()
+    await activity.look()
     while time.process_time() < until:
         pass
-    await stirring.look()
+    await activity.look()
     assert told == []

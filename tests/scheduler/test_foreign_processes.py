@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.rounds.strangers import Strangers
+from scheduler.monitors.foreign_processes import ForeignProcesses
 from tests.support.eventually import until
 
 
@@ -24,7 +24,7 @@ def test_no_option_and_no_address_of_it_is_told(words: list[str], told: str) -> 
     process = subprocess.Popen(words, executable="/bin/sleep")
     try:
         until(Path(f"/proc/{process.pid}/cmdline").read_bytes)  # the kernel lets the parent go on before it has them
-        (found,) = Strangers().described({process.pid: 1 << 30})
+        (found,) = ForeignProcesses().described({process.pid: 1 << 30})
     finally:
         process.kill()
         process.wait()

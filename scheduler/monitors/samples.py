@@ -10,8 +10,8 @@ from datetime import datetime
 
 from scheduler import clock
 from scheduler.gpus import Reading
-from scheduler.rounds.turns.shares import Part, Shares
-from scheduler.rounds.using import Used, Using
+from scheduler.monitors.turns.shares import Part, Shares
+from scheduler.monitors.using import Used, Using
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
