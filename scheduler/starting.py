@@ -16,7 +16,7 @@ from django.db import DatabaseError
 
 from scheduler.engines.base import EngineError
 from scheduler.gpus import NoGpus
-from scheduler.store import naming
+from scheduler.store import node_lease
 from web.audit import anchor
 from web.schema import NewerDatabase, OlderDatabase
 
@@ -44,7 +44,7 @@ CANNOT_START = (
     HomeFull,
     NewerDatabase,
     OlderDatabase,
-    naming.NameTaken,
+    node_lease.NameTaken,
 )  # each with a sentence for whoever started it
 
 

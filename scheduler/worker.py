@@ -82,7 +82,7 @@ from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import Server
 from scheduler.sessions.waits import RECONNECTING
 from scheduler.starting import allow_many_descriptors, only_one, writing_in_words
-from scheduler.store import Store, naming
+from scheduler.store import Store, node_lease
 from scheduler.watchdog import Watchdog
 from web.audit import anchor
 from web.models import AllocationEvent
@@ -140,7 +140,7 @@ class Scheduler:
         sys.setswitchinterval(LOOP_WAITS)
         self.gpus = await Gpus.open(settings.GPUSHARE_GPUS, self.home, settings.GPUSHARE_BUILD)
         stack.push_async_callback(self.gpus.close)
-        self.store = Store(settings.GPUSHARE_NODE, naming.holder(self.home))
+        self.store = Store(settings.GPUSHARE_NODE, node_lease.holder(self.home))
         self.figures = self.store.figures
         self.watchdog.measured = self.figures.lateness.note
         measured = {uuid: size for uuid, size in self.gpus.contexts.items() if uuid not in self.gpus.unmeasured}

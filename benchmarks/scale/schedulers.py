@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale.schedulers SIZE FIRST COUNT         (started by lab.py)
 
-Each node has its `Store`: a connection, an outbox, and hints of its own. It is told what the rounds of a scheduler tell
+Each node has its `Store`: a connection, a journal, and hints of its own. It is told what the rounds of a scheduler tell
 it: each second a sample and the shares of every container and card (`History`, `Shares`, `Measure`), a sign of life
 (`Worker._live`), every other second what containers use of the host (`Using`), and now and then what has changed
 between (`StatusPublisher`, `Records`, the broker). Orders are lines on stdin, each answered with a line of JSON:

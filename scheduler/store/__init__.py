@@ -1,6 +1,6 @@
 """The only door from the scheduler to the database.
 
-store.container(id_, paused_at=now)      what is so now, or has happened: remembered, and written behind (behind.py)
+store.container(id_, paused_at=now)      what is so now, or has happened: written later (write_behind.py)
 await store.records.living()             what is asked (records.py)
 await store.promises.make(row, quota)    what must be there before anything follows from it (promises.py)
 await store.volumes.mount(name, …)       the same of what Docker starts (volumes.py)
@@ -23,15 +23,16 @@ from scheduler.clock import FOLDER as CLOCKS
 from scheduler.clock import Clocks, now, wall
 from scheduler.figures import Figures
 from scheduler.gpus import Card
-from scheduler.store import naming, outbox
-from scheduler.store.behind import WriteBehind
+from scheduler.store import node_lease
+from scheduler.store.async_journal import AsyncJournal, Numbered
 from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
 from scheduler.store.handed import Handed
-from scheduler.store.keeping import Keeping, Numbered
+from scheduler.store.journal import NAME as JOURNAL_FILE
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
+from scheduler.store.write_behind import WriteBehind
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
 from web.schema import NewerDatabase, refuse_newer
 from web.services.issuing import hint_channel
@@ -47,15 +48,15 @@ OTHER = "what this host has kept is of another database, or another host has had
 
 
 class Store(WriteBehind):
-    """`node` is the name of this host, `holder` who has it (naming.py).
+    """`node` is the name of this host, `holder` who has it (node_lease.py).
 
     What happens is stamped when it is told, not when it is written, by the clock of the container that it is about.
     """
 
     def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._here = Here(holder=holder)
-        super().__init__(Database(), self._here, _keeping())
-        self._here.outbox = self.keeping.id if self.keeping else ""
+        super().__init__(Database(), self._here, _open_journal())
+        self._here.journal = self.journal.id if self.journal else ""
         self._name = node
         self._clock = clock
         self._clocks = threads.pool(1, "clocks")
@@ -75,18 +76,18 @@ class Store(WriteBehind):
         and this host knows enough by itself: then the name is taken when it is back.
         """
         enter = partial(self._enter, cards, contexts, node)
-        if self.keeping:
-            await self.keeping.recall()
+        if self.journal:
+            await self.journal.recall()
         try:
             await enter()
         except AWAY as error:
-            if self.keeping is None or not self._recall(self.keeping, cards):
+            if self.journal is None or not self._recall(self.journal, cards):
                 raise
             log.error("the database is away, and the scheduler starts without it: %s", error)
-            self._number = await self.keeping.next_run()
-            self.away, self.records.recalled, self.on_return = True, self.keeping.known, partial(self._return, enter)
-        if self.keeping:  # what is kept, and not set aside, comes before anything is read, however long that takes
-            for row, fields in (await self.keeping.rows()).items():
+            self._number = await self.journal.next_run()
+            self.away, self.records.recalled, self.on_return = True, self.journal.snapshot, partial(self._return, enter)
+        if self.journal:  # what is kept, and not set aside, comes before anything is read, however long that takes
+            for row, fields in (await self.journal.rows()).items():
                 self.put(*row, fields)
             await (self.durable() if self.away else self.flush())
         return self._contexts
@@ -94,7 +95,7 @@ class Store(WriteBehind):
     @staticmethod
     def may_start_alone() -> bool:
         """Whether an earlier scheduler may have left here what `open` needs while the database is away."""
-        return connection.vendor != "sqlite" and (settings.GPUSHARE_HOME / outbox.NAME).exists()
+        return connection.vendor != "sqlite" and (settings.GPUSHARE_HOME / JOURNAL_FILE).exists()
 
     async def settle(self, living: Callable[[], Sequence[str]]) -> None:
         """Nobody but those who live holds anything. Raises DatabaseError; not if that is away: then when it is back."""
@@ -104,7 +105,7 @@ class Store(WriteBehind):
 
     async def compare_clocks(self) -> None:
         """Tells by how much this host's clock is ahead of the database's. Raises DatabaseError."""
-        if self.keeping:
+        if self.journal:
             begun = wall()
             theirs = await self.ask(_clock)
             ended = wall()
@@ -113,14 +114,14 @@ class Store(WriteBehind):
 
     def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
         """What the database has of the living, for a start without it."""
-        if self.keeping and self.records.recalled is None:
-            self.keeping.known.living(rows, told)
+        if self.journal and self.records.recalled is None:
+            self.journal.snapshot.living(rows, told)
 
     async def _enter(self, cards: Mapping[str, Card], contexts: Mapping[str, int], fields: Mapping[str, Any]) -> None:
         node, gpus = await self.ask(_open, self._name, self._here.holder, list(cards.values()), contexts, fields)
-        if self.keeping:
-            await self._meet(node, self.keeping)
-            self.keeping.known.here(node, gpus)
+        if self.journal:
+            await self._meet(node, self.journal)
+            self.journal.snapshot.here(node, gpus)
         elif not self._numbering:  # a commit whose answer was lost is made again: its events may be there already
             self._events = [Numbered(node.told + number, event) for number, event in self._events]
             self._number += node.told
@@ -129,21 +130,21 @@ class Store(WriteBehind):
         self._here.gpus.update({gpu.uuid: gpu.pk for gpu in gpus})
         self._contexts = {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
 
-    async def _meet(self, node: Node, keeping: Keeping) -> None:
+    async def _meet(self, node: Node, journal: AsyncJournal) -> None:
         """What is kept here is of this database, or is set aside; this run's numbers follow those that it has."""
-        if node.outbox != keeping.id:
-            if await keeping.holds_anything():
+        if node.outbox != journal.id:
+            if await journal.holds_anything():
                 if self.on_return is not None:
-                    raise naming.NameTaken(f"{OTHER}. This scheduler ends; the next one sets that aside.")
-                log.error("%s: it is in %s", OTHER, await keeping.set_aside())
-            await self.ask(_note_outbox, node.pk, keeping.id)
-            self._here.outbox = keeping.id
+                    raise node_lease.NameTaken(f"{OTHER}. This scheduler ends; the next one sets that aside.")
+                log.error("%s: it is in %s", OTHER, await journal.set_aside())
+            await self.ask(_note_journal, node.pk, journal.id)
+            self._here.journal = journal.id
         if not self._number:
-            self._number = await keeping.next_run(node.told)
+            self._number = await journal.next_run(node.told)
 
-    def _recall(self, keeping: Keeping, cards: Mapping[str, Card]) -> bool:
+    def _recall(self, journal: AsyncJournal, cards: Mapping[str, Card]) -> bool:
         """Whether this host knows itself and all its cards."""
-        known = keeping.known
+        known = journal.snapshot
         if known.name() != self._name or not cards.keys() <= known.gpus().keys():
             return False
         self._here.node, self._contexts = known.node(), known.contexts()
@@ -204,8 +205,8 @@ class Store(WriteBehind):
     ) -> None:  # fmt: skip
         """`at`: when it happened, if that is not now."""
         self.figures.event(kind, waited)
-        if self.keeping and used_after is not None:
-            self.keeping.known.told(container, gpu, used_after)
+        if self.journal and used_after is not None:
+            self.journal.snapshot.told(container, gpu, used_after)
         self.happened(
             AllocationEvent(
                 at=at or self.clocks.now(container),
@@ -249,18 +250,18 @@ class Store(WriteBehind):
     async def finish(self) -> None:
         """Writes the rest, and then the name is anybody's."""
         await super().finish()
-        await self.ask(naming.give_back, self._here)
+        await self.ask(node_lease.give_back, self._here)
 
     async def close(self) -> None:
         await super().close()
         self._clocks.shutdown()
 
 
-def _keeping() -> Keeping | None:
+def _open_journal() -> AsyncJournal | None:
     """Where the database is a server: one that is a file here is away only when this host is in trouble itself."""
     if connection.vendor == "sqlite":
         return None
-    return Keeping(settings.GPUSHARE_HOME / outbox.NAME, settings.GPUSHARE_OUTBOX)
+    return AsyncJournal(settings.GPUSHARE_HOME / JOURNAL_FILE, settings.GPUSHARE_OUTBOX)
 
 
 def _clock() -> float:
@@ -270,7 +271,7 @@ def _clock() -> float:
         return float(cursor.fetchone()[0])
 
 
-def _note_outbox(node: int, id_: str) -> None:
+def _note_journal(node: int, id_: str) -> None:
     Node.objects.filter(pk=node).update(outbox=id_)
 
 
@@ -279,7 +280,7 @@ def _open(
 ) -> tuple[Node, list[Gpu]]:
     """Raises NameTaken, and CardTaken: which cards have gone from here is written all the same."""
     with transaction.atomic():
-        node = naming.take(name, holder, fields)
+        node = node_lease.take(name, holder, fields)
         why_not = take(node, [card.uuid for card in here])
         known = [] if why_not else make_known(node, here, contexts)
     if why_not:

@@ -17,7 +17,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from scheduler.gpus import Card
-from scheduler.store.naming import NameTaken
+from scheduler.store.node_lease import NameTaken
 from web.models import Claim, Gpu, Node
 from web.models.functions import ask
 from web.models.hosts import LAPSES

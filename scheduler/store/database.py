@@ -2,8 +2,8 @@
 
 So queries are in the order in which they were asked, and the event loop waits for none that it did not ask for.
 
-Each transaction that writes keeps this node's row until its end (naming.py). A scheduler that stands still in one, as
-on a host that hangs, would keep it from whoever takes the node's place; so PostgreSQL ends such a transaction.
+Each transaction that writes keeps this node's row until its end (node_lease.py). A scheduler that stands still in
+one, as on a host that hangs, would keep it from whoever takes the node's place; so PostgreSQL ends such a transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Here:
 
     node: int = 0
     holder: str = ""  # who has that node's name, if it is still us
-    outbox: str = ""  # the id of this host's outbox, which its node has in the database; empty: it has none
+    journal: str = ""  # the id of this host's journal, which its node has in the database; empty: it has none
     gpus: dict[str, int] = field(default_factory=dict)
 
 

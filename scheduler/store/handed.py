@@ -16,10 +16,10 @@ from django.db.models import QuerySet
 
 from scheduler import clock
 from scheduler.figures import Figures
-from scheduler.store import telling
-from scheduler.store.behind import WriteBehind
+from scheduler.store import event_log
 from scheduler.store.database import Here
-from scheduler.store.naming import held
+from scheduler.store.node_lease import held
+from scheduler.store.write_behind import WriteBehind
 from web import audit
 from web.models import AllocationEvent, Command, Container, Gpu, Node, large
 from web.services import choosing, runs
@@ -48,7 +48,7 @@ class Handed:
         changed = await self._behind.write(_happen, event, times)
         if changed:
             self._figures.event(kind, 0.0)
-            await self._behind.ask(telling.tell, [event])
+            await self._behind.ask(event_log.tell, [event])
         return changed
 
     async def pass_on(self, command: UUID) -> None:

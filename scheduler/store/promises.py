@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from django.db import Error, transaction
 
-from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
+from scheduler.store.write_behind import WriteBehind
 from web.models import Claim, Container
 from web.models.states import NOTHING_HELD
 from web.people.allowances import require_promise
@@ -41,8 +41,8 @@ class Promises:
                 raise
             for gpu, size in sizes.items():
                 self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
-        if keeping := self._behind.keeping:  # a scheduler that starts without the database has to know whose it is
-            await keeping.promised(container, quota)
+        if journal := self._behind.journal:  # a scheduler that starts without the database has to know whose it is
+            await journal.promised(container, quota)
 
     async def made(self, container: Container) -> dict[str, int]:
         """What a container was promised before: bytes by GPU."""

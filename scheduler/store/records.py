@@ -9,8 +9,8 @@ from django.db import models
 from django.db.models import Exists, Q
 
 from scheduler.store.database import Database, Here
-from scheduler.store.known import Known
-from scheduler.store.naming import held
+from scheduler.store.node_lease import held
+from scheduler.store.node_snapshot import NodeSnapshot
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, RelayOrder
 from web.models.records import secrets
 
@@ -23,7 +23,7 @@ class Records:
     def __init__(self, database: Database, here: Here) -> None:
         self._ask = database.ask
         self._here = here
-        self.recalled: Known | None = None  # until the database is back
+        self.recalled: NodeSnapshot | None = None  # until the database is back
 
     async def commands(self) -> list[Command]:
         """What is to be done, in order."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scheduler.store.behind import WriteBehind
 from scheduler.store.database import Here
-from scheduler.store.known import Known
+from scheduler.store.node_snapshot import NodeSnapshot
+from scheduler.store.write_behind import WriteBehind
 from web.models import Claim, Command, Container, Volume
 from web.services import claiming, mounting, taking
 from web.services.claiming import Claimed
@@ -24,32 +24,32 @@ class Volumes:
         self._here = here
 
     @property
-    def recalled(self) -> Known | None:
+    def recalled(self) -> NodeSnapshot | None:
         """After a start without the database: what this host knows by itself."""
-        return self._behind.keeping.known if self._behind.keeping and self._behind.on_return else None
+        return self._behind.journal.snapshot if self._behind.journal and self._behind.on_return else None
 
     async def all(self) -> dict[str, dict[str, str]]:
         """Name → options, as Docker gave them."""
         if self.recalled:
             return self.recalled.volumes()
         found = await self._behind.ask(_all, self._here.node)
-        if keeping := self._behind.keeping:
-            for name in keeping.known.volumes().keys() - found.keys():
-                keeping.known.volume(name, None)
+        if journal := self._behind.journal:
+            for name in journal.snapshot.volumes().keys() - found.keys():
+                journal.snapshot.volume(name, None)
             for name, options in found.items():
-                keeping.known.volume(name, options)
+                journal.snapshot.volume(name, options)
         return found
 
     async def make(self, name: str, options: Mapping[str, str]) -> None:
         """Raises Problem."""
         await self._behind.write_by(mounting.make, self._here.node, name, options, self._behind.require_name)
-        if keeping := self._behind.keeping:
-            keeping.known.volume(name, options)
+        if journal := self._behind.journal:
+            journal.snapshot.volume(name, options)
 
     async def remove(self, name: str) -> None:
         await self._behind.write(mounting.remove, self._here.node, name)
-        if keeping := self._behind.keeping:
-            keeping.known.volume(name, None)
+        if journal := self._behind.journal:
+            journal.snapshot.volume(name, None)
 
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
@@ -80,8 +80,8 @@ class Volumes:
         promised = {claim.gpu.uuid: claim.quota for claim in container.claims.all()}
         for gpu, quota in promised.items():
             self._behind.was_written((Claim, (str(container.pk), gpu)), quota=quota)
-        if keeping := self._behind.keeping:
-            await keeping.promised(container, promised)
+        if journal := self._behind.journal:
+            await journal.promised(container, promised)
 
     async def mounted(self) -> list[Container]:
         """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""

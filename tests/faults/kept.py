@@ -1,6 +1,6 @@
 """Plays in which PostgreSQL is away, while containers wait, end, are ended by time, and take memory; and comes back.
 
-What happens meanwhile is kept on the host (scheduler/store/outbox.py). None of these asks the database anything then.
+What happens meanwhile is kept on the host (scheduler/store/journal.py). None of these asks the database anything then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from scheduler.store.outbox import NAME
+from scheduler.store.journal import NAME
 from tests.faults.plays import _BY_HAND, _KILLED, _LIFE, HOLD, POLITE
 from tests.faults.scene import Scene
 from tests.faults.world import GIB
@@ -153,7 +153,7 @@ class Aside(Scene):
 
 
 def kept(home: Path) -> list[tuple[str, str]]:
-    """What this host's outbox has: each event's kind and its container."""
+    """What this host's journal has: each event's kind and its container."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{home}/{NAME}?mode=ro", uri=True)) as file:
             events = file.execute("SELECT kind, fields FROM event ORDER BY number").fetchall()

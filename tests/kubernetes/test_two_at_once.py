@@ -17,7 +17,7 @@ from django.db import OperationalError
 from scheduler.engines.base import Condition
 from scheduler.kubernetes import driver
 from scheduler.kubernetes.kubelet.server import Asked, KubeletServer
-from scheduler.store.naming import NameTaken
+from scheduler.store.node_lease import NameTaken
 from scheduler.store.volumes import Volumes
 from tests.kubernetes.cluster.api_server import CLAIMS, PODS, Refused
 from tests.kubernetes.conftest import Lab

@@ -19,14 +19,14 @@ from web.models.hosts import LAPSES
 STOPS = textwrap.dedent("""
     import asyncio, os, signal
     from django.db import transaction
-    from scheduler.store import naming
+    from scheduler.store import node_lease
     from scheduler.store.database import Database, Here
     from web.models import Node
 
     def hold():
         node, _ = Node.objects.get_or_create(name="hangs", defaults={"holder": "us"})
         with transaction.atomic():
-            naming.require(Here(node.pk, "us"))
+            node_lease.require(Here(node.pk, "us"))
             print("holds it", flush=True)
             os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -15,7 +15,7 @@ from django.db import DatabaseError, OperationalError
 
 from scheduler import worker
 from scheduler.plugin import mounts
-from scheduler.store import behind
+from scheduler.store import write_behind
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Container, Volume
@@ -71,7 +71,7 @@ async def test_mounting_that_docker_was_told_had_failed_comes_to_nothing(host: H
 
 async def test_it_comes_to_nothing_once_the_database_answers_again(host: Host, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
-    unanswered(monkeypatch, behind, "_while_ours", _writes("call_off"))
+    unanswered(monkeypatch, write_behind, "_while_ours", _writes("call_off"))
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", OPTIONS, "m")
     await has_ended(host, "m")
@@ -111,7 +111,7 @@ async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(hos
     fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
     row = await query(lambda: Container.objects.create(**fields, handed="key"))
     brought = Handed(row.pk, GIB, (0,), "key")
-    unanswered(monkeypatch, behind, "_while_ours", _writes(taking.take.__name__))
+    unanswered(monkeypatch, write_behind, "_while_ours", _writes(taking.take.__name__))
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", brought.options(), "m")
     assert (await has_ended(host, "m")).pk == row.pk
@@ -119,7 +119,7 @@ async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(hos
 
 async def test_quota_that_was_refused_is_not_the_larger_one(host: Host, monkeypatch) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
-    unanswered(monkeypatch, behind, "_while_ours", _writes("_promise"))
+    unanswered(monkeypatch, write_behind, "_while_ours", _writes("_promise"))
     answer = await host.command("change", container, gpu_memory=2 * GIB)
     assert (answer.outcome, answer.code) == ("refused", "database_away")
     await host.up.store.flush()
@@ -128,7 +128,7 @@ async def test_quota_that_was_refused_is_not_the_larger_one(host: Host, monkeypa
 
 
 async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: Host, monkeypatch) -> None:
-    unanswered(monkeypatch, behind, "_while_ours", _writes("_promise"))
+    unanswered(monkeypatch, write_behind, "_while_ours", _writes("_promise"))
     container, launching = await host.start_launch("sleep", "600")
     assert (await host.answer(launching)).code == "database_away"
     assert await host.living() == []

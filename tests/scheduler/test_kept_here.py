@@ -16,9 +16,9 @@ from django.utils import timezone
 
 from scheduler import store as stores
 from scheduler.gpus import Card
-from scheduler.store import Store, behind
-from scheduler.store.keeping import Keeping
-from scheduler.store.naming import NameTaken
+from scheduler.store import Store, write_behind
+from scheduler.store.async_journal import AsyncJournal
+from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import query
 from web.models import AllocationEvent, Claim, Command, Container, Node
@@ -31,7 +31,7 @@ class Killed(Exception):
 @pytest.fixture
 def opened(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Store]:
     """Stores that keep what they cannot write, all of them in one place, as where the database is a server."""
-    monkeypatch.setattr(stores, "_keeping", lambda: Keeping(tmp_path / "outbox", 1 << 20))
+    monkeypatch.setattr(stores, "_open_journal", lambda: AsyncJournal(tmp_path / "journal", 1 << 20))
     return lambda: Store("here", "us")
 
 
@@ -50,9 +50,9 @@ def _away(*_: Any) -> None:
 
 async def _let_go(store: Store) -> None:
     """Of a scheduler that was killed: what a test may not leave behind."""
-    assert store.keeping is not None
-    await store.keeping._ask(store.keeping._outbox.close)
-    store.keeping._thread.shutdown()
+    assert store.journal is not None
+    await store.journal._ask(store.journal._journal.close)
+    store.journal._thread.shutdown()
     await store.database.close()
 
 
@@ -63,7 +63,7 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(
     store = opened()
     await store.open({}, {})
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(behind, "_write", _away)
+        meanwhile.setattr(write_behind, "_write", _away)
         store.container(str(container.pk), reason="the first")
         with pytest.raises(OperationalError):
             await store.flush()
@@ -72,8 +72,8 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(
     async def killed(_: object) -> None:
         raise Killed
 
-    assert store.keeping is not None
-    monkeypatch.setattr(store.keeping, "rows_sent", killed)
+    assert store.journal is not None
+    monkeypatch.setattr(store.journal, "rows_sent", killed)
     with pytest.raises(Killed):
         await store.flush()
     await _let_go(store)
@@ -92,16 +92,16 @@ async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotte
     await query(lambda: store.learn(list(Container.objects.whole()), {}))
     store.node(late=1.0)
     await store.flush()
-    assert store.keeping is not None
-    keep = store.keeping.keep
+    assert store.journal is not None
+    keep = store.journal.keep
 
     async def meanwhile(*what: Any) -> None:
         await keep(*what)
         store.container(id_, finished_at=timezone.now())
         store.event("ended", id_)
 
-    monkeypatch.setattr(behind, "_write", _away)
-    monkeypatch.setattr(store.keeping, "keep", meanwhile)
+    monkeypatch.setattr(write_behind, "_write", _away)
+    monkeypatch.setattr(store.journal, "keep", meanwhile)
     store.event("idle", id_)
     with pytest.raises(OperationalError):
         await store.flush()
@@ -125,8 +125,8 @@ async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_hos
     await query(lambda: store.learn(list(Container.objects.whole()), {}))
     store.container(id_, finished_at=timezone.now())
     await store.promises.make(row, {}, within_allowance=False)
-    assert store.keeping is not None
-    assert store.keeping.known.containers() == []
+    assert store.journal is not None
+    assert store.journal.snapshot.containers() == []
     await store.close()
 
 
@@ -205,7 +205,7 @@ async def test_command_that_was_carried_out_is_not_taken_again_as_the_database_c
     command = await query(Command.objects.create, kind="launch", container=container, node_id=store.here)
     assert [each.pk for each in await store.records.commands()] == [command.pk]
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(behind, "_write", _away)
+        meanwhile.setattr(write_behind, "_write", _away)
         store.command(command.pk, outcome="done", done_at=timezone.now())
         with pytest.raises(OperationalError):
             await store.flush()
@@ -233,20 +233,20 @@ async def test_what_was_kept_is_in_the_database_before_anything_is_read_however_
     await store.open({}, {})
     await query(Container.objects.filter(pk=container.pk).update, node=store.here)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(behind, "_write", _away)
+        meanwhile.setattr(write_behind, "_write", _away)
         store.event("ended", str(container.pk))
         store.container(str(container.pk), finished_at=timezone.now())
         with pytest.raises(OperationalError):
             await store.flush()
     await _let_go(store)
-    write = behind._write
+    write = write_behind._write
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.3)
         write(*arguments)
 
-    monkeypatch.setattr(behind, "SLOW", 0.05)
-    monkeypatch.setattr(behind, "_write", slowly)
+    monkeypatch.setattr(write_behind, "SLOW", 0.05)
+    monkeypatch.setattr(write_behind, "_write", slowly)
     again = opened()
     await again.open({}, {})
     assert await again.records.living() == []
@@ -265,8 +265,8 @@ async def test_end_that_this_host_had_not_learnt_of_is_told_once(
     async def killed(_: object) -> None:
         raise Killed
 
-    assert store.keeping is not None
-    monkeypatch.setattr(store.keeping, "rows_sent", killed)
+    assert store.journal is not None
+    monkeypatch.setattr(store.journal, "rows_sent", killed)
     store.event("ended", id_)
     store.container(id_, finished_at=timezone.now(), exit_code=0, reason="")
     with pytest.raises(Killed):
@@ -326,8 +326,8 @@ async def test_quota_that_was_given_is_not_undone_by_one_that_is_kept_from_befor
     await store.open({CARD.uuid: CARD}, {})
     await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(behind, "_while_ours", _away)
-        meanwhile.setattr(behind, "_write", _away)
+        meanwhile.setattr(write_behind, "_while_ours", _away)
+        meanwhile.setattr(write_behind, "_write", _away)
         with pytest.raises(OperationalError):
             await store.promises.make(container, {CARD.uuid: 2 << 30}, within_allowance=False)
         store.claim(id_, CARD.uuid, quota=1 << 30)
@@ -348,8 +348,8 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
     """Out of it, the database noted too small a number for the last one, and what it had came a second time."""
     store, id_ = opened(), str(container.pk)
     await store.open({}, {})
-    assert store.keeping is not None
-    writing, fails, write = threading.Event(), threading.Event(), behind._write
+    assert store.journal is not None
+    writing, fails, write = threading.Event(), threading.Event(), write_behind._write
 
     def in_vain(*_: Any) -> None:
         writing.set()
@@ -362,13 +362,13 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
         raise OperationalError("the disk is full")
 
     def unanswered(*arguments: Any) -> None:
-        monkeypatch.setattr(behind, "_write", write)
+        monkeypatch.setattr(write_behind, "_write", write)
         write(*arguments)
         raise OperationalError("server closed the connection unexpectedly")
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(behind, "_write", in_vain)
-        meanwhile.setattr(store.keeping, "keep", no_room)
+        meanwhile.setattr(write_behind, "_write", in_vain)
+        meanwhile.setattr(store.journal, "keep", no_room)
         store.event("accepted", id_)
         flush = asyncio.create_task(store.flush())
         await eventually(writing.is_set)
@@ -377,7 +377,7 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
         for each in (store.durable(), flush):
             with pytest.raises(OperationalError):
                 await each
-    monkeypatch.setattr(behind, "_write", unanswered)
+    monkeypatch.setattr(write_behind, "_write", unanswered)
     with pytest.raises(OperationalError):
         await store.flush()
     await store.flush()

@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError
 
 from scheduler.engines import host_memory, kernel_log
-from scheduler.store import behind
+from scheduler.store import write_behind
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, query
 from web.models import Command, Container
@@ -174,7 +174,7 @@ async def test_kill_that_fails_by_whatever_it_may_be_is_tried_again(host: Host, 
 
 async def test_kill_waits_until_the_database_has_taken_it(host: Host, monkeypatch) -> None:
     monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(behind, "RETRY", 0.05)
+    monkeypatch.setattr(write_behind, "RETRY", 0.05)
     container = await host.launch("sleep", "600")
     tenant, refusals = host.up.broker.tenants[str(container.pk)], []
 
@@ -183,7 +183,7 @@ async def test_kill_waits_until_the_database_has_taken_it(host: Host, monkeypatc
         raise OperationalError("database or disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(behind, "_write", full)
+        broken.setattr(write_behind, "_write", full)
         host.up.ender.want(tenant, reason="Its time was over.")
         await eventually(lambda: len(refusals) > 5)
         assert not tenant.finished
@@ -225,8 +225,8 @@ async def test_sigkill_that_nobody_here_sent_says_what_is_known_of_it(
 
 async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypatch) -> None:
     """A long backlog is written in parts, the events before the rows: the next scheduler found it ended once more."""
-    monkeypatch.setattr(behind, "BATCH", 1)
-    write = behind._write
+    monkeypatch.setattr(write_behind, "BATCH", 1)
+    write = write_behind._write
 
     def dies_after_the_end(*arguments: Any) -> None:
         if told:
@@ -238,7 +238,7 @@ async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypa
     go = host.home / "go"
     container = await host.launch("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")
     async with host.up.store._flushing:
-        monkeypatch.setattr(behind, "_write", dies_after_the_end)
+        monkeypatch.setattr(write_behind, "_write", dies_after_the_end)
         go.touch()
         await eventually(lambda: host.up.broker.tenants.get(str(container.pk)) is None)
         for _ in range(2):

@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 
 from scheduler import store as stores
-from scheduler.store import Store, behind
-from scheduler.store.keeping import Keeping
-from scheduler.store.naming import NameTaken
+from scheduler.store import Store, write_behind
+from scheduler.store.async_journal import AsyncJournal
+from scheduler.store.node_lease import NameTaken
 from tests.support.host import query
 from web.models import AllocationEvent, Container, Node
 
@@ -21,7 +21,7 @@ from web.models import AllocationEvent, Container, Node
 @pytest.fixture
 def opened(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Store]:
     """Stores that keep what they cannot write, all of them in one place, as where the database is a server."""
-    monkeypatch.setattr(stores, "_keeping", lambda: Keeping(tmp_path / "outbox", 1 << 20))
+    monkeypatch.setattr(stores, "_open_journal", lambda: AsyncJournal(tmp_path / "journal", 1 << 20))
     return lambda: Store("here", "us")
 
 
@@ -37,13 +37,13 @@ def _away(*_: Any) -> None:
 
 async def _let_go(store: Store) -> None:
     """Of a scheduler that was killed: what a test may not leave behind."""
-    assert store.keeping is not None
-    await store.keeping._ask(store.keeping._outbox.close)
-    store.keeping._thread.shutdown()
+    assert store.journal is not None
+    await store.journal._ask(store.journal._journal.close)
+    store.journal._thread.shutdown()
     await store.database.close()
 
 
-def _of_another_outbox(*_: Any) -> None:
+def _of_another_journal(*_: Any) -> None:
     """As in another database that knows this home, or where another host had the name meanwhile."""
     Node.objects.filter(name="here").update(outbox="another")
 
@@ -51,7 +51,7 @@ def _of_another_outbox(*_: Any) -> None:
 async def _something_kept(store: Store, container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row, and something that happened."""
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(behind, "_write", _away)
+        meanwhile.setattr(write_behind, "_write", _away)
         store.container(str(container.pk), reason="kept")
         store.event("idle", str(container.pk))
         with pytest.raises(OperationalError):
@@ -70,7 +70,7 @@ async def test_what_is_set_aside_at_a_start_is_not_written(
     await store.open({}, {})
     await _something_kept(store, container, monkeypatch)
     await _let_go(store)
-    await query(_of_another_outbox)
+    await query(_of_another_journal)
     again = opened()
     await again.open({}, {})
     await again.close()
@@ -84,7 +84,7 @@ async def test_database_in_whose_place_another_answers_gets_nothing(
     store = opened()
     await store.open({}, {})
     await _something_kept(store, container, monkeypatch)
-    await query(_of_another_outbox)
+    await query(_of_another_journal)
     with pytest.raises(NameTaken):
         await store.flush()
     with pytest.raises(OperationalError):

@@ -17,8 +17,8 @@ from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from scheduler.gpus import Card
-from scheduler.store import Store, behind
-from scheduler.store.naming import NameTaken
+from scheduler.store import Store, write_behind
+from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
 from web.audit import verify
@@ -42,7 +42,7 @@ async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancellation that came with a hurry was swallowed: the scheduler never ended, and kept the next one out."""
-    monkeypatch.setattr(behind, "PAUSE", 60.0)
+    monkeypatch.setattr(write_behind, "PAUSE", 60.0)
     store = Store("here")
     running = asyncio.create_task(store.run())
     store.node(policy="fifo")
@@ -94,15 +94,15 @@ async def test_locked_database_delays_no_decision_and_loses_nothing(host: Host) 
 async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: Host, monkeypatch) -> None:
     container = await _bystander()
     failures = iter([OperationalError("disk full"), OperationalError("disk full")])
-    write = behind._write
+    write = write_behind._write
 
     def failing(*arguments: object) -> None:
         for failure in failures:
             raise failure
         write(*arguments)
 
-    monkeypatch.setattr(behind, "_write", failing)
-    monkeypatch.setattr(behind, "RETRY", 0.02)
+    monkeypatch.setattr(write_behind, "_write", failing)
+    monkeypatch.setattr(write_behind, "RETRY", 0.02)
     for number in range(3):
         host.up.store.event("accepted", str(container.pk), size=number)
         host.up.store.container(str(container.pk), reason=f"number {number}")
@@ -237,7 +237,7 @@ async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_d
     stopped = Store("stopped")
     await stopped.open({}, {})
     container = await _bystander()
-    many = behind.BATCH * 2 + 1
+    many = write_behind.BATCH * 2 + 1
     for number in range(many):
         stopped.event("accepted", str(container.pk), size=number)
     stopped.container(str(container.pk), finished_at=timezone.now())
@@ -254,14 +254,17 @@ async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_d
 async def test_what_was_written_before_a_failure_is_not_written_again(alone: Store, monkeypatch) -> None:
     """One event is never taken, so they are written one by one; then the database goes away for a moment."""
     container = await _bystander()
-    write, failures = behind._write, iter([False, False, False, True])  # all together; the bad one; the next; the last
+    write, failures = (
+        write_behind._write,
+        iter([False, False, False, True]),
+    )  # all together; the bad one; the next; the last
 
     def failing(*arguments: Any) -> None:
         if next(failures, False):
             raise OperationalError("database is locked")
         write(*arguments)
 
-    monkeypatch.setattr(behind, "_write", failing)
+    monkeypatch.setattr(write_behind, "_write", failing)
     alone.event("accepted", str(uuid4()), size=1)
     for size in (2, 3):
         alone.event("accepted", str(container.pk), size=size)
@@ -336,14 +339,14 @@ async def test_word_that_the_database_will_never_take_leaves_no_command_open(alo
 @pytest.mark.parametrize("refused", [False, True])
 async def test_row_is_never_there_before_what_happened_until_then(alone: Store, monkeypatch, refused: bool) -> None:
     container = await _bystander()
-    monkeypatch.setattr(behind, "BATCH", 2)
-    write, seen = behind._write, []
+    monkeypatch.setattr(write_behind, "BATCH", 2)
+    write, seen = write_behind._write, []
 
     def looked(*arguments: Any) -> None:
         write(*arguments)
         seen.append((Container.objects.get(pk=container.pk).reason, len(_sizes(container))))
 
-    monkeypatch.setattr(behind, "_write", looked)
+    monkeypatch.setattr(write_behind, "_write", looked)
     for size in range(5):
         alone.event("accepted", str(container.pk), size=size)
     if refused:
@@ -364,7 +367,7 @@ async def test_what_fails_by_anything_else_is_kept_too(alone: Store, monkeypatch
 
     alone.event("accepted", str(container.pk), size=1)
     with monkeypatch.context() as broken:
-        broken.setattr(behind, "_write", failing)
+        broken.setattr(write_behind, "_write", failing)
         with pytest.raises(type(failure)):
             await alone.flush()
     await alone.flush()

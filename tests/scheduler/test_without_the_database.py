@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 DYING = ("-m", "tests.support.dying")
-OUTBOX, BEHIND = "scheduler.store.outbox:Outbox", "scheduler.store.behind"
+JOURNAL, BEHIND = "scheduler.store.journal:Journal", "scheduler.store.write_behind"
 
 
 class Lab(Production):
@@ -53,12 +53,12 @@ class Lab(Production):
             return found
 
     def kept(self) -> list[str]:
-        """The kinds of what the outbox has."""
+        """The kinds of what the journal has."""
         with sqlite3.connect(f"file:{self.home}/outbox.sqlite3?mode=ro", uri=True) as file:
             return [kind for (kind,) in file.execute("SELECT kind FROM event ORDER BY number")]
 
     def keep(self, model: str, key: int, **fields: str) -> None:
-        """What a scheduler that has ended had still to write of a row, added to its outbox."""
+        """What a scheduler that has ended had still to write of a row, added to its journal."""
         with sqlite3.connect(self.home / "outbox.sqlite3") as file:
             file.execute("INSERT OR REPLACE INTO row VALUES (?, ?)", (json.dumps([model, key]), json.dumps(fields)))
 
@@ -144,8 +144,8 @@ def test_end_that_a_power_cut_makes_this_host_forget_is_told_once(lab: Lab) -> N
     """What it knows is not synced where the database has it; and that comes back later than the scheduler."""
     first = lab.hold("first", "600MiB")
     until(lambda: lab.holds(first) and lab.state(first) == "running")
-    outbox, on_the_disk = lab.home / "outbox.sqlite3", lab.home / "on_the_disk.sqlite3"
-    with closing(sqlite3.connect(outbox)) as file, closing(sqlite3.connect(on_the_disk)) as copy:
+    journal, on_the_disk = lab.home / "outbox.sqlite3", lab.home / "on_the_disk.sqlite3"
+    with closing(sqlite3.connect(journal)) as file, closing(sqlite3.connect(on_the_disk)) as copy:
         file.backup(copy)
     lab.end_program(first)
     until(lambda: lab.state(first) == "failed")
@@ -154,7 +154,7 @@ def test_end_that_a_power_cut_makes_this_host_forget_is_told_once(lab: Lab) -> N
     lab.kill("scheduler")
     for path in lab.home.glob("outbox.sqlite3*"):
         path.unlink()
-    on_the_disk.rename(outbox)
+    on_the_disk.rename(journal)
     lab.start_scheduler()
     until(lambda: "starts without it" in lab.said())
     until(lambda: "ended" in lab.kept())
@@ -166,16 +166,16 @@ def test_end_that_a_power_cut_makes_this_host_forget_is_told_once(lab: Lab) -> N
 
 
 STEPS = {
-    "before it keeps what happened": f"{OUTBOX}.keep:before",
-    "after it has kept that": f"{OUTBOX}.keep:after",
-    "before it sends what is kept": f"{OUTBOX}.events:before",
+    "before it keeps what happened": f"{JOURNAL}.keep:before",
+    "after it has kept that": f"{JOURNAL}.keep:after",
+    "before it sends what is kept": f"{JOURNAL}.events:before",
     "before the database has it": f"{BEHIND}:_write:before",
     "after the database has it": f"{BEHIND}:_write:after",
-    "before it lets go of what was sent": f"{OUTBOX}.sent:before",
-    "after that": f"{OUTBOX}.sent:after",
-    "before the rows are let go of": f"{OUTBOX}.rows_sent:before",
-    "before its first number": f"{OUTBOX}.next_run:before",
-    "after its first number": f"{OUTBOX}.next_run:after",
+    "before it lets go of what was sent": f"{JOURNAL}.sent:before",
+    "after that": f"{JOURNAL}.sent:after",
+    "before the rows are let go of": f"{JOURNAL}.rows_sent:before",
+    "before its first number": f"{JOURNAL}.next_run:before",
+    "after its first number": f"{JOURNAL}.next_run:after",
 }
 
 # In the suite are the two kinds that no other test here has: nobody has it yet, and the file and the database both. For

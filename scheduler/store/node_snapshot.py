@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from django.contrib.auth import get_user_model
 from django.db import models
 
-from scheduler.store.outbox import Fields
+from scheduler.store.journal import Fields
 from web.models import Claim, Container, Gpu, Node, large
 
 M = TypeVar("M", bound=models.Model)
@@ -27,7 +27,7 @@ OF_A_GPU = ("context", "compute_asked")
 OF_A_NODE = ("moved", "policy_asked")
 
 
-class Known:
+class NodeSnapshot:
     def __init__(self) -> None:
         self._entries: dict[str, Fields] = {}
         self._changed: set[str] = set()

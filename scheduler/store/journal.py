@@ -4,7 +4,7 @@ One SQLite file that root alone may read, with three tables:
 
     event    what happened and has not been sent, by the number that this host gave it
     row      fields of rows that are to be written, the last value of each
-    known    what a start without the database needs: this host, its cards, its living containers (known.py)
+    known    what a start without the database needs: this host, its cards, its living containers (node_snapshot.py)
 
 How each event comes to the database once, in order, whoever is killed when: every event has a number of its node's,
 and only higher ones follow. The transaction that writes events also notes the last number with the node (`Node.told`);
@@ -15,7 +15,7 @@ A number is the count of the scheduler's starts and, below, of the events since.
 the last one had sent: all its numbers are higher.
 
 The file is durable (`synchronous=FULL`) where somebody waits for that, while the database is away; at other times a
-killed scheduler loses nothing by writing without, and a power cut ends the containers as well (benchmarks/outbox.py).
+killed scheduler loses nothing by writing without, and a power cut ends the containers as well (benchmarks/journal.py).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Fields = dict[str, Any]
 Numbered = tuple[int, Fields]
 
 
-class OutboxFull(Exception):
+class JournalFull(Exception):
     """There is no room for what happened; the message says what that means."""
 
 
-class Outbox:
+class Journal:
     """Every call blocks: in a thread of its own. Sizes are bytes. Raises sqlite3.Error where the disk is full."""
 
     def __init__(self, path: Path, budget: int) -> None:
@@ -105,11 +105,11 @@ class Outbox:
     # ---- what the database has not heard yet ----
 
     def keep(self, events: Sequence[Numbered], rows: Mapping[str, Fields]) -> None:
-        """Returns once it is on the disk. Raises OutboxFull, with nothing kept of it."""
+        """Returns once it is on the disk. Raises JournalFull, with nothing kept of it."""
         kept = [(number, str(fields["kind"]), _text(fields)) for number, fields in events]
         over = self.size() / self._budget if self._budget else 0.0
         if over > LAST_RESORT:
-            raise OutboxFull(
+            raise JournalFull(
                 f"{self._path} has no room for more of what happens ({self._budget} bytes, GPUSHARE_OUTBOX), and the "
                 "database is away: nothing that has to be recorded first is begun."
             )

@@ -2,7 +2,7 @@
 happened (append-only, through the audit's hash chain), and samples.
 
 A decision never waits for the database, and a database that is away for a while loses nothing but samples. Where it is
-a server that may be away for hours, what is told meanwhile is kept here and comes later (keeping.py, outbox.py).
+a server that may be away for hours, what is told meanwhile is kept here and comes later (async_journal.py, journal.py).
 After each write the group "live" is told to look again, and so is whoever waits for a command that is done; these
 messages are hints, and losing one costs nothing but time.
 """
@@ -21,11 +21,11 @@ from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DataError, Error, IntegrityError, OperationalError, models, transaction
 from django.db.models.functions import Now
 
-from scheduler.store import naming, telling
+from scheduler.store import event_log, node_lease
+from scheduler.store.async_journal import AsyncJournal, Numbered, Row, Rows
 from scheduler.store.database import Database, Here
-from scheduler.store.keeping import Keeping, Numbered, Row, Rows
-from scheduler.store.outbox import Fields
-from scheduler.store.parts import Batch, parts_of
+from scheduler.store.journal import Fields
+from scheduler.store.split_batch import Batch, split_batch
 from web import audit
 from web.inserting import insert
 from web.models import AllocationEvent, Claim, Command, Container, Node, UsageSample
@@ -47,22 +47,22 @@ NEVER_TAKEN = (IntegrityError, DataError, ValueError, OverflowError)
 
 
 class WriteBehind:
-    def __init__(self, database: Database, here: Here, keeping: Keeping | None = None) -> None:
-        """`keeping`: what is told while the database is away; None where that is a file of this host itself."""
+    def __init__(self, database: Database, here: Here, journal: AsyncJournal | None = None) -> None:
+        """`journal`: what is told while the database is away; None where that is a file of this host itself."""
         self.database = database
-        self.keeping = keeping
+        self.journal = journal
         self.away = False  # as far as the last write tells
         # What has to be done before anything is sent, after a start without the database. Raises DatabaseError or
         # NameTaken.
         self.on_return: Callable[[], Awaitable[None]] | None = None
         self.lost = asyncio.Event()  # the node's name is another's; why, `lost_because` says
-        self.lost_because: naming.NameTaken | None = None
+        self.lost_because: node_lease.NameTaken | None = None
         self._here = here
         self._layer = get_channel_layer()
         self._rows: Rows = {}
         self._writing: Rows = {}  # by the flush that is under way
         self._written: Rows = {}
-        self._learnt: dict[str, Fields | None] = {}  # what the flush under way leads to in `keeping.known`
+        self._learnt: dict[str, Fields | None] = {}  # what the flush under way leads to in `journal.snapshot`
         self._unkept: set[Row] = set()  # what is told of them is neither in the database nor kept
         self._number = 0
         self._numbering = 0  # the key of the node whose events are numbered; 0 until the database has it
@@ -73,7 +73,7 @@ class WriteBehind:
         self._dirty = asyncio.Event()
         self._awaited = asyncio.Event()
         self._flushing = asyncio.Lock()
-        self._moving = asyncio.Lock()  # while events go from here to the outbox: none may overtake them
+        self._moving = asyncio.Lock()  # while events go from here to the journal: none may overtake them
 
     async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
         """Runs a query in the database's thread."""
@@ -87,16 +87,16 @@ class WriteBehind:
         """The same of a query that calls `require_name` in its own transaction, before it writes anything."""
         try:
             return await self.ask(query, *arguments)
-        except naming.NameTaken as error:
+        except node_lease.NameTaken as error:
             self._lose(error)
             raise OperationalError(str(error)) from error
 
     def require_name(self) -> None:
         """For a query, within its transaction. Raises NameTaken."""
         if self._here.node:
-            naming.require(self._here)
+            node_lease.require(self._here)
 
-    def _lose(self, because: naming.NameTaken) -> None:
+    def _lose(self, because: node_lease.NameTaken) -> None:
         self.lost_because = because
         self.lost.set()
 
@@ -114,8 +114,8 @@ class WriteBehind:
         new = {name: value for name, value in fields.items() if last(name) != value}
         if new:
             self._remember(row, new)
-            if self.keeping:
-                self.keeping.known.put(model, pk, new)
+            if self.journal:
+                self.journal.snapshot.put(model, pk, new)
             self._dirty.set()
 
     def with_the_next(self, row: Row, **fields: Any) -> None:
@@ -124,7 +124,7 @@ class WriteBehind:
 
     def _remember(self, row: Row, fields: Mapping[str, Any]) -> None:
         self._rows.setdefault(row, {}).update(fields)
-        if self.keeping:
+        if self.journal:
             self._unkept.add(row)
 
     def happened(self, event: AllocationEvent) -> None:
@@ -162,7 +162,7 @@ class WriteBehind:
         """
         for name in fields:
             self._rows.get(row, {}).pop(name, None)
-        if self.keeping:
+        if self.journal:
             self._remember(row, fields)
             self._dirty.set()
         self._written.setdefault(row, {}).update(fields)
@@ -181,7 +181,7 @@ class WriteBehind:
             except Error as error:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)
-            except naming.NameTaken as error:
+            except node_lease.NameTaken as error:
                 self._lose(error)
                 await asyncio.Event().wait()
 
@@ -189,13 +189,13 @@ class WriteBehind:
         """Writes everything, and while the database does not answer keeps what is told meanwhile."""
         flush = asyncio.create_task(self._flush())  # what it has taken out goes down with no one
         while not (await asyncio.wait([flush], timeout=SLOW))[0]:
-            if self.keeping:
+            if self.journal:
                 self.away = True
                 await self._keep()
         flush.result()
 
     async def flush(self) -> None:
-        """Writes everything remembered so far. Raises DatabaseError and the like, keeping what was not written."""
+        """Writes everything remembered so far. Raises DatabaseError and the like, journal what was not written."""
         await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
     async def durable(self) -> None:
@@ -203,7 +203,7 @@ class WriteBehind:
 
         Raises DatabaseError, and goes on trying.
         """
-        if self.keeping is None:
+        if self.journal is None:
             await self.flush()
             return
         try:
@@ -216,26 +216,26 @@ class WriteBehind:
 
     async def _keep(self) -> None:
         """Everything told so far that the database may not have. Raises OperationalError."""
-        assert self.keeping is not None
+        assert self.journal is not None
         async with self._moving:
             events, unkept = self._events, self._unkept
             rows = {row: {**self._writing.get(row, {}), **self._rows.get(row, {})} for row in unkept}
             self._events, self._unkept = [], set()
-            learnt, self._learnt = {**self._learnt, **self.keeping.known.take_changed()}, {}
+            learnt, self._learnt = {**self._learnt, **self.journal.snapshot.take_changed()}, {}
             try:
-                await self.keeping.keep([*self._sending, *events], rows)
+                await self.journal.keep([*self._sending, *events], rows)
             except BaseException:
                 # Those that the database did not take meanwhile are back already, and are older.
                 self._events = sorted([*events, *self._events], key=lambda each: each.number)
                 self._unkept |= unkept
-                self.keeping.known.put_back(learnt)
+                self.journal.snapshot.put_back(learnt)
                 raise
-            await self.keeping.save_known(learnt)
+            await self.journal.save_snapshot(learnt)
 
     @property
     def waiting(self) -> bool:
         """Whether anything told has not been written yet."""
-        kept = self.keeping is not None and self.keeping.holds_events
+        kept = self.journal is not None and self.journal.holds_events
         return self._flushing.locked() or kept or bool(self._rows or self._events or self._samples)
 
     def progress(self) -> dict[str, int]:
@@ -251,34 +251,34 @@ class WriteBehind:
                 await self._send(await self._take())
             except Error:
                 self.away = True
-                if self.keeping:
+                if self.journal:
                     await self._keep()
                 raise
             self.away = False
-            if self.keeping:
+            if self.journal:
                 learnt, self._learnt = self._learnt, {}
-                await self.keeping.save_known(learnt)
+                await self.journal.save_snapshot(learnt)
 
     async def _send_kept(self) -> None:
         """What happened while the database was away comes before what happened since."""
         if self.on_return is not None:
             await self.on_return()
             self.on_return = None
-        while self.keeping and self.keeping.holds_events:
-            if events := await self.keeping.events(BATCH):
+        while self.journal and self.journal.holds_events:
+            if events := await self.journal.events(BATCH):
                 await self._write([({}, events, [])])
-                await self.keeping.sent(events[-1].number)
+                await self.journal.sent(events[-1].number)
 
     async def _take(self) -> Batch:
         """All that is to be written, once nothing older is kept."""
         while True:
             await self._send_kept()
             async with self._moving:
-                if self.keeping is None or not self.keeping.holds_events:
+                if self.journal is None or not self.journal.holds_events:
                     self._writing, self._rows = self._rows, {}
                     self._sending, self._events = self._events, []
-                    if self.keeping:
-                        self._learnt |= self.keeping.known.take_changed()
+                    if self.journal:
+                        self._learnt |= self.journal.snapshot.take_changed()
                     samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
                     return self._writing, self._sending, samples
 
@@ -286,18 +286,18 @@ class WriteBehind:
         rows, events, samples = batch
         *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
         try:
-            if self.keeping and self.keeping.holds_rows:  # whoever starts after a kill is not to send an older value
+            if self.journal and self.journal.holds_rows:  # whoever starts after a kill is not to send an older value
                 with contextlib.suppress(OperationalError):  # without room it may be so
-                    await self.keeping.keep([], rows)
+                    await self.journal.keep([], rows)
             # No row says what the audit does not know yet.
             await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
         finally:
             self._writing, self._sending = {}, []
         if self._samples:
             self._dirty.set()
-        if self.keeping:
+        if self.journal:
             self._unkept.difference_update(rows.keys() - self._rows.keys())
-            await self.keeping.rows_sent({row: rows[row].keys() - self._rows.get(row, {}).keys() for row in rows})
+            await self.journal.rows_sent({row: rows[row].keys() - self._rows.get(row, {}).keys() for row in rows})
         await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
     async def _write(self, batches: list[Batch]) -> None:
@@ -308,7 +308,7 @@ class WriteBehind:
             try:
                 await self.ask(_write, *batch, self._here, self._numbering)
             except NEVER_TAKEN:
-                parts = parts_of(*batch)
+                parts = split_batch(*batch)
                 if len(parts) == 1:
                     log.exception("the database does not take %s", parts[0])
                     parts = []
@@ -325,9 +325,9 @@ class WriteBehind:
     def _put_back(self, rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> None:
         for row, fields in rows.items():
             self._rows[row] = {**fields, **self._rows.get(row, {})}
-            if self.keeping:
+            if self.journal:
                 self._unkept.add(row)
-        kept = self.keeping.last if self.keeping else 0
+        kept = self.journal.last if self.journal else 0
         self._events[:0] = [each for each in events if each.number > kept]
         self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
         self._dirty.set()
@@ -358,10 +358,10 @@ class WriteBehind:
     async def close(self) -> None:
         try:
             await self.finish()
-        except (Error, naming.NameTaken) as error:
+        except (Error, node_lease.NameTaken) as error:
             log.error("not everything could be written: %s", error)
-        if self.keeping:
-            await self.keeping.close()
+        if self.journal:
+            await self.journal.close()
         await self.database.close()
 
 
@@ -372,13 +372,13 @@ def _while_ours(require_name: Callable[[], None], query: Callable[..., T], *argu
 
 
 def _write(rows: Rows, events: list[Numbered], samples: list[UsageSample], here: Here, numbering: int) -> None:
-    """While this node is ours (naming.py), which nobody can take before all of this is written.
+    """While this node is ours (node_lease.py), which nobody can take before all of this is written.
 
     `numbering`: the key of the node that numbers its events; 0: they are new without looking. Raises NameTaken.
     """
     with transaction.atomic():
         if here.node:
-            naming.require(here)
+            node_lease.require(here)
         for (model, pk), fields in rows.items():
             if model is Node and "seen_at" in fields:
                 fields = {**fields, "seen_at": Now()}
@@ -393,7 +393,7 @@ def _write(rows: Rows, events: list[Numbered], samples: list[UsageSample], here:
         new = _not_repeated(new)  # a death between two batches leaves an event whose row is not written yet
         insert(UsageSample, samples)
         audit.append(new)  # last: until this is committed, nobody else can append
-    telling.tell(new)
+    event_log.tell(new)
 
 
 def _not_told(node: int, events: list[Numbered]) -> list[Numbered]:
@@ -406,9 +406,9 @@ def _not_told(node: int, events: list[Numbered]) -> list[Numbered]:
     return [each for each in events if each.number > told]
 
 
-# A scheduler that starts without the database knows of its containers what this host knew (known.py). That is kept
-# after the database has heard it, and not synced: so who was killed in between, or had a power cut, finds a start or an
-# end anew that the database has. The first one stays.
+# A scheduler that starts without the database knows of its containers what this host knew (node_snapshot.py). That is
+# kept after the database has heard it, and not synced: so who was killed in between, or had a power cut, finds a start
+# or an end anew that the database has. The first one stays.
 
 
 def _not_repeated(events: list[AllocationEvent]) -> list[AllocationEvent]:

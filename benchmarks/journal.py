@@ -1,7 +1,7 @@
-"""What keeping on this host costs while the database is away: python -m benchmarks.outbox
+"""What keeping on this host costs while the database is away: python -m benchmarks.journal
 
 A batch of events and rows, as a flush has them, with each way of SQLite to sync; and an entry of what is known, which
-each launch waits for. Milliseconds, in the outbox's own thread: no decision waits for either.
+each launch waits for. Milliseconds, in the journal's own thread: no decision waits for either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
 django.setup()
 
-from scheduler.store.outbox import Fields, Outbox  # noqa: E402
+from scheduler.store.journal import Fields, Journal  # noqa: E402
 
 ROUNDS = 300
 EVENTS, ROWS = 20, 20
@@ -32,20 +32,20 @@ def main() -> None:
     print(f"{'':28} median     99th   of {ROUNDS}")
     for sync in ("FULL", "NORMAL", "OFF"):
         with TemporaryDirectory(dir=".") as folder:
-            outbox = Outbox(Path(folder) / "outbox.sqlite3", 1 << 30)
-            outbox._file.execute(f"PRAGMA synchronous={sync}")
+            journal = Journal(Path(folder) / "outbox.sqlite3", 1 << 30)
+            journal._file.execute(f"PRAGMA synchronous={sync}")
             number = 0
 
-            def keep(outbox: Outbox = outbox) -> None:
+            def keep(journal: Journal = journal) -> None:
                 nonlocal number
                 events = [(number + each, EVENT) for each in range(1, EVENTS + 1)]
                 number += EVENTS
-                outbox.keep(events, {f"row {each}": {"used": number} for each in range(ROWS)})
+                journal.keep(events, {f"row {each}": {"used": number} for each in range(ROWS)})
 
             _tell(f"{EVENTS} events, {ROWS} rows, {sync}", keep)
             if sync == "FULL":
-                _tell("one entry of what is known", partial(outbox.know, {"container": ENTRY}))
-            outbox.close()
+                _tell("one entry of what is known", partial(journal.know, {"container": ENTRY}))
+            journal.close()
 
 
 def _tell(what: str, call: Callable[[], None]) -> None:

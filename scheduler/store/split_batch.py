@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scheduler.store.keeping import Numbered, Rows
+from scheduler.store.async_journal import Numbered, Rows
 from web.models import UsageSample
 
 Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
 
-def parts_of(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:
+def split_batch(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:
     """A batch as batches of one, in the order of a flush; one row as its fields, the moment of an outcome last."""
     if len(rows) == 1 and not events and not samples:
         ((row, fields),) = rows.items()

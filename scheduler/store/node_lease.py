@@ -55,13 +55,13 @@ def take(name: str, holder: str, fields: Mapping[str, Any]) -> Node:
 
 
 def held(here: Here) -> QuerySet[Node]:
-    """Our node, while it is ours: its name, in the database that gets what our outbox holds.
+    """Our node, while it is ours: its name, in the database that gets what our journal holds.
 
-    Another database that knows this home has a node of the same name and holder, perhaps of the same key; its outbox
+    Another database that knows this home has a node of the same name and holder, perhaps of the same key; its journal
     is another one. So one rule decides what is written, and what is set aside.
     """
     ours = Node.objects.filter(pk=here.node, holder=here.holder)
-    return ours.filter(outbox=here.outbox) if here.outbox else ours
+    return ours.filter(outbox=here.journal) if here.journal else ours
 
 
 def require(here: Here) -> None:

@@ -1,4 +1,4 @@
-"""The outbox and what is known, for the event loop: each call to the disk is made in a thread of their own."""
+"""The journal and the snapshot of the node for the event loop: each call runs in a thread of their own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from django.db import OperationalError, models
 
 from scheduler import threads
-from scheduler.store.known import Known
-from scheduler.store.outbox import NAME, Fields, Outbox, OutboxFull
+from scheduler.store.journal import NAME, Fields, Journal, JournalFull
+from scheduler.store.node_snapshot import NodeSnapshot
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 
 T = TypeVar("T")
@@ -24,22 +24,22 @@ LEFT_OUT = ("id", "seal_id")  # of an event: what the database gives it
 
 
 class Numbered(NamedTuple):
-    """An event, and its number among those of this node (outbox.py)."""
+    """An event, and its number among those of this node (journal.py)."""
 
     number: int
     event: AllocationEvent
 
 
-class Keeping:
+class AsyncJournal:
     def __init__(self, path: Path, budget: int) -> None:
-        """`budget`: bytes that the outbox may take."""
-        self._thread = threads.pool(1, "outbox")
+        """`budget`: bytes that the journal may take."""
+        self._thread = threads.pool(1, "journal")
         try:
-            self._outbox = self._thread.submit(Outbox, path, budget).result()
+            self._journal = self._thread.submit(Journal, path, budget).result()
         except sqlite3.Error as error:
             raise OperationalError(f"{path}: {error}") from error
-        self._keeping = asyncio.Lock()
-        self.known = Known()
+        self._writing = asyncio.Lock()
+        self.snapshot = NodeSnapshot()
         self.holds_events = True  # until it was looked
         self.holds_rows = True
         self.last = 0  # the number of the last event that is kept, or was, and of none that is not
@@ -47,82 +47,82 @@ class Keeping:
     @property
     def id(self) -> str:
         """Of this file: another one knows nothing of what this one has sent."""
-        return self._outbox.id
+        return self._journal.id
 
     @property
     def left_out(self) -> int:
-        return self._outbox.left_out
+        return self._journal.left_out
 
     async def close(self) -> None:
-        await self.save_known(self.known.take_changed())
-        await self._ask(self._outbox.close)
+        await self.save_snapshot(self.snapshot.take_changed())
+        await self._ask(self._journal.close)
         self._thread.shutdown()
 
     async def next_run(self, above: int = 0) -> int:
         """The number before those of this run."""
-        self.last = await self._ask(self._outbox.next_run, above)
+        self.last = await self._ask(self._journal.next_run, above)
         return self.last
 
     async def holds_anything(self) -> bool:
-        return await self._ask(self._outbox.holds_anything)
+        return await self._ask(self._journal.holds_anything)
 
     async def set_aside(self) -> Path:
         """What is kept is of another database. Returns where it lies from now on."""
-        self.known = Known()
-        return await self._ask(self._outbox.set_aside)
+        self.snapshot = NodeSnapshot()
+        return await self._ask(self._journal.set_aside)
 
     async def keep(self, events: Sequence[Numbered], rows: Mapping[Row, Mapping[str, Any]]) -> None:
         """Returns once it is on the disk. Raises OperationalError if it cannot be."""
         plain = {_key(row): dict(fields) for row, fields in rows.items()}
-        async with self._keeping:
+        async with self._writing:
             new = [each for each in events if each.number > self.last]
             if not new and not plain:
                 return
             self.holds_events, self.holds_rows = self.holds_events or bool(new), self.holds_rows or bool(plain)
             try:
-                await self._ask(self._outbox.keep, [(each.number, _fields(each.event)) for each in new], plain)
-            except OutboxFull as error:
+                await self._ask(self._journal.keep, [(each.number, _fields(each.event)) for each in new], plain)
+            except JournalFull as error:
                 raise OperationalError(str(error)) from error
             self.last = max([self.last, *(each.number for each in new)])
 
     async def events(self, most: int) -> list[Numbered]:
         """The oldest that are kept."""
         self.holds_events = False
-        found = await self._ask(self._outbox.events, most)
+        found = await self._ask(self._journal.events, most)
         self.holds_events = self.holds_events or bool(found)
         return [Numbered(number, _event(fields)) for number, fields in found]
 
     async def sent(self, last: int) -> None:
-        await self._ask(self._outbox.sent, last)
+        await self._ask(self._journal.sent, last)
 
     async def rows(self) -> Rows:
         """What an earlier scheduler had still to write."""
-        found = await self._ask(self._outbox.rows)
+        found = await self._ask(self._journal.rows)
         return {(row := _row(key)): _values(row[0], fields) for key, fields in found.items()}
 
     async def rows_sent(self, rows: Mapping[Row, Iterable[str]]) -> None:
         """The database has these fields."""
         if self.holds_rows:
-            self.holds_rows = await self._ask(self._outbox.rows_sent, {_key(row): list(rows[row]) for row in rows})
+            self.holds_rows = await self._ask(self._journal.rows_sent, {_key(row): list(rows[row]) for row in rows})
 
     async def recall(self) -> None:
-        """From now on `known` is what an earlier scheduler knew, with what it had still to write."""
+        """From now on `snapshot` is what an earlier scheduler knew, with what it had still to write."""
         rows = await self.rows()
-        entries = await self._ask(self._outbox.known)
-        self.known.recall(entries, [(model, key, fields) for (model, key), fields in rows.items()])
+        entries = await self._ask(self._journal.known)
+        self.snapshot.recall(entries, [(model, key, fields) for (model, key), fields in rows.items()])
 
     async def promised(self, container: Container, quota: Mapping[str, int]) -> None:
         """It is to have these claims (bytes by GPU), and may be started once this has returned."""
-        self.known.promised(container, quota)
-        await self.save_known(self.known.take_changed(container.pk))
+        self.snapshot.promised(container, quota)
+        await self.save_snapshot(self.snapshot.take_changed(container.pk))
 
-    async def save_known(self, changed: Mapping[str, Fields | None]) -> None:
+    async def save_snapshot(self, changed: Mapping[str, Fields | None]) -> None:
         """Raises nothing: it is needed only if the database is away as well."""
         if changed:
             try:
-                await self._ask(self._outbox.know, changed)
+                await self._ask(self._journal.know, changed)
             except OperationalError:
-                self.known.put_back(changed)
+                self.snapshot.put_back(changed)
 
     async def _ask(self, call: Callable[..., T], *arguments: Any) -> T:
         """Raises OperationalError, as for any other database."""
